@@ -5,6 +5,8 @@ Values of the wrong type are never converted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -18,6 +20,7 @@ MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
 MAX_SAMPLES: Final = 40
 MOST_TURNS: Final = 1_000
+LONGEST_HISTORY: Final = 100_000  # characters of all turns together
 
 FilterScalar = str | int | Annotated[float, Field(allow_inf_nan=False)] | bool
 FilterInput = FilterScalar | Annotated[list[FilterScalar], Field(min_length=1)]
@@ -55,18 +58,35 @@ class Turn(BaseModel):
     text: str
 
 
+def latest_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the last turns, as many as a request may have."""
+    kept = turns[-MOST_TURNS:]
+    sizes = accumulate(len(turn.text) for turn in reversed(kept))
+    many = sum(1 for _ in takewhile(lambda size: size <= LONGEST_HISTORY, sizes))
+    return list(kept[len(kept) - many :])
+
+
+def _short_enough(turns: list[Turn]) -> list[Turn]:
+    if sum(len(turn.text) for turn in turns) > LONGEST_HISTORY:
+        raise ValueError(
+            f"the messages have more than {LONGEST_HISTORY:,} characters together; send the last "
+            "ones only"
+        )
+    return turns
+
+
 class AnswerRequest(BaseModel):
     """A question and how to answer it. Only `question` is required."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Question
-    history: list[Turn] = Field(
+    history: Annotated[list[Turn], AfterValidator(_short_enough)] = Field(
         [],
         max_length=MOST_TURNS,
         description="Earlier messages of the conversation, the oldest first. A question that "
         "cannot be understood without them is rewritten by the model as one that can; the step "
-        "`condense` shows it.",
+        f"`condense` shows it. At most {LONGEST_HISTORY:,} characters together.",
     )
     route: RequestRoute = "auto"
     loop: RequestLoop = "default"

@@ -21,7 +21,7 @@ from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.request import PreparedRequest
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
-from service.api.recordings import Origin, Recording, Recordings
+from service.api.recordings import Origin, Recording, Recordings, digest_of
 from service.api.security import access_of, tenant_of
 from service.api.shutdown import DETAIL, Drain
 from service.api.turns import EVENT, Turns
@@ -197,11 +197,12 @@ async def record(
     """
     state = request.app.state
     recordings: Recordings = state.recordings
-    if found := recordings.same(origin, question):
+    digest = digest_of(question)
+    if found := recordings.same(origin, digest):
         return found
     access_of(request).count_question(request)
     place = await state.admission.enter(lambda: disconnected(request), origin.tenant)
-    if found := recordings.same(origin, question):
+    if found := recordings.same(origin, digest):
         place.release()
         return found
     task = QuestionTask(state.runtime, question, request, only_end)
@@ -209,7 +210,7 @@ async def record(
     def cancel() -> None:
         task.cut_off(ClientGone("The client disconnected and did not come back in time."))
 
-    recording = Recording(task.id, origin, question, cancel)
+    recording = Recording(task.id, origin, digest, cancel)
     recordings.add(recording)
     recording.watch()
     state.tasks.start_soon(_record, state, task, place, recording)
@@ -225,7 +226,7 @@ async def _record(state: State, task: QuestionTask, place: Place, recording: Rec
         log.exception("recorded question failed", id=recording.id)
         recording.failed = True
     finally:
-        recording.end()
+        state.recordings.end(recording)
 
 
 async def disconnected(request: Request) -> None:

@@ -2,18 +2,20 @@
 
 `GET /answer/stream` (EventSource reconnects by itself) and requests with an `Idempotency-Key` are
 recorded. A recorded question continues for `GRACE_S` without a reader; after its end, its events
-are stored for `TTL_S`, or until newer ones need the memory. All recordings belong to one process,
-whose id is the beginning of the id of each answer.
+are stored as JSON for `TTL_S`, or until newer ones need the memory. Of its request, only a digest
+is stored. All recordings belong to one process, whose id is the beginning of the id of each answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from service.answer.events import BaseEvent, Failed
@@ -24,8 +26,11 @@ from service.runtime import INSTANCE
 
 GRACE_S: Final = 10.0  # seconds that a question continues without a reader
 TTL_S: Final = 60.0  # seconds that its events are stored after its end
-# bytes of all recorded events together, as JSON, after their questions ended
-MOST_BYTES: Final = 64_000_000
+MOST_BYTES: Final = 48_000_000  # of all recordings together
+MOST_TENANT_BYTES: Final = 16_000_000  # of the recordings of one tenant
+# bytes that Python needs for a recording and for an event, beside the event's JSON (measured)
+RECORDING_BYTES: Final = 5_000
+EVENT_BYTES: Final = 150
 LAST_EVENT_ID: Final = re.compile(r"([A-Za-z0-9._-]{1,128})-([0-9]{1,9})")
 # a quoted string as in the draft, or plain text
 KEY: Final = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
@@ -57,26 +62,36 @@ class Origin:
     key: str | None = None
 
 
+def digest_of(request: PreparedRequest) -> bytes:
+    """Return the SHA-256 of a request. The order of its filter's fields does not matter."""
+    return hashlib.sha256(json.dumps(request.model_dump(), sort_keys=True).encode()).digest()
+
+
 @dataclass(eq=False)
 class Recording:
-    """The events of one question, for any number of readers. `cancel` stops the question."""
+    """The events of one question, for any number of readers.
+
+    `digest`: of its request. `cancel` stops the question; it is forgotten when the question ends,
+    since it refers to the request. `size` is in bytes of memory.
+    """
 
     id: str
     origin: Origin
-    request: PreparedRequest
-    cancel: Callable[[], None]
-    size: int = 0
-    ended_at: float | None = None
+    digest: bytes
+    cancel: Callable[[], None] | None
+    size: int = RECORDING_BYTES
     failed: bool = False
-    _events: list[BaseEvent] = field(default_factory=list)
+    ended: bool = False
+    _events: list[tuple[type[BaseEvent], bytes]] = field(default_factory=list)
     _readers: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _grace: asyncio.TimerHandle | None = None
 
     def put(self, event: BaseEvent) -> int:
         """Add an event. Returns its size in bytes."""
-        size = len(event.model_dump_json())
-        self._events.append(event)
+        text = event.model_dump_json().encode()
+        size = len(text) + EVENT_BYTES
+        self._events.append((type(event), text))
         self.size += size
         self.failed = self.failed or (isinstance(event, Failed) and event.problem.status >= 500)
         self.wake()
@@ -84,7 +99,9 @@ class Recording:
 
     def end(self) -> None:
         """Record that there are no more events."""
-        self.ended_at = time.monotonic()
+        self.ended = True
+        self.cancel = None
+        self.watch()
         self.wake()
 
     @contextmanager
@@ -102,11 +119,18 @@ class Recording:
 
     def over(self, seq: int) -> bool:
         """Whether the event with this `seq` is the last one."""
-        return self.ended_at is not None and seq + 1 >= len(self._events)
+        return self.ended and seq + 1 >= len(self._events)
+
+    def has(self, position: int) -> bool:
+        """Whether the event at this position is there."""
+        return position < len(self._events)
 
     def at(self, position: int) -> BaseEvent | None:
         """Return the event at this position, or None if it is not there yet."""
-        return self._events[position] if position < len(self._events) else None
+        if not self.has(position):
+            return None
+        model, text = self._events[position]
+        return model.model_validate_json(text)
 
     async def changed(self) -> None:
         """Return after a change: an event, the end, or a reader that leaves."""
@@ -121,11 +145,11 @@ class Recording:
         """Cancel the question if nobody has read it for `GRACE_S` from now."""
         if self._grace is not None:
             self._grace.cancel()
-        if not self._readers and self.ended_at is None:
+        if not self._readers and not self.ended:
             self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._abandon)
 
     def _abandon(self) -> None:
-        if not self._readers and self.ended_at is None:
+        if not self._readers and self.cancel is not None:
             self.failed = True
             self.cancel()
 
@@ -146,7 +170,7 @@ class RecordingReader:
             if event is not None:
                 self._position += 1
                 yield event
-            elif self._recording.ended_at is not None:
+            elif self._recording.ended:
                 return
             else:
                 await self._recording.changed()
@@ -155,7 +179,7 @@ class RecordingReader:
     @property
     def more(self) -> bool:
         """Whether the next event is available."""
-        return not self._gone and self._recording.at(self._position) is not None
+        return not self._gone and self._recording.has(self._position)
 
     def leave(self) -> None:
         """End the events, because the client has disconnected."""
@@ -163,52 +187,65 @@ class RecordingReader:
         self._recording.wake()
 
 
+@dataclass(eq=False)
+class Shelf:
+    """The recordings of one tenant: their size in bytes, and those that ended, the oldest first,
+    each with the timer that removes it."""
+
+    size: int = 0
+    ended: dict[Recording, asyncio.TimerHandle] = field(default_factory=dict)
+
+
 class Recordings:
-    """All recordings of this process, the oldest first."""
+    """All recordings of this process."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Recording] = {}
+        self._by_origin: dict[Origin, Recording] = {}
+        self._shelves: dict[str, Shelf] = {}
         self._size = 0
 
     def add(self, recording: Recording) -> None:
-        self._clean()
         self._by_id[recording.id] = recording
+        if recording.origin.key is not None:
+            self._by_origin[recording.origin] = recording
+        self._count(recording, recording.size)
 
     def put(self, recording: Recording, event: BaseEvent) -> None:
-        """Add an event to a recording. The oldest finished recordings are removed to make room.
+        """Add an event to a recording. Finished recordings are removed to make room: the oldest of
+        the tenant that uses the most.
 
         Running ones are kept: their number and each question's events are limited already.
         """
-        self._size += recording.put(event)
-        while self._size > MOST_BYTES and (oldest := self._oldest_ended()):
-            self._drop(oldest)
+        self._count(recording, recording.put(event))
 
-    def same(self, origin: Origin, request: PreparedRequest) -> Recording | None:
+    def end(self, recording: Recording) -> None:
+        """Record that there are no more events. `TTL_S` later, the recording is removed."""
+        recording.end()
+        timer = asyncio.get_running_loop().call_later(TTL_S, partial(self._drop, recording))
+        self._shelves[recording.origin.tenant].ended[recording] = timer
+
+    def same(self, origin: Origin, digest: bytes) -> Recording | None:
         """Return the recording of the same request, sent before with the same key.
 
         A recording that failed because of the service does not count: the question is answered
         again. Raises KeyReused.
         """
-        if origin.key is None:
+        recording = self._by_origin.get(origin)
+        if recording is None or recording.failed:
             return None
-        self._clean()
-        for recording in self._by_id.values():
-            if recording.origin != origin or recording.failed:
-                continue
-            if recording.request != request:
-                raise KeyReused(
-                    "This Idempotency-Key was sent with another request. Use a new key for each "
-                    "question."
-                )
-            return recording
-        return None
+        if recording.digest != digest:
+            raise KeyReused(
+                "This Idempotency-Key was sent with another request. Use a new key for each "
+                "question."
+            )
+        return recording
 
     def find(self, tenant: str, last_event_id: str) -> tuple[Recording, int]:
         """Return the recording and the `seq` of the event with this id.
 
         Raises MalformedRequest, AnswerElsewhere or AnswerGone.
         """
-        self._clean()
         match = LAST_EVENT_ID.fullmatch(last_event_id)
         if match is None:
             raise MalformedRequest("Last-Event-ID is not the id of an event of this service.")
@@ -223,18 +260,29 @@ class Recordings:
             )
         raise AnswerGone(NOT_KEPT)
 
-    def _clean(self) -> None:
-        since = time.monotonic() - TTL_S
-        for recording in list(self._by_id.values()):
-            if recording.ended_at is not None and recording.ended_at < since:
-                self._drop(recording)
-
-    def _oldest_ended(self) -> Recording | None:
-        return next((each for each in self._by_id.values() if each.ended_at is not None), None)
+    def _count(self, recording: Recording, size: int) -> None:
+        shelf = self._shelves.setdefault(recording.origin.tenant, Shelf())
+        shelf.size += size
+        self._size += size
+        while shelf.size > MOST_TENANT_BYTES and shelf.ended:
+            self._drop(next(iter(shelf.ended)))
+        while self._size > MOST_BYTES:
+            ended = [each for each in self._shelves.values() if each.ended]
+            if not ended:
+                break
+            self._drop(next(iter(max(ended, key=lambda each: each.size).ended)))
 
     def _drop(self, recording: Recording) -> None:
+        origin = recording.origin
+        shelf = self._shelves[origin.tenant]
+        shelf.ended.pop(recording).cancel()
         del self._by_id[recording.id]
+        if self._by_origin.get(origin) is recording:
+            del self._by_origin[origin]
+        shelf.size -= recording.size
         self._size -= recording.size
+        if not shelf.size:
+            del self._shelves[origin.tenant]
 
 
 def idempotency_key(given: str | None) -> str | None:

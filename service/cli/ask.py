@@ -15,7 +15,7 @@ from rich.console import Console
 
 from service.answer.events import BaseEvent
 from service.answer.fold import collect
-from service.answer.request import MOST_TURNS
+from service.answer.request import Turn, latest_turns
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
 from service.core.domain import Answer, Problem
@@ -70,7 +70,7 @@ async def chat_in_terminal(
 
     Returns at the end of the input with the exit code: 0, or 1 if the last question failed.
     """
-    console, history, code = Console(), list[dict[str, str]](), 0
+    console, history, code = Console(), list[Turn](), 0
     async with open_asking(settings, url) as ask, closing(read_lines(source)) as lines:
         console.print("Ask a question; an empty line ends the conversation.", highlight=False)
         console.print(PROMPT, end="")
@@ -78,7 +78,8 @@ async def chat_in_terminal(
             question = line.strip()
             if not question:
                 break
-            asked = {**fields, "question": question, "history": history[-MOST_TURNS:]}
+            earlier = [turn.model_dump() for turn in latest_turns(history)]
+            asked = {**fields, "question": question, "history": earlier}
             result: Answer | Problem | None = None
             try:
                 result = await collect(ask(asked), EventPrinter(console).show)
@@ -90,8 +91,8 @@ async def chat_in_terminal(
             code = 0 if isinstance(result, Answer) else 1
             if isinstance(result, Answer):
                 history += [
-                    {"role": "user", "text": question},
-                    {"role": "assistant", "text": result.answer},
+                    Turn(role="user", text=question),
+                    Turn(role="assistant", text=result.answer),
                 ]
             console.print(PROMPT, end="")
     return code

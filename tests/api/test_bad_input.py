@@ -51,6 +51,10 @@ BODIES: dict[str, tuple[Any, int, str, str]] = {
     "top_k huge": ({"question": "q", "top_k": 10**30}, 422, "invalid-request", "top_k"),
     "max_steps 21": ({"question": "q", "max_steps": 21}, 422, "invalid-request", "max_steps"),
     "max_steps false": ({"question": "q", "max_steps": False}, 422, "invalid-request", "max"),
+    "history too long": (
+        {"question": "q", "history": [{"role": "user", "text": "x" * 50_001}] * 2}, 422,
+        "invalid-request", "100,000",
+    ),
     "timeout 0": ({"question": "q", "timeout_s": 0}, 422, "invalid-request", "timeout_s"),
     "timeout 301": ({"question": "q", "timeout_s": 301}, 422, "invalid-request", "timeout_s"),
     "timeout true": ({"question": "q", "timeout_s": True}, 422, "invalid-request", "timeout_s"),

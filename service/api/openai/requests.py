@@ -11,10 +11,10 @@ from service.answer.request import (
     MAX_SAMPLES,
     MAX_STEPS,
     MAX_TOP_K,
-    MOST_TURNS,
     AnswerRequest,
     FilterValues,
     Turn,
+    latest_turns,
     parse_request,
 )
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
@@ -163,8 +163,7 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
         )
     if not turns[-1].text.strip():
         raise InvalidRequest(f"{place}.content: the question is blank")
-    history = [turn for turn in turns[:-1] if turn.text.strip()]
-    return turns[-1].text, history[-MOST_TURNS:]
+    return turns[-1].text, latest_turns([turn for turn in turns[:-1] if turn.text.strip()])
 
 
 def _text(message: ChatMessage, index: int) -> str:

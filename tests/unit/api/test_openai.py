@@ -95,6 +95,12 @@ def test_two_hundred_messages_are_a_conversation() -> None:
     assert (len(asked.history), asked.question) == (198, USER["content"])
 
 
+def test_of_a_long_conversation_the_last_messages_are_read() -> None:
+    said = [{"role": "user", "content": f"{n}" + "x" * 40_000} for n in range(4)]
+    asked = answer_request(parse_chat(body(*said, USER)))
+    assert [turn.text[0] for turn in asked.history] == ["2", "3"]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
+
 import pytest
 
 from service.answer.events import BaseEvent, Done, Failed, Start
@@ -15,23 +18,20 @@ from service.api.recordings import (
     Origin,
     Recording,
     Recordings,
+    digest_of,
     idempotency_key,
 )
 from service.core.domain import Problem
 from service.runtime import INSTANCE
+from tests.support.live import eventually
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    times = [1_000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
-    return times
-
-
-def asked(question: str = "Who?") -> PreparedRequest:
-    return PreparedRequest(question=question, collection="docs", timeout_s=60.0)
+def asked(question: str = "Who?", **filtered: tuple[str, ...]) -> bytes:
+    return digest_of(
+        PreparedRequest(question=question, collection="docs", timeout_s=60.0, filter=filtered)
+    )
 
 
 def recorded(number: int, key: str | None = None, tenant: str = "a") -> Recording:
@@ -83,18 +83,27 @@ async def test_others_and_unknown_ids_find_nothing(
         kept.find(tenant, last)
 
 
-async def test_an_ended_recording_stays_for_its_time(now: list[float]) -> None:
+async def test_an_ended_recording_stays_for_its_time_and_leaves_without_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TTL_S", 0.1)
     kept, recording = Recordings(), recorded(1, "key")
     kept.add(recording)
-    now[0] += 10_000  # one that runs is never too old
+    await asyncio.sleep(0.15)  # one that runs is never too old
+    kept.end(recording)
+    assert recording.cancel is None  # it would hold the whole request
     assert kept.same(recording.origin, asked()) is recording
-    recording.end()
-    now[0] += module.TTL_S
-    assert kept.same(recording.origin, asked()) is recording
-    now[0] += 0.1
-    assert kept.same(recording.origin, asked()) is None
+    gone = weakref.ref(recording)
+    origin = recording.origin
+    del recording
+    await eventually(lambda: gone() is None)
+    assert kept.same(origin, asked()) is None
     with pytest.raises(AnswerGone):
         kept.find("a", event_id(1, 0))
+
+
+async def test_a_request_is_the_same_in_any_order_of_its_filter() -> None:
+    assert asked(a=("1",), b=("2",)) == asked(b=("2",), a=("1",)) != asked(a=("2",), b=("1",))
 
 
 async def test_the_same_key_is_the_same_question_of_the_same_tenant() -> None:
@@ -121,26 +130,35 @@ async def test_what_failed_on_our_side_is_asked_again(status: int, again: bool) 
     assert (kept.same(recording.origin, asked()) is None) is again
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["of one tenant", "of all"])
 async def test_the_oldest_ended_ones_make_room_and_their_readers_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+    own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event = Start(id="1", question="x" * 1_000)
-    monkeypatch.setattr(module, "MOST_BYTES", 3 * len(event.model_dump_json()))
-    kept, all_of = Recordings(), [recorded(number) for number in range(4)]
+    event = Start(id="1", question="x" * 10_000)
+    monkeypatch.setattr(module, f"MOST_{'TENANT_' if own else ''}BYTES", 3 * 16_000)
+    others = "a" if own else "b"  # the tenant that has the most makes room for one that has less
+    kept, all_of = Recordings(), [recorded(number) for number in range(3)]
+    all_of.append(recorded(3, tenant=others))
     for recording in all_of[:3]:
         kept.add(recording)
         kept.put(recording, event)
     for recording in all_of[1:3]:
-        recording.end()
+        kept.end(recording)
     with all_of[1].reading() as reading:
         kept.add(all_of[3])
         kept.put(all_of[3], event)
         assert [each async for each in reading.events()] == [event]
     with pytest.raises(AnswerGone):
         kept.find("a", event_id(1, 0))
-    assert [kept.find("a", event_id(number, 0))[0] for number in (0, 2, 3)] == [
-        all_of[0], all_of[2], all_of[3],
-    ]  # fmt: skip
+    for number in (0, 2, 3):
+        tenant = all_of[number].origin.tenant
+        assert kept.find(tenant, event_id(number, 0))[0] is all_of[number]
+    monkeypatch.setattr(module, "MOST_BYTES", 16_000)
+    kept.end(all_of[0])
+    kept.put(all_of[3], event)  # the last one runs, and is larger than all of them may be
+    assert kept.find(others, event_id(3, 0))[0] is all_of[3]
+    with pytest.raises(AnswerGone):
+        kept.find("a", event_id(0, 0))
 
 
 def test_keys_are_quoted_or_plain() -> None:
@@ -158,7 +176,7 @@ async def test_every_reader_gets_every_event() -> None:
     with recording.reading() as one, recording.reading() as other:
         seen = one.events()
         recording.put(events[0])
-        assert await anext(seen) is events[0]
+        assert await anext(seen) == events[0]
         recording.put(events[1])
         recording.end()
         assert [each async for each in seen] == events[1:]
