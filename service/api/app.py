@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
@@ -26,6 +25,7 @@ from service.api.shutdown import Drain
 from service.api.turns import Turns
 from service.api.web import page_router
 from service.core.settings import Settings
+from service.core.supervision import Supervisor
 from service.runtime import Runtime, open_runtime
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def create_app(
 
     `engines` and `retriever` replace those in the settings. A given `runtime` is used and not
     closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission,
-    readiness, recordings, and the group of tasks that outlive a request. Raises
+    readiness, recordings, and the tasks that outlive a request. Raises
     ConfigurationError if the settings would expose the server without keys, or if the tenants file
     is not valid.
     """
@@ -93,11 +93,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
         state.readiness = Readiness(runtime)
         stack.push_async_callback(state.readiness.aclose)
-        async with anyio.create_task_group() as group:
-            state.tasks, state.recordings = group, Recordings()
-            group.start_soon(state.access.watch)
+        state.tasks, state.recordings = Supervisor(), Recordings()
+        state.tasks.keep("tenants", state.access.watch)
+        try:
             yield
-            group.cancel_scope.cancel()
+        finally:
+            await state.tasks.aclose()
         state.drain.begin()
         state.drain.expire()
 

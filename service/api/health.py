@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from service.api.problems import NotReady, documented
 from service.api.shutdown import Drain
 from service.core.concurrency import retrieve
+from service.core.supervision import Supervisor
 from service.runtime import Check, Runtime
 from service.telemetry.metrics import CONTENT_TYPE
 
@@ -120,11 +121,15 @@ def readiness_of(request: Request) -> Readiness:
 @router.get(
     "/healthz",
     response_model=Health,
-    responses=documented(500),
+    responses=documented(500, 503),
     summary="Whether the process is alive",
 )
-async def healthz() -> Response:
-    """Return 200 if the process responds. Nothing else is checked."""
+async def healthz(request: Request) -> Response:
+    """Return 200 if the process responds, and 503 if it can serve only after a restart. Engines and
+    stores are not checked."""
+    tasks: Supervisor = request.app.state.tasks
+    if tasks.problem is not None:
+        raise NotReady(f"The process must be restarted: {tasks.problem}")
     return Response(ALIVE, media_type="application/json")
 
 

@@ -213,7 +213,7 @@ async def record(
     recording = Recording(task.id, origin, digest, cancel)
     recordings.add(recording)
     recording.watch()
-    state.tasks.start_soon(_record, state, task, place, recording)
+    state.tasks.spawn(f"recording {task.id}", _record(state, task, place, recording))
     return recording
 
 
@@ -222,9 +222,9 @@ async def _record(state: State, task: QuestionTask, place: Place, recording: Rec
         async with _produced(state, task, place):
             async for event in task.events():
                 state.recordings.put(recording, event)
-    except Exception:  # an error of one question must not end the app's tasks
-        log.exception("recorded question failed", id=recording.id)
+    except BaseException:
         recording.failed = True
+        raise
     finally:
         state.recordings.end(recording)
 

@@ -33,6 +33,7 @@ from service.core.domain import (
     Timing,
 )
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
+from service.core.native import is_failure
 from service.core.private import withhold
 from service.strategies.base import Outcome
 from service.strategies.conversation import condense
@@ -63,7 +64,9 @@ async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -
         await numbered.emit(AnswerReady(body=numbered.fold.answer(_timing(inquiry, queued_s))))
     except RevelatorError as error:
         await numbered.emit(Failed(problem=problem_of(error, inquiry.id)))
-    except Exception:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         log.exception("question failed", id=inquiry.id)
         problem = problem_of(RevelatorError(_UNEXPECTED), inquiry.id)
         await numbered.emit(Failed(problem=problem))

@@ -116,7 +116,7 @@ async def measure(data: Path, url: str, folder: Path) -> dict[QueryShape, list[C
     server = ElasticServer(url, 30.0)
     run = anyio.to_thread.run_sync
     try:
-        tantivy = await run(TantivyStore.open, folder)
+        tantivy = await run(lambda: TantivyStore(folder, "english"))
         await run(tantivy.replace, [], records)
         await elastic_index.drop(server, NAME)
         elastic = await run(ElasticStore.create, server, NAME, "english")

@@ -168,8 +168,8 @@ async def beside(
 
 async def measure(data: Path, count: int, folder: Path) -> bool:
     contract = EmbeddingContract(model="none", dimension=DIMENSION)
-    bm25 = TantivyStore.open(folder / "bm25")
-    dense = QdrantEdgeStore.open(folder / "dense", contract)
+    bm25 = TantivyStore(folder / "bm25", "english")
+    dense = QdrantEdgeStore(folder / "dense", contract)
     print(f"empty: {memory()}")
     await fill(data, count, bm25, dense)
     print(f"filled: {memory()}")

@@ -51,7 +51,7 @@ class Worlds:
                 create, self.server, NAME, contract, quantization
             )
         else:
-            store = QdrantEdgeStore.open(self.folder, contract, quantization)
+            store = QdrantEdgeStore(self.folder, contract, quantization)
         self.made.append(store)
         return store
 

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
-from anyio.abc import TaskStatus
 from fastapi import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -56,18 +55,24 @@ class McpEndpoint:
     async def _started(self, state: Any) -> StreamableHTTPSessionManager:
         async with self._starting:
             if self._manager is None:
-                self._manager = await state.tasks.start(self._run)
+                manager = await anyio.to_thread.run_sync(_make_manager)
+                running = anyio.Event()
+                state.tasks.spawn("mcp", self._run(manager, running))
+                await running.wait()
+                return manager
             return self._manager
 
-    async def _run(self, *, task_status: TaskStatus[StreamableHTTPSessionManager]) -> None:
-        """Serve until the app ends. An app that is started again creates a new manager."""
-        manager = await anyio.to_thread.run_sync(_make_manager)
+    async def _run(self, manager: StreamableHTTPSessionManager, running: anyio.Event) -> None:
+        """Serve until the app ends, or until a request fails badly: the next one creates a new
+        manager."""
         try:
             async with manager.run():
-                task_status.started(manager)
+                self._manager = manager
+                running.set()
                 await anyio.sleep_forever()
         finally:
             self._manager = None
+            running.set()
 
 
 def mcp_route() -> Route:

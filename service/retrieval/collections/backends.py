@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Protocol
 
+import anyio
 from pydantic import SecretStr
 
 from service.core.errors import StoreError
@@ -26,6 +27,7 @@ from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.tantivy_store import TantivyStore
 
 WRITE_S: Final = 30.0  # seconds, for requests other than searches
+AT_ONCE: Final = 8  # searches of embedded BM25 stores in threads
 
 
 class CollectionBackend(Protocol):
@@ -101,6 +103,9 @@ class Tantivy(_Embedded):
 
     name = TantivyStore.backend
 
+    def __init__(self) -> None:
+        self._searching = anyio.CapacityLimiter(AT_ONCE)
+
     def manifests(self, root: Path) -> FileManifests:
         return FileManifests(root)
 
@@ -108,7 +113,7 @@ class Tantivy(_Embedded):
         return self.open(folder, manifest)
 
     def open(self, folder: Path, manifest: Manifest) -> TantivyStore:
-        return TantivyStore.open(folder / "bm25", manifest.analysis)
+        return TantivyStore(folder / "bm25", manifest.analysis, self._searching)
 
     def create_spare(self, manifest: Manifest) -> TantivyStore:
         raise NotImplementedError("only a server can lose a store while it is open")
@@ -130,7 +135,7 @@ class QdrantEdge(_Embedded):
         return self.open(folder, manifest)
 
     def open(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
-        return QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._quantization)
+        return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
 
     async def note(self, manifest: Manifest) -> None: ...
 

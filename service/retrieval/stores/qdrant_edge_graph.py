@@ -94,8 +94,9 @@ def edge_config(contract: EmbeddingContract, quantization: Quantization) -> edge
         DISTANCES[contract.distance],
         quantization_config=quantizations[quantization],
         hnsw_config=edge.HnswIndexConfig(HNSW_M, HNSW_EF, FULL_SCAN_KB),
+        memory=edge.Memory.Cold,
     )
-    return edge.EdgeConfig(vectors=vectors)
+    return edge.EdgeConfig(vectors=vectors, max_search_threads=1)
 
 
 def _beside(folder: Path, what: str) -> Path:

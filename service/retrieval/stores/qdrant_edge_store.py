@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -20,8 +20,9 @@ import qdrant_edge as edge
 import structlog
 
 from service.core.domain import ScoredPassage
-from service.core.errors import RetrievalFailure, RevelatorError, StoreError
+from service.core.errors import StoreError
 from service.core.files import check_room
+from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
@@ -59,36 +60,26 @@ class QdrantEdgeStore(PointPages):
     backend = "qdrant_edge"
 
     def __init__(
-        self, folder: Path, shard: Any, contract: EmbeddingContract, quantization: Quantization
+        self, folder: Path, contract: EmbeddingContract, quantization: Quantization = "none"
     ) -> None:
-        self._folder = folder
-        self._shard = shard
+        """Open or create the shard in `folder`. Raises StoreError."""
+        self.folder = folder
         self._contract = contract
         self._quantization = quantization
         self._params = _search_params(quantization)
         self._lock = threading.Lock()
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
-
-    @classmethod
-    def open(
-        cls, folder: Path, contract: EmbeddingContract, quantization: Quantization = "none"
-    ) -> Self:
-        """Open or create the shard in `folder`. Raises StoreError."""
         recover(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        try:
+        config = edge_config(contract, quantization)
+        with native(self):
             if any(folder.iterdir()):
-                return cls(folder, edge.EdgeShard.load(str(folder)), contract, quantization)
-            shard = edge.EdgeShard.create(str(folder), edge_config(contract, quantization))
-            shard.update(
+                self._shard: Any = edge.EdgeShard.load(str(folder), config)
+                return
+            self._shard = edge.EdgeShard.create(str(folder), config)
+            self._shard.update(
                 edge.UpdateOperation.create_field_index("filter", edge.PayloadSchemaType.Keyword)
             )
-        except Exception as error:
-            raise StoreError(
-                f"the vectors in {folder} cannot be opened: {error}; delete the collection "
-                "(revelator collections delete NAME) and ingest it again"
-            ) from error
-        return cls(folder, shard, contract, quantization)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages.
@@ -97,6 +88,7 @@ class QdrantEdgeStore(PointPages):
         in the same hybrid search are sent first (measured: 1.07 times the server's own time, not
         1.4).
         """
+        self._check_size([query.vector])
         await anyio.lowlevel.checkpoint()
         return await self._batcher.ask(query)
 
@@ -106,15 +98,13 @@ class QdrantEdgeStore(PointPages):
         asked = [number for number, query in enumerate(queries) if query.top_k > 0]
         requests = [self._request(queries[number]) for number in asked]
         answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
-        try:
+        with native(self, searching=True):
             if len(requests) == 1:
                 found = [self._shard.query(requests[0])]
             else:
                 found = self._shard.query_batch(edge.QueryBatchRequest(requests))
-        except Exception as error:
-            raise _failure(error) from error
-        for number, points in zip(asked, found, strict=True):
-            answers[number] = ranked_points(points)
+            for number, points in zip(asked, found, strict=True):
+                answers[number] = ranked_points(points)
         return answers
 
     def _request(self, query: StoreQuery) -> Any:
@@ -126,10 +116,19 @@ class QdrantEdgeStore(PointPages):
             with_payload=PASSAGE_FIELDS,
         )
 
+    def _check_size(self, vectors: Sequence[Sequence[float]]) -> None:
+        if any(len(vector) != self._contract.dimension for vector in vectors):
+            raise StoreError(
+                f"the vectors do not have {self._contract.dimension} dimensions as those in "
+                f"{self.folder}; if the embedding model changed, run revelator ingest --replace"
+            )
+
+    @native_call
     def count_passages(self) -> int:
         with self._lock:
             return int(self._shard.count(edge.CountRequest()))
 
+    @native_call
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash (of the document) of each of these passages that is stored."""
         if not passage_ids:
@@ -139,6 +138,7 @@ class QdrantEdgeStore(PointPages):
             # Its stub declares the last two as optional, but they are required.
             return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
+    @native_call
     def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
         request = edge.ScrollRequest(
             limit=SCROLL, offset=offset, with_payload=fields, with_vector=False
@@ -147,19 +147,19 @@ class QdrantEdgeStore(PointPages):
             points, following = self._shard.scroll(request)
         return points, following
 
+    @native_call
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They survive the death of the process once this returns."""
-        check_room(self._folder)
+        check_room(self.folder)
+        self._check_size(vectors)
         points = [
             edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))
             for record, vector in zip(records, vectors, strict=True)
         ]
         with self._lock:
-            try:
-                self._shard.update(edge.UpdateOperation.upsert_points(points))
-            except Exception as error:
-                raise _failure(error) from error
+            self._shard.update(edge.UpdateOperation.upsert_points(points))
 
+    @native_call
     def delete(self, passage_ids: Sequence[str]) -> None:
         with self._lock:
             for start in range(0, len(passage_ids), DELETE):
@@ -167,6 +167,7 @@ class QdrantEdgeStore(PointPages):
                 ids: list[int | uuid.UUID | str] = [point_id(passage_id) for passage_id in part]
                 self._shard.update(edge.UpdateOperation.delete_points(ids))
 
+    @native_call
     def flush(self) -> None:
         with self._lock:
             self._shard.flush()
@@ -183,15 +184,16 @@ class QdrantEdgeStore(PointPages):
             return
         await anyio.to_thread.run_sync(self.flush)
         try:
-            built = await build(self._folder, self._contract, self._quantization)
+            built = await build(self.folder, self._contract, self._quantization)
         except StoreError as error:
             _log.warning("graph_not_built", reason=error.detail)
             return
         with self._lock:  # on the event loop, so no search is running
             self._shard.close()
-            put_in_place(built, self._folder)
-            self._shard = edge.EdgeShard.load(str(self._folder))
+            put_in_place(built, self.folder)
+            self._shard = edge.EdgeShard.load(str(self.folder))
 
+    @native_call
     def close(self) -> None:
         with self._lock:
             self._shard.flush()
@@ -206,14 +208,6 @@ def _filter(query: StoreQuery) -> Any:
     shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
     must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
     return edge.Filter(must=must, must_not=must_not) if must or must_not else None
-
-
-def _failure(error: Exception) -> RevelatorError:
-    if "dimension" in str(error):
-        return StoreError(
-            f"qdrant_edge: {error}; if the embedding model changed, run revelator ingest --replace"
-        )
-    return RetrievalFailure(f"qdrant_edge failed: {error}")
 
 
 def _search_params(quantization: Quantization) -> Any:

@@ -10,21 +10,22 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+import anyio
+import anyio.to_thread
 import orjson
 import tantivy
 from tantivy import Occur, Query
 
 from service.core.domain import ScoredPassage
-from service.core.errors import StoreError
+from service.core.native import native, native_call
 from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.collections.manifest import Analysis
 from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
 from service.retrieval.stores.query_words import query_words
 from service.retrieval.stores.records import fields_of, passage_of, ranked
-from service.retrieval.stores.threads import Threads
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
@@ -38,35 +39,30 @@ class TantivyStore:
 
     backend = "tantivy"
 
-    def __init__(self, index: Any, schema: Any, analyzer: Any) -> None:
-        self._index = index
-        self._schema = schema
-        self._analyzer = analyzer
+    def __init__(
+        self, folder: Path, analysis: Analysis, limiter: anyio.CapacityLimiter | None = None
+    ) -> None:
+        """Open or create the index in `folder`. Searches run in threads of `limiter`. Raises
+        StoreError."""
+        self.folder = folder
+        self._schema, self._analyzer = _schema(), _analyzer(analysis)
+        self._limiter = limiter
         self._writer: Any = None
         self._write_lock = threading.Lock()
-        self._threads = Threads(self.backend)
-
-    @classmethod
-    def open(cls, folder: Path, analysis: Analysis = "english") -> Self:
-        """Open or create the index in `folder`. Raises StoreError."""
         folder.mkdir(parents=True, exist_ok=True)
-        schema, analyzer = _schema(), _analyzer(analysis)
-        try:
-            index = tantivy.Index(schema, path=str(folder))
-        except Exception as error:
-            raise StoreError(
-                f"the BM25 index in {folder} cannot be opened: {error}; delete the collection and "
-                "ingest it again"
-            ) from error
-        index.register_tokenizer("analysed", analyzer)
-        return cls(index, schema, analyzer)
+        with native(self):
+            self._index: Any = tantivy.Index(self._schema, path=str(folder))
+            self._index.register_tokenizer("analysed", self._analyzer)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages. It runs on the event loop if that blocks it for a millisecond
         at most, because a worker thread costs 0.2 ms, half a search among 100,000 passages."""
-        if self._threads.run_here(TantivyStore.count_passages, self) <= ON_LOOP:
-            return self._threads.run_here(self._search, query)
-        return await self._threads.run(self._search, query)
+        with native(self, searching=True):
+            if self._index.searcher().num_docs <= ON_LOOP:
+                return self._search(query)
+            return await anyio.to_thread.run_sync(
+                self._search, query, abandon_on_cancel=True, limiter=self._limiter
+            )
 
     def _search(self, query: StoreQuery) -> list[ScoredPassage]:
         words = self._analyzer.analyze(" ".join(query_words(query.text)))
@@ -100,13 +96,16 @@ class TantivyStore:
             return Query.disjunction_max_query(fields, TIE_BREAKER)
         return Query.boolean_query([*title, *text])
 
+    @native_call
     def count_passages(self) -> int:
         return int(self._index.searcher().num_docs)
 
+    @native_call
     def count_documents(self) -> int:
         first = Query.term_query(self._schema, "part", "0", "basic")
         return int(self._index.searcher().search(first, 1, count=True).count)
 
+    @native_call
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
         if not document_ids:
@@ -117,6 +116,7 @@ class TantivyStore:
         records = (_record(searcher.doc(address)) for _, address in found)
         return {record.document_id: record.content_hash for record in records}
 
+    @native_call
     def ids_of_file(self, name: str) -> list[str]:
         """Return the ids of the documents that a file was cut into: its name, also before `#`."""
         searcher = self._index.searcher()
@@ -125,6 +125,7 @@ class TantivyStore:
         found = searcher.search(heads, max(1, searcher.num_docs), count=False).hits
         return sorted(_record(searcher.doc(address)).document_id for _, address in found)
 
+    @native_call
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
         searcher = self._index.searcher()
@@ -134,6 +135,7 @@ class TantivyStore:
         records = [_record(searcher.doc(address)) for _, address in found]
         return sorted(records, key=lambda record: record.part)
 
+    @native_call
     def known(self, passage_ids: Sequence[str]) -> set[str]:
         """Return the ids among these that are stored."""
         if not passage_ids:
@@ -147,10 +149,12 @@ class TantivyStore:
         """Yield every passage, as of one moment."""
         searcher = self._index.searcher()
         for offset in range(0, searcher.num_docs, SCAN):
-            found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
-            for _, address in found:
-                yield _record(searcher.doc(address))
+            with native(self):
+                found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
+                page = [_record(searcher.doc(address)) for _, address in found]
+            yield from page
 
+    @native_call
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records` in one durable commit, all or nothing."""
         with self._write_lock:
@@ -162,6 +166,7 @@ class TantivyStore:
                     writer.add_document(_document(record))
                 writer.commit()
             except BaseException:
+                self._writer = None  # a panic may have ended its threads
                 writer.rollback()
                 raise
             self._index.reload()
@@ -170,12 +175,10 @@ class TantivyStore:
         """Do nothing: a commit is complete or absent."""
 
     def _open_writer(self) -> Any:
-        try:
-            self._writer = self._index.writer(WRITER_BYTES, 1)
-        except ValueError as error:
-            raise StoreError(f"the BM25 index cannot be written: {error}") from error
+        self._writer = self._index.writer(WRITER_BYTES, 1)
         return self._writer
 
+    @native_call
     def close(self) -> None:
         with self._write_lock:
             writer, self._writer = self._writer, None

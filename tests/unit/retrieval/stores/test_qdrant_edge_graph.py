@@ -52,7 +52,7 @@ def clustered(count: int, seed: int) -> Any:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with COUNT vectors and no graph."""
     folder = tmp_path_factory.mktemp("filled") / "dense"
-    store = QdrantEdgeStore.open(folder, CONTRACT)
+    store = QdrantEdgeStore(folder, CONTRACT)
     vectors = clustered(COUNT, seed=1)
     for start in range(0, COUNT, 1_000):
         store.upsert(records(start, 1_000), vectors[start : start + 1_000].tolist())
@@ -75,7 +75,7 @@ async def found(store: QdrantEdgeStore, query: Any) -> set[str]:
 
 
 async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
-    store = QdrantEdgeStore.open(folder, CONTRACT)
+    store = QdrantEdgeStore(folder, CONTRACT)
     queries = clustered(50, seed=2)
     exact = [await found(store, query) for query in queries]
     meanwhile = 0
@@ -100,7 +100,7 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
     store.upsert(records(COUNT, 1), queries[:1].tolist())
     assert f"p{COUNT}" in await found(store, queries[0])
     store.close()
-    again = QdrantEdgeStore.open(folder, CONTRACT)
+    again = QdrantEdgeStore(folder, CONTRACT)
     assert again.count_passages() == COUNT + 1
     assert f"p{COUNT}" in await found(again, queries[0])
     again.close()
@@ -108,7 +108,7 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
 
 async def test_little_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qdrant_edge_graph, "LEAST", COUNT + 1)
-    store = QdrantEdgeStore.open(folder, CONTRACT)
+    store = QdrantEdgeStore(folder, CONTRACT)
     await store.optimize()
     assert store._shard.info().indexed_vectors_count == 0
     store.close()
@@ -117,7 +117,7 @@ async def test_little_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatc
 async def test_a_build_that_fails_or_is_cancelled_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = QdrantEdgeStore.open(folder, CONTRACT)
+    store = QdrantEdgeStore(folder, CONTRACT)
     with anyio.CancelScope() as scope:
         real = anyio.run_process
 
