@@ -29,7 +29,7 @@ from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Retriever, SearchRequest, SearchResult
+from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResult, anyone
 from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
@@ -76,9 +76,9 @@ class Runtime:
     stores: EmbeddedStores | None = None
     tracing: Tracing | None = None
 
-    async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
-        """Check a request against this deployment. Raises InvalidRequest, LoopUnavailable or
-        NotFound."""
+    async def prepare(self, asked: AnswerRequest, permit: Permit) -> PreparedRequest:
+        """Check a request against this deployment. Raises InvalidRequest, LoopUnavailable,
+        NotFound, and the errors of `permit`."""
         if asked.route == "direct" and asked.loop != "default":
             raise InvalidRequest(
                 f"route 'direct' runs no loop; remove loop {asked.loop!r}, or choose another route"
@@ -92,7 +92,9 @@ class Runtime:
                     f"that do are {', '.join(SAMPLED)}"
                 )
         resolved = {
-            "collection": await self.retriever.check_request(asked.collection, asked.filter or {}),
+            "collection": await self.retriever.check_request(
+                asked.collection, asked.filter or {}, permit
+            ),
             "timeout_s": asked.timeout_s or self.settings.limits.timeout_s,
         }
         return PreparedRequest(**dict(asked) | resolved)
@@ -222,7 +224,7 @@ class Runtime:
         limit = OPEN_S
         try:
             with anyio.fail_after(limit) as scope:
-                name = await self.retriever.check_request(None, {})
+                name = await self.retriever.check_request(None, {}, anyone)
                 if self.stores is None or self.stores.collections.waits_for_servers(name):
                     limit = PROBE_S
                     scope.deadline += PROBE_S - OPEN_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -123,12 +124,7 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     """Prepare the question. Raises InvalidRequest, LoopUnavailable, NotFound or NotAllowed."""
     runtime: Runtime = request.app.state.runtime
-    tenant = tenant_of(request)
-    if asked.collection is not None:
-        check_collection(tenant, asked.collection)
-    prepared = await runtime.prepare(asked)
-    check_collection(tenant, prepared.collection)
-    return prepared
+    return await runtime.prepare(asked, partial(check_collection, tenant_of(request)))
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Events]:
@@ -207,7 +203,9 @@ async def _leave(request: Request, reading: RecordingReader) -> None:
 @contextmanager
 def _resumed(request: Request) -> Iterator[RecordingReader]:
     recordings: Recordings = request.app.state.recordings
-    recording, seq = recordings.find(tenant_of(request).name, request.headers[LAST_EVENT])
+    tenant = tenant_of(request)
+    recording, seq = recordings.find(tenant.name, request.headers[LAST_EVENT])
+    check_collection(tenant, recording.collection)
     if recording.over(seq):
         raise ReconnectRefused
     with recording.reading(seq) as reading:

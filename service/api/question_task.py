@@ -163,10 +163,8 @@ async def open_question(
     With `unsent`, disconnects are watched, because nothing is sent before the end that would reveal
     them. Raises RateLimited, Overloaded, Draining or ClientGone before anything has started.
     """
-    access_of(request).count_question(request)
     state = request.app.state
-    admission: Admission = state.admission
-    place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
+    place = await enter(request)
     task = QuestionTask(state.runtime, question, request, only_end)
     async with _produced(state, task, place):
         if not unsent:
@@ -174,6 +172,15 @@ async def open_question(
             return
         async with running(task.watch(request)):
             yield task
+
+
+async def enter(request: Request) -> Place:
+    """Count a question of the tenant, and wait for its place, which must be released. Raises
+    RateLimited, Overloaded, Draining or ClientGone.
+    """
+    access_of(request).count_question(request)
+    admission: Admission = request.app.state.admission
+    return await admission.enter(lambda: disconnected(request), tenant_of(request).name)
 
 
 @asynccontextmanager
@@ -200,8 +207,7 @@ async def record(
     digest = digest_of(question)
     if found := recordings.same(origin, digest):
         return found
-    access_of(request).count_question(request)
-    place = await state.admission.enter(lambda: disconnected(request), origin.tenant)
+    place = await enter(request)
     if found := recordings.same(origin, digest):
         place.release()
         return found
@@ -210,7 +216,7 @@ async def record(
     def cancel() -> None:
         task.cut_off(ClientGone("The client disconnected and did not come back in time."))
 
-    recording = Recording(task.id, origin, digest, cancel)
+    recording = Recording(task.id, origin, question.collection, digest, cancel)
     recordings.add(recording)
     recording.watch()
     state.tasks.spawn(f"recording {task.id}", _record(state, task, place, recording))

@@ -71,12 +71,13 @@ def digest_of(request: PreparedRequest) -> bytes:
 class Recording:
     """The events of one question, for any number of readers.
 
-    `digest`: of its request. `cancel` stops the question; it is forgotten when the question ends,
-    since it refers to the request. `size` is in bytes of memory.
+    `collection` and `digest` are of its request. `cancel` stops the question; it is forgotten when
+    the question ends, since it refers to the request. `size` is in bytes of memory.
     """
 
     id: str
     origin: Origin
+    collection: str
     digest: bytes
     cancel: Callable[[], None] | None
     size: int = RECORDING_BYTES

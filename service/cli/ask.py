@@ -22,6 +22,7 @@ from service.core.domain import Answer, Problem
 from service.core.errors import RevelatorError
 from service.core.locks import find_server
 from service.core.settings import Settings
+from service.retrieval.base import anyone
 
 Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
 
@@ -115,7 +116,7 @@ async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Aski
     async with open_runtime(settings) as runtime:
 
         async def ask(fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
-            prepared = await runtime.prepare(parse_request(dict(fields)))
+            prepared = await runtime.prepare(parse_request(dict(fields)), anyone)
             async with closing(runtime.ask(prepared)) as events:
                 async for event in events:
                     yield event

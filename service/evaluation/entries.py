@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -18,7 +19,7 @@ from service.core.settings.urls import shown
 from service.engines.base import Generator
 from service.evaluation.identity import described
 from service.evaluation.runner import Ask
-from service.retrieval.base import Retriever
+from service.retrieval.base import Retriever, anyone
 from service.retrieval.collections.catalog import describe
 from service.runtime import Runtime
 
@@ -64,7 +65,7 @@ class InProcessEntry:
         self._runtime = runtime
         self.engines = runtime.engines
         self.ask = runtime.ask
-        self.prepare = runtime.prepare
+        self.prepare = partial(runtime.prepare, permit=anyone)
 
     @property
     def identity(self) -> dict[str, Any]:

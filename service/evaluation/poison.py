@@ -15,7 +15,7 @@ from service.answer.request import PreparedRequest
 from service.core.domain import Passage, ScoredPassage
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import contains, is_verdict, normalise
-from service.retrieval.base import Filter, Retriever, SearchRequest, SearchResult
+from service.retrieval.base import Filter, Permit, Retriever, SearchRequest, SearchResult
 
 Kind = Literal["plants", "instructions", "roles", "duplicates"]
 Strength = Literal[1, 2, 3]
@@ -179,8 +179,8 @@ class PoisonedRetriever:
         hits = planted(result.passages, poison, self._attack.strength, request.top_k)
         return SearchResult(hits, result.missing)
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
-        return await self._retriever.check_request(collection, filter)
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
+        return await self._retriever.check_request(collection, filter, permit)
 
     async def aclose(self) -> None:
         """Keep the wrapped retriever open, because other questions use it too."""

@@ -21,6 +21,7 @@ from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean
 from service.evaluation.rows import Row
 from service.evaluation.runner import Plan, evaluate
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 
 THRESHOLDS: Final = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
@@ -57,7 +58,7 @@ async def tune_dragin(
     trials: list[Trial] = []
     async with open_runtime(settings) as runtime:
         asked = {**fields, "loop": "dragin", "question": questions[0].question}
-        request = await runtime.prepare(parse_request(asked))
+        request = await runtime.prepare(parse_request(asked), anyone)
         for threshold in thresholds:
             plan = Plan(request, concurrency)
             trial = await _try(runtime, questions, plan, threshold)

@@ -6,7 +6,7 @@ A `Catalog` connects them: it holds the collections and opens their stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -20,6 +20,8 @@ Filter = Mapping[str, tuple[FilterValue, ...]]
 # (HANRAG, Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
 QueryShape = Literal["should", "best_fields"]
 SideName = Literal["bm25", "dense"]
+# Returns if the caller may use the collection with this name, and raises otherwise.
+Permit = Callable[[str], None]
 TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts
 
 
@@ -54,16 +56,21 @@ class SearchResult:
     missing: tuple[str, ...] = ()
 
 
+def anyone(_: str) -> None:
+    """The `Permit` of the user of this machine, who may use every collection."""
+
+
 class Retriever(Protocol):
     """Searches collections. Raises `NotFound` for an unknown collection, `InvalidRequest` for an
     unknown filter field, and `RetrievalFailure` if no requested side can be searched."""
 
     async def search(self, request: SearchRequest) -> SearchResult: ...
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         """Validate a request before any work. Returns the resolved collection name.
 
-        None resolves to `default` if it exists, else to the shipped `sample`.
+        None resolves to `default` if it exists, else to the shipped `sample`. Errors of `permit`
+        come before those that tell whether the collection exists and what it contains.
         """
 
     async def aclose(self) -> None: ...

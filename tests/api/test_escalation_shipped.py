@@ -12,6 +12,7 @@ from service.answer.request import AnswerRequest
 from service.cli.banner import sample_questions
 from service.core.concurrency import closing
 from service.core.settings import Settings
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.conftest import need
 
@@ -21,7 +22,9 @@ FILMS = ("director of Once Upon a Time in the West", "Goodbye, Franziska", "Ride
 
 
 async def events_of(runtime: Runtime, question: str) -> list[BaseEvent]:
-    request = await runtime.prepare(AnswerRequest(question=question, route="single", timeout_s=300))
+    request = await runtime.prepare(
+        AnswerRequest(question=question, route="single", timeout_s=300), anyone
+    )
     async with closing(runtime.ask(request)) as events:
         return [event async for event in events]
 

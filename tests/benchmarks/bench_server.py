@@ -20,7 +20,7 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.engines.factory import open_generator
-from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
@@ -65,7 +65,7 @@ class StubRetriever:
     async def search(self, request: SearchRequest) -> SearchResult:
         return self._result
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return collection or "sample"
 
     async def aclose(self) -> None:

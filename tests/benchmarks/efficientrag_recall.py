@@ -29,7 +29,7 @@ from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.core.settings.loops import EfficientragSettings
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import SearchRequest, anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.heldout import CORPUS, heldout_questions
@@ -105,7 +105,8 @@ async def measure(runtime: Runtime, asked: Asked, collection: str) -> Found:
             loop="efficientrag",
             collection=collection,
             timeout_s=300,
-        )
+        ),
+        anyone,
     )
     events = [event async for event in runtime.ask(prepared)]
     (ready,) = [event for event in events if isinstance(event, AnswerReady)]

@@ -35,6 +35,7 @@ from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.engines.compiled import CARD_FILE
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from service.telemetry.logs import configure_logging
 from tests.support.tiny import as_trained
@@ -67,7 +68,7 @@ async def ask_all(
     async def lane() -> None:
         for question in left:
             asked = parse_request({"question": question, "route": "complex", "loop": loop})
-            request = await runtime.prepare(asked)
+            request = await runtime.prepare(asked, anyone)
             body = await collect(runtime.ask(request))
             assert isinstance(body, Answer), body
             bodies.append(body)

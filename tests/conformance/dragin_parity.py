@@ -22,7 +22,7 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import Settings
 from service.engines.base import Generator
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.strategies.drafting.chain import join
 from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.dragin import Dragin
@@ -131,7 +131,7 @@ class WordRetriever:
         found = enumerate(self.best(request.query, request.top_k), 1)
         return SearchResult(tuple(ScoredPassage(p, rank, 1 / rank) for rank, p in found))
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return "sample"
 
     async def aclose(self) -> None:

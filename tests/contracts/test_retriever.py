@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound
-from service.retrieval.base import Retriever, SearchRequest
+from service.retrieval.base import Retriever, SearchRequest, anyone
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.worlds import world
 from tests.unit.retrieval.worlds import CORPUS
@@ -178,11 +178,11 @@ async def test_concurrent_searches_are_searches_alone(retriever: Retriever) -> N
 
 
 async def test_requests_are_checked(retriever: Retriever) -> None:
-    assert await retriever.check_request(None, {"kind": ("work",)}) == "default"
-    assert await retriever.check_request("default", {}) == "default"
+    assert await retriever.check_request(None, {"kind": ("work",)}, anyone) == "default"
+    assert await retriever.check_request("default", {}, anyone) == "default"
     with pytest.raises(NotFound, match=r"'nowhere'.*default"):
-        await retriever.check_request("nowhere", {})
+        await retriever.check_request("nowhere", {}, anyone)
     with pytest.raises(InvalidRequest, match=r"'colour'.*kind, staged, tags, year"):
-        await retriever.check_request(None, {"colour": ("red",)})
+        await retriever.check_request(None, {"colour": ("red",)}, anyone)
     with pytest.raises(NotFound):
         await retriever.search(SearchRequest("q", 1, "nowhere"))

@@ -20,7 +20,7 @@ from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.errors import RetrievalFailure, RevelatorError
 from service.core.settings import Settings
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import SearchRequest, anyone
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
 from service.runtime import Runtime, open_runtime
@@ -53,7 +53,7 @@ class World:
 
     async def ask(self) -> Answer:
         request = await self.runtime.prepare(
-            AnswerRequest(question=QUESTION, route="single", collection=self.name)
+            AnswerRequest(question=QUESTION, route="single", collection=self.name), anyone
         )
         answer = await collect(self.runtime.ask(request))
         assert isinstance(answer, Answer)

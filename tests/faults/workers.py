@@ -22,6 +22,7 @@ from service.core.settings import Settings
 from service.engines.pool import limits
 from service.engines.pool.limits import PoolLimits
 from service.engines.pool.report import WorkerPool
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.workers import StubWorker, stub_worker, stub_workers
@@ -90,7 +91,7 @@ async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Re
     outcome = Response()
     shown = ""
     request = await runtime.prepare(
-        AnswerRequest(question=f"Where was person {number} born?", route="single")
+        AnswerRequest(question=f"Where was person {number} born?", route="single"), anyone
     )
     async with closing(runtime.ask(request)) as events:
         async for event in events:

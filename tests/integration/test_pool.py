@@ -20,6 +20,7 @@ from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
 from service.engines.pool import limits
 from service.engines.pool.limits import PoolLimits
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.tiny import as_trained
@@ -136,7 +137,7 @@ async def test_a_worker_killed_in_mid_question_fails_none(workers: list[Vllm]) -
 
 async def _ask(runtime: Runtime, number: int, begun: asyncio.Event) -> Any:
     request = await runtime.prepare(
-        AnswerRequest(question=f"Where is Town {number}?", route="single", loop="autorag")
+        AnswerRequest(question=f"Where is Town {number}?", route="single", loop="autorag"), anyone
     )
 
     async def watched() -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 
 from service.answer.request import parse_request
+from service.retrieval.base import anyone
 from tests.support.hiding import HIDDEN, IN_TESTS, hide_packages
 
 ASKED: tuple[dict[str, Any], ...] = (
@@ -40,7 +41,7 @@ async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
         failed = [check.detail for check in await runtime.warm() if not check.ok]
         for wanted in ASKED:
             fields = {"question": "Who directed Laserblast?", "timeout_s": 250, **wanted}
-            request = await runtime.prepare(parse_request(fields))
+            request = await runtime.prepare(parse_request(fields), anyone)
             async with closing(runtime.ask(request)) as events:
                 (body,) = [e.body async for e in events if isinstance(e, AnswerReady)]
             told.append([body.route, body.loop, body.degraded, body.usage.retrievals])

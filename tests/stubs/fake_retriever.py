@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import InvalidRequest, NotFound
-from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 
 NORMA = "Norma is an opera. It was composed by Vincenzo Bellini."
 SAMPLE = (
@@ -48,8 +48,11 @@ class FakeRetriever:
         hits = [ScoredPassage(p, rank, 1 / rank) for rank, p in enumerate(found, 1)]
         return SearchResult(tuple(hits[: request.top_k]), self.missing)
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
+        if collection is not None:
+            permit(collection)
         name = collection or ("default" if "default" in self.collections else "sample")
+        permit(name)
         if name not in self.collections:
             raise NotFound(f"there is no collection {name[:80]!r}")
         fields = {field for passage in self.collections[name] for field in passage.metadata}

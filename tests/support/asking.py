@@ -17,7 +17,7 @@ from service.core.settings import Settings
 from service.encoders.base import Classifier, Labelling
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.strategies.base import Loop
 from service.strategies.pipeline import answer_stream
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -46,7 +46,7 @@ class ScriptedRetriever:
         scored = [ScoredPassage(p, rank, 1.0 / rank) for rank, p in enumerate(left, 1)]
         return SearchResult(tuple(scored), self.missing)
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return collection or "sample"
 
     async def aclose(self) -> None:

@@ -15,6 +15,7 @@ from service.core.concurrency import closing, gather
 from service.core.domain import LoopName, Problem, RouteName
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
+from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.support.claims import SAMPLE, Told
 
@@ -110,7 +111,7 @@ async def ask_all(
 async def ask(runtime: Runtime, case: Case, **fields: Any) -> Told | Problem | RevelatorError:
     try:
         asked = {"question": case.question, **dict(case.fields), **fields}
-        request = await runtime.prepare(parse_request(asked))
+        request = await runtime.prepare(parse_request(asked), anyone)
     except RevelatorError as error:
         return error
     async with closing(runtime.ask(request)) as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Request
@@ -16,7 +17,7 @@ from service.api.answer import prepare
 from service.api.documents import collections_of, ingest, numbered
 from service.api.narration import Narrator
 from service.api.openai.completions import content
-from service.api.question_task import open_question
+from service.api.question_task import enter, open_question
 from service.api.security import check_collection, tenant_of
 from service.api.tenants import Right
 from service.core.concurrency import closing
@@ -144,13 +145,16 @@ async def _with_reports(
 async def _search(request: Request, asked: SearchArguments, _: Report) -> ToolResult:
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    if asked.collection is not None:
-        check_collection(tenant, asked.collection)
-    name = await runtime.retriever.check_request(asked.collection, asked.filter or {})
-    check_collection(tenant, name)
-    found = await runtime.search(
-        SearchRequest(asked.query, asked.top_k, name, asked.retriever, asked.filter or {})
+    name = await runtime.retriever.check_request(
+        asked.collection, asked.filter or {}, partial(check_collection, tenant)
     )
+    place = await enter(request)
+    try:
+        found = await runtime.search(
+            SearchRequest(asked.query, asked.top_k, name, asked.retriever, asked.filter or {})
+        )
+    finally:
+        place.release()
     passages = [RetrievedPassage.of(hit) for hit in found.passages]
     text = "\n\n".join(
         f"[{passage.rank}] {passage.title or TITLE_OF_NONE} ({passage.passage_id})\n{passage.text}"

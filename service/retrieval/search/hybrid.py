@@ -17,6 +17,7 @@ from service.retrieval.base import (
     Catalog,
     Filter,
     OpenCollection,
+    Permit,
     SearchRequest,
     SearchResult,
     SideName,
@@ -59,8 +60,11 @@ class HybridRetriever:
         self._sides = Sides(embedder, settings, observer)
         self._reranking = reranking
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
+        if collection is not None:
+            permit(collection)
         name = await self._catalog.resolve(collection)
+        permit(name)
         if filter:
             known = await self._catalog.metadata_fields(name)
             unknown = unknown_fields(filter, known)

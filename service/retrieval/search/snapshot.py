@@ -15,7 +15,7 @@ import anyio
 
 from service.core.domain import RetrieverName
 from service.core.errors import RetrievalFailure
-from service.retrieval.base import Filter, Retriever, SearchRequest, SearchResult, SideName
+from service.retrieval.base import Filter, Permit, Retriever, SearchRequest, SearchResult, SideName
 
 SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
 SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
@@ -70,8 +70,8 @@ class SnapshotRetriever:
         known = self._lost.get(request.collection, frozenset())
         self._lost[request.collection] = known | {side for side in SIDES if side in missing}
 
-    async def check_request(self, collection: str | None, filter: Filter) -> str:
-        return await self._retriever.check_request(collection, filter)
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
+        return await self._retriever.check_request(collection, filter, permit)
 
     async def aclose(self) -> None:
         """Do nothing: other questions use the retriever too."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from service.core.concurrency import closing, merge
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure
-from service.retrieval.base import Retriever, SearchRequest
+from service.retrieval.base import Retriever, SearchRequest, anyone
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
     AskTeacher,
@@ -152,7 +152,7 @@ async def finder_of(retriever: Retriever, collection: str | None, side: Split) -
     """
     if collection is None:
         return _nowhere
-    name = await retriever.check_request(collection, {})
+    name = await retriever.check_request(collection, {}, anyone)
     training = side == "train"
 
     async def find(search: SearchCollection) -> tuple[Passage, ...]:

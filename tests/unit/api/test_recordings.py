@@ -36,7 +36,7 @@ def asked(question: str = "Who?", **filtered: tuple[str, ...]) -> bytes:
 
 def recorded(number: int, key: str | None = None, tenant: str = "a") -> Recording:
     origin = Origin(tenant, "POST /answer", key)
-    return Recording(f"{INSTANCE}-{number}", origin, asked(), lambda: None)
+    return Recording(f"{INSTANCE}-{number}", origin, "docs", asked(), lambda: None)
 
 
 def failed(status: int) -> Failed:

@@ -30,7 +30,7 @@ from service.evaluation.poison import (
     victims_of,
 )
 from service.evaluation.rows import Row, read_rows
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import SearchRequest, anyone
 from tests.support.asking import ScriptedRetriever, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.evaluation.test_command import (  # noqa: F401
@@ -114,7 +114,7 @@ async def test_what_a_question_has_seen_is_not_planted_again() -> None:
     seen = frozenset({"poison-plants-1", "a"})
     again = await retriever.search(SearchRequest("Norma", 2, "c", exclude=seen))
     assert [hit.passage.passage_id for hit in again.passages] == ["b", "c"]
-    assert await retriever.check_request(None, {}) == "sample"
+    assert await retriever.check_request(None, {}, anyone) == "sample"
 
 
 async def test_questions_of_the_same_text_are_one_victim() -> None:

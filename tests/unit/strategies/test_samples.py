@@ -12,6 +12,7 @@ from service.answer.request import MAX_SAMPLES, parse_request
 from service.core.errors import InvalidRequest, RevelatorError
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
+from service.retrieval.base import anyone
 from service.runtime import open_runtime
 from service.strategies.registry import LOOPS, SAMPLED
 from service.strategies.revelator.generation import SAMPLE_TEMPERATURE, majority
@@ -125,10 +126,10 @@ async def test_every_loop_samples_or_refuses(loop: str) -> None:
         Settings(), engines={"default": engine}, retriever=retriever
     ) as runtime:
         if loop in SAMPLED:
-            assert (await runtime.prepare(asked)).samples == 2
+            assert (await runtime.prepare(asked, anyone)).samples == 2
         else:
             with pytest.raises(RevelatorError, match=r"samples: the loop|cannot run"):
-                await runtime.prepare(asked)
+                await runtime.prepare(asked, anyone)
 
 
 @pytest.mark.parametrize("samples", [0, MAX_SAMPLES + 1])

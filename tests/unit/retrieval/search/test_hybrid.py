@@ -20,7 +20,7 @@ from service.core.errors import (
     StoreError,
 )
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest, StoreQuery
+from service.retrieval.base import SearchRequest, StoreQuery, anyone
 from service.retrieval.embedding import HASHING
 from service.retrieval.reranking import Reranking
 from service.retrieval.search import guard
@@ -262,11 +262,11 @@ async def test_query_vectors_are_remembered_also_while_the_embedder_is_out() -> 
 
 async def test_check_request() -> None:
     retriever = World().retriever
-    assert await retriever.check_request(None, {"kind": ("x",)}) == "c"
+    assert await retriever.check_request(None, {"kind": ("x",)}, anyone) == "c"
     with pytest.raises(NotFound, match="there is: c"):
-        await retriever.check_request("d", {})
+        await retriever.check_request("d", {}, anyone)
     with pytest.raises(InvalidRequest, match="no metadata field 'colour'; its fields: kind, year"):
-        await retriever.check_request("c", {"colour": ("red",)})
+        await retriever.check_request("c", {"colour": ("red",)}, anyone)
 
 
 async def test_a_blank_query_finds_nothing_and_asks_nobody() -> None:
