@@ -21,7 +21,8 @@ from service.core.concurrency import deadline, gather
 from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.private import hold
-from service.core.settings import RoleSettings, Settings
+from service.core.settings import EngineSettings, RoleSettings, Settings
+from service.core.settings.urls import shown
 from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.router import open_classifier
@@ -332,10 +333,14 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
     """Describe each role's engine, model and prompts, and Auto-RAG's mode. Raises
     ConfigurationError."""
     named = settings.roles
-    roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
+    given: dict[RoleName, RoleSettings] = {"revelator": named.revelator, "reader": named.reader}
     if named.judge is not None:
-        roles.append(_role("judge", named.judge, engines))
-    lines = [Check(f"role {role.name}", True, _describe(role)) for role in roles]
+        given["judge"] = named.judge
+    roles = [_role(name, role, engines) for name, role in given.items()]
+    lines = [
+        Check(f"role {role.name}", True, _describe(role, settings.engines[given[role.name].engine]))
+        for role in roles
+    ]
     mode = autorag_mode(settings.autorag, roles[1])
     router = Check("router", True, _describe_router(settings, roles[0]))
     return [*lines, router, Check("loop autorag", True, f"mode {mode}")]
@@ -354,9 +359,13 @@ def _describe_router(settings: Settings, revelator: Role) -> str:
     )
 
 
-def _describe(role: Role) -> str:
-    model = role.model or "the engine's own model"
-    return f"engine {role.generator.name}, {model}, {role.templates.folder.name} prompts"
+def _describe(role: Role, engine: EngineSettings) -> str:
+    own = "the shipped model" if engine.kind == "embedded" else "the server's first model"
+    where = f" at {', '.join(map(shown, engine.urls))}" if engine.urls else ""
+    return (
+        f"engine {role.generator.name} ({engine.kind}{where}), "
+        f"{role.model or engine.model or own}, {role.templates.folder.name} prompts"
+    )
 
 
 def _check_role(role: Role) -> Check | None:

@@ -107,7 +107,7 @@ async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Aski
     if base is not None:
         from service.client import Client  # noqa: PLC0415
 
-        async with Client(base, key=settings.server.own_key) as client:
+        async with Client(base, key=settings.own_key) as client:
             yield client.events
         return
     from service.answer.request import parse_request  # noqa: PLC0415

@@ -19,13 +19,17 @@ def sample_questions() -> Iterator[dict[str, object]]:
             yield json.loads(line)
 
 
-def print_banner(url: str, *, page: bool = True) -> None:
-    """Print the URL and a sample question of each type as a curl command."""
+def print_banner(url: str, *, page: bool = True, keys: bool = False) -> None:
+    """Print the URL and a sample question of each type as a curl command, which names the key if
+    the server requires one."""
     console = Console()
     hint = "open it in a browser; press Ctrl-C to stop" if page else "press Ctrl-C to stop"
     console.print(
         f"Revelator is running at {url} ({hint}). API reference: {url}/docs", soft_wrap=True
     )
+    if keys:
+        console.print("\n# with one of the server's keys\nexport REVELATOR_KEY=…", highlight=False)
+    key = ' -H "X-API-Key: $REVELATOR_KEY"' if keys else ""
     shown: set[object] = set()
     for sample in sample_questions():
         if sample["route"] not in shown:
@@ -34,7 +38,7 @@ def print_banner(url: str, *, page: bool = True) -> None:
             body = shlex.quote(json.dumps(fields, ensure_ascii=False))
             console.print(
                 f"\n# {sample['route']}\ncurl -N {url}/answer/stream "
-                f"-H 'Content-Type: application/json' -d {body}",
+                f"-H 'Content-Type: application/json'{key} -d {body}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,

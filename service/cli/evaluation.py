@@ -12,6 +12,7 @@ from service.cli.options import (
     Collection,
     Config,
     Data,
+    Key,
     MaxSteps,
     RetrieverOption,
     Timeout,
@@ -163,13 +164,14 @@ def evaluate(
     config: Config = None,
     data: Data = None,
     url: Url = None,
+    key: Key = None,
 ) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
     from service.evaluation.command import EvaluationOptions, evaluate_datasets  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = settings_from(config, data_dir=data, key=key)
     fields = given(retriever=retriever, top_k=top_k, max_steps=max_steps, timeout_s=timeout_s)
     options = EvaluationOptions(
         datasets,

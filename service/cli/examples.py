@@ -20,7 +20,7 @@ EXAMPLES: Final = {
     "ingest": "revelator ingest docs/ manual.pdf --collection default",
     "evaluate": "revelator evaluate questions.jsonl --methods single,auto --out results",
     "tune": "revelator tune dragin questions.jsonl --limit 100",
-    "replay": "revelator replay billy.jsonl --body",
+    "replay": "revelator replay billy.jsonl",
     "explain": "revelator explain traces",
     "synthesize": "revelator synthesize hanrag --input questions.jsonl --output rows.jsonl",
     "train": "revelator train router --smoke --out run",

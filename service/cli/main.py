@@ -21,6 +21,7 @@ from service.cli.options import (
     Collection,
     Config,
     Data,
+    Key,
     LoopOption,
     MaxSteps,
     RetrieverOption,
@@ -101,7 +102,7 @@ def serve(
         config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure,
         server__workers=workers,
     )  # fmt: skip
-    started = partial(print_banner, page=settings.server.page)
+    started = partial(print_banner, page=settings.server.page, keys=settings.server.has_keys)
     try:
         if settings.server.workers > 1:
             run_workers(settings, partial(configure_logging, log_level), started)
@@ -119,6 +120,7 @@ def ask(
     config: Config = None,
     data: Data = None,
     url: Url = None,
+    key: Key = None,
     collection: Collection = None,
     route: RouteOption = "auto",
     loop: LoopOption = "default",
@@ -141,7 +143,7 @@ def ask(
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = settings_from(config, data_dir=data, key=key)
     fields = given(
         question=question, collection=collection, route=route, loop=loop, retriever=retriever,
         top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
@@ -151,7 +153,7 @@ def ask(
 
 
 @app.command()
-def mcp(config: Config = None, data: Data = None, url: Url = None) -> None:
+def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
     r"""Serve the Model Context Protocol on standard input and output, for agents.
 
     It offers answers, searches and collections, and uses the running server, if there is one. Needs
@@ -165,7 +167,7 @@ def mcp(config: Config = None, data: Data = None, url: Url = None) -> None:
     from service.cli.mcp import serve_stdio  # noqa: PLC0415
 
     configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = settings_from(config, data_dir=data, key=key)
     run(lambda: serve_stdio(settings, url))
 
 
@@ -174,6 +176,7 @@ def chat(
     config: Config = None,
     data: Data = None,
     url: Url = None,
+    key: Key = None,
     collection: Collection = None,
     route: RouteOption = "auto",
     loop: LoopOption = "default",
@@ -191,7 +194,7 @@ def chat(
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = settings_from(config, data_dir=data, key=key)
     fields = given(
         collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
         max_steps=max_steps, timeout_s=timeout_s,
@@ -235,6 +238,7 @@ def ingest(
     config: Config = None,
     data: Data = None,
     url: Url = None,
+    key: Key = None,
 ) -> None:
     """Add files to a collection. Running the command again adds only what is missing.
 
@@ -248,7 +252,7 @@ def ingest(
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = settings_from(config, data_dir=data, key=key)
     code = run(
         lambda: run_ingest(
             files, collection, settings, url=url, format=format, ray=ray, replace=replace

@@ -52,8 +52,8 @@ async def serve_here(settings: Settings) -> None:
 
 
 async def serve_through(base: str, settings: Settings) -> None:
-    """Forward everything to the server at `base`, with the first of the settings' keys."""
-    headers = authorization(base, settings.server.own_key)
+    """Forward everything to the server at `base`, with the settings' own key."""
+    headers = authorization(base, settings.own_key)
     timeout = httpx2.Timeout(CONNECT_S, read=SILENCE_S)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
@@ -63,7 +63,7 @@ async def serve_through(base: str, settings: Settings) -> None:
         except Exception as error:  # the SDK raises exceptions of any kind, and exception groups
             raise InvalidRequest(
                 f"the server at {shown(base)} does not answer at {PATH}: {type(error).__name__}; "
-                "check its address, its key (server.keys) and that it has the extra `mcp`"
+                "check its address, key (--key or REVELATOR_KEY), and that it has the extra `mcp`"
             ) from None
         await _serve(forwarding(client))
 

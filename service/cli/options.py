@@ -26,6 +26,12 @@ Config = Annotated[
 Data = Annotated[
     Path | None, typer.Option("--data", help="Data directory. Also set by REVELATOR_DATA_DIR.")
 ]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        help="API key for the server. Also set by REVELATOR_KEY, which other users cannot see."
+    ),
+]
 
 
 def _checked_url(url: str | None) -> str | None:

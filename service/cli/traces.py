@@ -19,20 +19,28 @@ TraceFile = Annotated[
 def replay(
     trace: TraceFile,
     body: Annotated[
-        bool, typer.Option("--body", help="Print the answer's body instead of the events.")
+        bool, typer.Option("--body", help="Print the answer's body, computed from the events.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Print the events as recorded, one per line.")
     ] = False,
 ) -> None:
-    """Print the events of a recorded question, without calling a model or searching.
+    """Print a recorded question as `revelator ask` does, without calling a model or searching."""
+    from rich.console import Console  # noqa: PLC0415
 
-    Events are printed exactly as they were recorded, one per line. The body is computed from them.
-    """
+    from service.cli.terminal import EventPrinter  # noqa: PLC0415
     from service.evaluation.traces import read_trace, shown_again  # noqa: PLC0415
 
     try:
-        for line in shown_again(read_trace(trace), only_body=body):
-            typer.echo(line)
+        read = read_trace(trace)
     except RevelatorError as error:
         fail(error.detail)
+    if body or events:
+        typer.echo("\n".join(shown_again(read, only_body=body)))
+        return
+    printer = EventPrinter(Console())
+    for event in read.events:
+        printer.show(event)
 
 
 def explain(

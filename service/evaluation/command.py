@@ -361,7 +361,7 @@ async def open_entry(
 ) -> AsyncIterator[Entry]:
     """Open the server at `url`, the Ray cluster at `ray`, or a runtime in this process."""
     if url is not None:
-        async with Client(url, key=settings.server.own_key, patience_s=PATIENCE_S) as client:
+        async with Client(url, key=settings.own_key, patience_s=PATIENCE_S) as client:
             yield AtServer(client, settings)
         return
     on_ray = _ray_entry() if ray is not None else None

@@ -36,7 +36,7 @@ ANOTHER: Final = (
 )
 _NO_SUCH_PATH: Final = {404, 405, 501}  # the path, or the method, does not exist
 # Advice for a refused key: an unknown one, and one without the right to do this.
-_KEY_ADVICE: Final = "set server.keys to a key of that server"
+_KEY_ADVICE: Final = "give one of that server's keys by --key or REVELATOR_KEY"
 _RIGHT_ADVICE: Final = (
     "use a key that may do this; the operator of that server grants rights and collections"
 )
@@ -59,7 +59,7 @@ async def session_with(
     """
     import aiohttp  # noqa: PLC0415
 
-    headers = authorization(url, settings.server.own_key)
+    headers = authorization(url, settings.own_key)
     try:
         async with open_session(headers=headers, total_s=timeout_s) as session:
             yield session
@@ -146,7 +146,7 @@ def _error_of(content: bytes, status: int, where: str, again: str) -> RevelatorE
     slug = _slug(content)
     if status in (401, 403):
         advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
-        return ConfigurationError(f"{message}; {advice}")
+        return ConfigurationError(f"{message.removesuffix('.')}; {advice}")
     kind = _PROBLEMS.get(slug)
     if kind is None:
         kind = InvalidRequest if status < 500 else StoreError

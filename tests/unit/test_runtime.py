@@ -154,6 +154,8 @@ def test_what_was_resolved_can_be_read() -> None:
 
     lines = {line.name: line.detail for line in describe_roles(settings, {"default": engine})}
 
-    assert lines["role reader"] == "engine scripted, the engine's own model, compact prompts"
-    assert lines["role judge"] == "engine scripted, judge-1, compact prompts"
+    assert lines["role reader"] == (
+        "engine scripted (embedded), the shipped model, compact prompts"
+    )
+    assert lines["role judge"] == "engine scripted (embedded), judge-1, compact prompts"
     assert lines["loop autorag"] == "mode tuned"

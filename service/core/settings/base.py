@@ -20,10 +20,19 @@ from service.core.settings.urls import checked, read_secret
 
 
 def _split(value: Any) -> Any:
-    """Split a variable's text: a list is separated by commas, in a file by commas or lines."""
-    if not isinstance(value, str):
-        return value
-    return [part.strip() for part in value.replace("\n", ",").split(",")]
+    """Read a variable's list: JSON, or separated by commas, in a file by commas or lines."""
+    if isinstance(value, str):
+        if value.lstrip().startswith(("[", "{", '"')):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise ValueError(f'not a JSON list: {error}; write ["a", "b"] or a,b') from None
+        else:
+            lines = [line for line in value.split("\n") if line.strip()]
+            value = [part.strip() for line in lines for part in line.split(",")]
+    if isinstance(value, list) and "" in value:
+        raise ValueError("an entry of this list is empty; remove it, or the comma beside it")
+    return value
 
 
 def _object(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -55,6 +55,10 @@ class Settings(Section):
         Path(platformdirs.user_data_dir("revelator")),
         description="Folder of the embedded stores and the manifests.",
     )
+    key: SecretStr | None = Field(
+        None,
+        description="API key that commands send to a server. Default: the first of `server.keys`.",
+    )
     server: ServerSettings = ServerSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
@@ -70,6 +74,11 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
     tracing: TracingSettings = TracingSettings()
+
+    @property
+    def own_key(self) -> SecretStr | None:
+        """The key that commands send to a server."""
+        return self.key or next(iter(self.server.keys), None)
 
 
 def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:

@@ -57,11 +57,6 @@ class ServerSettings(SectionWithSecrets):
         """Whether requests need a key or a token."""
         return bool(self.keys) or self.tenants_file is not None or self.oidc.enabled
 
-    @property
-    def own_key(self) -> SecretStr | None:
-        """The key that commands send to the server."""
-        return self.keys[0] if self.keys else None
-
 
 class LimitSettings(Section):
     """Limits per question."""

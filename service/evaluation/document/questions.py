@@ -87,4 +87,4 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
     for event in events[:_MOST_EVENTS]:
         yield f"      {cut(event, _LONGEST)}"
     if len(events) > _MOST_EVENTS:
-        yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay {path}"
+        yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay --events {path}"

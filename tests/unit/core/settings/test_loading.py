@@ -35,8 +35,10 @@ def test_flags_beat_environment_beats_file(monkeypatch: pytest.MonkeyPatch) -> N
     assert (server.port, server.host, server.max_running) == (3, "127.0.0.3", 7)
 
 
-def test_lists_in_the_environment_are_comma_separated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REVELATOR_ROUTES__ALLOWED", "single, complex")
+def test_lists_in_the_environment_are_json_or_comma_separated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REVELATOR_ROUTES__ALLOWED", ' ["single", "complex"]')
     monkeypatch.setenv("REVELATOR_ENGINES__FAST__KIND", "openai")
     monkeypatch.setenv("REVELATOR_ENGINES__FAST__URLS", "http://a/v1,http://b/v1/")
     monkeypatch.setenv("REVELATOR_SERVER__KEYS", "one,two")
@@ -44,6 +46,25 @@ def test_lists_in_the_environment_are_comma_separated(monkeypatch: pytest.Monkey
     assert settings.routes.allowed == ["single", "complex"]
     assert settings.engines["fast"].urls == ["http://a/v1", "http://b/v1"]
     assert [key.get_secret_value() for key in settings.server.keys] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "value", ['["a","b"', "[a,b]", '"a","b"', '"a"', '{"a": "b"}', "a,,b", "a,", '["a",""]', "[1]"]
+)
+def test_malformed_lists_are_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were once read as keys, such as `["a` or the empty one, which then opened the server."""
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS", value)
+    with pytest.raises(ConfigurationError, match=r"server\.keys.*(list|valid string)") as at:
+        load_settings()
+    assert "(set by REVELATOR_SERVER__KEYS)" in at.value.detail
+
+
+def test_the_key_of_commands_is_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS", "one,two")
+    own = [load_settings().own_key]
+    monkeypatch.setenv("REVELATOR_KEY", "two")
+    own += [load_settings().own_key, load_settings(flags={"key": "three"}).own_key]
+    assert [key and key.get_secret_value() for key in own] == ["one", "two", "three"]
 
 
 def test_text_with_commas_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
