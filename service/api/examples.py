@@ -63,6 +63,7 @@ _MODEL: Final = {"id": "revelator", "object": "model", "created": 0, "owned_by":
 _MESSAGE: Final = {
     "role": "assistant",
     "content": "20 September 1966",
+    "reasoning": "route complex, loop anrag",
     "reasoning_content": "route complex, loop anrag",
     "annotations": [
         {
@@ -85,6 +86,7 @@ _PARTICULARS: Final = {
     "degraded": [],
     "llm_calls": 8,
     "retrievals": 2,
+    "citations": [_CITATION],
 }
 _TIMES: Final = {"total": 2840.0, "queue": 0.1, "routing": 12.0, "retrieval": 40.0}
 

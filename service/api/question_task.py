@@ -57,6 +57,7 @@ class QuestionTask:
         self._runtime = runtime
         self._turns: Turns = request.app.state.turns
         self._question = question
+        self.collection = question.collection
         self._only_end = only_end
         self._request_id = request_id(request)
         own = getattr(request.state, "own_id", False)

@@ -160,6 +160,7 @@ class RecordingReader:
 
     def __init__(self, recording: Recording, after: int) -> None:
         self.id = recording.id
+        self.collection = recording.collection
         self._recording = recording
         self._position = after + 1
         self._gone = False

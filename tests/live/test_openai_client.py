@@ -78,7 +78,7 @@ async def test_a_stream_sends_the_steps_as_they_happen_and_the_answer_when_it_st
         assert chunks[-1].usage.total_tokens > 0
         assert len({chunk.id for chunk in chunks}) == 1
         noted = [delta.annotations for delta in deltas if hasattr(delta, "annotations")]
-        assert noted[0][0]["type"] == "file_citation"
+        assert noted[0][0]["url_citation"]["url"].startswith(f"{service.url}/#passage=norma&")
 
 
 async def test_a_withdrawn_answer_is_never_seen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from service.answer.events import (
 )
 from service.api import recordings
 from service.api.app import create_app
+from service.api.openai.completions import links_to
 from service.api.openapi import event_models
 from service.core.domain import Citation
 from service.core.errors import Draining
+from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
 from tests.page.streams import body, every_event, passage, sse
@@ -180,6 +183,54 @@ async def test_a_page_without_the_right_key_asks_for_it(tab: Any, given: str) ->
         assert kept == [["right"], 0]
         assert "right" not in tab.url
         assert await tab.evaluate("document.cookie") == ""
+
+
+async def test_a_link_to_a_passage_shows_it_in_its_document_to_who_may_see_it(
+    tab: Any, tmp_path: Path
+) -> None:
+    sentences = [f"Sentence {n} of the handbook is about the leave of year {n}." for n in range(90)]
+    document = {"id": "hand/book#p1", "title": "Handbook", "text": " ".join(sentences)}
+    rights = ["ask", "write", "administer"]
+    keys = tenants(tmp_path, entry("right", rights=rights), entry("other", collections=["x"]))
+    made = keys.model_copy(
+        update={"retrieval": config(retrieval={"embedding_model": "hashing"}).retrieval}
+    )
+    async with live(own_stores=True, settings=made) as service:
+        headers = {"X-API-Key": "right"}
+        async with service.http.put("/collections/notes", headers=headers) as created:
+            assert created.status == 200
+        sent = {"documents": [document]}
+        at = "/collections/notes/documents"
+        async with service.http.post(at, json=sent, headers=headers) as added:
+            report = await added.json()
+            assert report["indexed"] == 1, report
+        async with service.http.get(f"{at}/hand%2Fbook%23p1", headers=headers) as found:
+            first, cited, *_ = (await found.json())["passages"]
+        start = cited["text"].index("Sentence", 80)
+        link = links_to(service.url, "notes")(
+            Citation(
+                passage_id=cited["passage_id"], title="Handbook", step="1", text="", start=start,
+                end=start + 10,
+            )
+        )  # fmt: skip
+        await tab.goto(link)
+        await tab.wait_for_selector("#key-dialog[open]")
+        await tab.fill("#key", "other")
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_selector("#problem:has-text('may not use the collection')")
+        await tab.click("#key-button")
+        await tab.fill("#key", "right")
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_selector("#passage-dialog[open]")
+        assert await tab.inner_text("#passage-title") == "Handbook"
+        assert await tab.inner_text("mark") == cited["text"][start : start + 10]
+        shown = await tab.text_content("#passage-text")
+        assert shown.startswith(first["text"][:40])
+        assert [shown.count(each) for each in sentences] == [1] * len(sentences)
+        assert not await violations(tab)
+        await tab.keyboard.press("Escape")
+        await tab.evaluate("location.hash = '#passage=gone&collection=notes'")
+        await tab.wait_for_selector("#problem:has-text('gone')")
 
 
 async def test_a_key_that_ends_meanwhile_is_asked_for_again(tab: Any) -> None:

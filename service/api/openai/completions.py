@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import Field
 
@@ -20,6 +21,13 @@ from service.core.domain import (
 )
 
 LONGEST_SHOWN: Final = 300  # characters of a citation's sentence in the text
+# They would turn the text around a title, too.
+_DIRECTIONS: Final = dict.fromkeys(
+    [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+)
+
+Link = Callable[[Citation], str]
+Span = tuple[int, int]
 
 
 class UrlCitation(Model):
@@ -31,28 +39,9 @@ class UrlCitation(Model):
     end_index: int
 
 
-class FileCitation(Model):
-    """`file_id` is the id of the passage, `filename` its title, and `quote` the sentence."""
-
-    file_id: str
-    filename: str
-    quote: str
-    start_index: int
-    end_index: int
-    page: int | None = None
-
-
 class UrlAnnotation(Model):
     type: Literal["url_citation"] = "url_citation"
     url_citation: UrlCitation
-
-
-class FileAnnotation(Model):
-    type: Literal["file_citation"] = "file_citation"
-    file_citation: FileCitation
-
-
-Annotation = UrlAnnotation | FileAnnotation
 
 
 class ChatUsage(Model):
@@ -74,15 +63,17 @@ class Particulars(Model):
     degraded: list[str]
     llm_calls: int
     retrievals: int
+    citations: list[Citation]
 
 
 class AssistantMessage(Model):
-    """`reasoning_content` has the steps, a line each."""
+    """`reasoning` has the steps, a line each, and so has `reasoning_content`, its older name."""
 
     role: Literal["assistant"] = "assistant"
     content: str
+    reasoning: str
     reasoning_content: str
-    annotations: list[Annotation]
+    annotations: list[UrlAnnotation]
 
 
 class Choice(Model):
@@ -120,11 +111,14 @@ class ModelList(Model):
 
 
 class Completing:
-    """One completion: its body, and its chunks in order."""
+    """One completion: its body, and its chunks in order. `link` makes the URL of a citation."""
 
     last: Final = b"data: [DONE]\n\n"
 
-    def __init__(self, answer_id: str, model: str, created: int, *, with_usage: bool) -> None:
+    def __init__(
+        self, answer_id: str, model: str, created: int, link: Link, *, with_usage: bool
+    ) -> None:
+        self._link = link
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{answer_id}", "created": created, "model": model
         }  # fmt: skip
@@ -133,10 +127,11 @@ class Completing:
 
     def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> ChatCompletion:
         """Return the body of a completion that is not streamed."""
-        text, annotations = content(answer, in_text=in_text)
+        text, spans = content(answer, in_text=in_text)
         message = AssistantMessage(
-            content=text, reasoning_content=reasoning, annotations=annotations
-        )
+            content=text, reasoning=reasoning, reasoning_content=reasoning,
+            annotations=self._annotations(answer, spans),
+        )  # fmt: skip
         return ChatCompletion(
             **self._head,
             choices=[Choice(message=message, finish_reason=finish_reason(answer))],
@@ -149,27 +144,32 @@ class Completing:
 
     def line(self, line: str) -> dict[str, Any]:
         """Return the chunk of a line of reasoning."""
-        return self._delta(reasoning_content=line + "\n")
+        return self._delta(reasoning=line + "\n", reasoning_content=line + "\n")
 
     def end(self, answer: Answer, *, in_text: bool) -> list[dict[str, Any]]:
         """Return the chunks of the answer, its annotations, the reason for its end, and the usage
         if it was requested.
         """
-        text, annotations = content(answer, in_text=in_text)
+        text, spans = content(answer, in_text=in_text)
         chunks = [self._delta(content=text)]
-        if annotations:
-            shown = [each.model_dump(exclude_none=True) for each in annotations]
-            chunks.append(self._delta(annotations=shown))
-        ended = self._delta(finish_reason(answer))
-        chunks.append(ended | {"revelator": particulars(answer).model_dump()})
+        if annotations := self._annotations(answer, spans):
+            chunks.append(self._delta(annotations=[each.model_dump() for each in annotations]))
+        chunks.append(self._delta(finish_reason(answer)))
         if self._with_usage:
             usage = tokens(answer.usage).model_dump()
             chunks.append(self._chunk | {"choices": [], "usage": usage})
+        chunks[-1] |= {"revelator": particulars(answer).model_dump()}
         return chunks
 
     def failed(self, problem: Problem) -> dict[str, Any]:
         """Return the last chunk of the stream of a question that failed."""
         return error_body(problem).model_dump()
+
+    def _annotations(self, answer: Answer, spans: list[Span]) -> list[UrlAnnotation]:
+        return [
+            UrlAnnotation(url_citation=url_citation(citation, self._link(citation), span))
+            for citation, span in zip(answer.citations, spans, strict=True)
+        ]
 
     @property
     def _chunk(self) -> dict[str, Any]:
@@ -180,19 +180,17 @@ class Completing:
         return self._chunk | {"choices": [choice]} | self._rest
 
 
-def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Annotation]]:
-    """Return the text of the message, and an annotation for each citation. With `in_text`, the
-    numbers of the citations follow the answer, and the citations themselves are below it; an
-    annotation then spans its number, else the answer.
+def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Span]]:
+    """Return the text of the message, and the span in it of each citation. With `in_text`, the
+    numbers of the citations follow the answer, and the citations themselves are below it; the span
+    then is that of the number, else that of the answer.
     """
-    text, spans = answer.answer, [(0, len(answer.answer))] * len(answer.citations)
     if in_text and answer.citations:
-        text, spans = _with_numbers(answer)
-    found = zip(answer.citations, spans, strict=True)
-    return text, [annotation(citation, *span) for citation, span in found]
+        return _with_numbers(answer)
+    return answer.answer, [(0, len(answer.answer))] * len(answer.citations)
 
 
-def _with_numbers(answer: Answer) -> tuple[str, list[tuple[int, int]]]:
+def _with_numbers(answer: Answer) -> tuple[str, list[Span]]:
     text, spans = answer.answer + " ", []
     for number in range(1, len(answer.citations) + 1):
         mark = f"[{number}]"
@@ -207,25 +205,36 @@ def _source(citation: Citation) -> str:
     any character.
     """
     page = f"page {citation.page}" if citation.page is not None else None
-    named = [citation.title or citation.passage_id, page, web_address(citation)]
+    named = [title_of(citation), page, web_address(citation)]
     quoted = " ".join(citation.text.split())
     if len(quoted) > LONGEST_SHOWN:
         quoted = quoted[: LONGEST_SHOWN - 1] + "…"
     return f"{', '.join(' '.join(each.split()) for each in named if each)}: {quoted}"
 
 
-def annotation(citation: Citation, start: int, end: int) -> Annotation:
-    """Return a URL citation if the passage has a web address, else a file citation."""
-    title = citation.title or citation.passage_id
-    if url := web_address(citation):
-        cited = UrlCitation(url=url, title=title, start_index=start, end_index=end)
-        return UrlAnnotation(url_citation=cited)
-    return FileAnnotation(
-        file_citation=FileCitation(
-            file_id=citation.passage_id, filename=title, quote=citation.text,
-            start_index=start, end_index=end, page=citation.page,
-        )
-    )  # fmt: skip
+def url_citation(citation: Citation, url: str, span: Span) -> UrlCitation:
+    start, end = span
+    return UrlCitation(url=url, title=title_of(citation), start_index=start, end_index=end)
+
+
+def title_of(citation: Citation) -> str:
+    """Return the title as one line that has no effect on the text around it, else the id."""
+    titles = (citation.title, citation.passage_id)
+    lines = (" ".join(each.translate(_DIRECTIONS).split()) for each in titles)
+    return next(filter(None, lines), "passage")
+
+
+def links_to(page: str, collection: str) -> Link:
+    """Return how citations become URLs: the passage's own, else one into the page at the URL
+    `page`, which shows the passage of the collection with the sentence marked.
+    """
+
+    def link(citation: Citation) -> str:
+        at = {"passage": citation.passage_id, "collection": collection}
+        at |= {"start": str(citation.start), "end": str(citation.end)}
+        return web_address(citation) or f"{page}/#{urlencode(at, safe='', quote_via=quote)}"
+
+    return link
 
 
 def web_address(citation: Citation) -> str | None:
@@ -251,4 +260,9 @@ def particulars(answer: Answer) -> Particulars:
         include={"id", "answered", "route", "loop", "stopped_by", "degraded"}
     )
     usage = answer.usage
-    return Particulars(**fields, llm_calls=usage.llm_calls, retrievals=usage.retrievals)
+    return Particulars(
+        **fields,
+        llm_calls=usage.llm_calls,
+        retrievals=usage.retrievals,
+        citations=answer.citations,
+    )

@@ -25,6 +25,8 @@ MODEL: Final = "revelator"
 MOST_MESSAGES: Final = 10_000
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 CitationStyle = Literal["annotations", "text"]
+UNCALLED: Final = "Accepted, and never called: the service searches the passages by itself."
+CHOICES: Final = "Only `auto` and `none` are accepted."
 
 
 class ModelUnknown(RevelatorError):
@@ -38,14 +40,15 @@ class Lenient(BaseModel):
 
 
 class ContentPart(Lenient):
-    """A part of a message. Only those of type `text` are accepted."""
+    """A part of a message. Of a user's, only those of type `text` are accepted; of an assistant's,
+    others have no effect."""
 
     type: str
     text: str | None = None
 
 
 class ChatMessage(Lenient):
-    """A message. Those of the roles `system` and `developer` have no effect."""
+    """A message. Only those of the roles `user` and `assistant` have an effect."""
 
     role: Role
     content: str | list[ContentPart] | None = None
@@ -89,8 +92,10 @@ class ChatRequest(Lenient):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, description="Only 1 is accepted.")
-    tools: list[Any] | None = Field(None, description="Must be empty.")
-    functions: list[Any] | None = Field(None, description="Must be empty.")
+    tools: list[Any] | None = Field(None, description=UNCALLED)
+    functions: list[Any] | None = Field(None, description=UNCALLED)
+    tool_choice: Any = Field(None, description=CHOICES)
+    function_call: Any = Field(None, description=CHOICES)
     logprobs: bool | None = Field(None, description="Only false is accepted.")
     modalities: list[str] | None = Field(None, description="Only text is accepted.")
     response_format: ResponseFormat | None = Field(None, description="Only text is accepted.")
@@ -101,6 +106,14 @@ class ChatRequest(Lenient):
         """Whether a stream ends with a chunk that has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def note(self) -> str | None:
+        """A line of reasoning about what has no effect."""
+        offered = len(self.tools or ()) + len(self.functions or ())
+        if not offered:
+            return None
+        return f"Tools: {offered} offered, none called; the service searches by itself"
+
 
 def parse_chat(body: object) -> ChatRequest:
     """Parse a chat request. Raises InvalidRequest, also for features that this service does not
@@ -109,10 +122,11 @@ def parse_chat(body: object) -> ChatRequest:
     chat = parse(ChatRequest, body)
     if chat.n not in (None, 1):
         raise InvalidRequest("n: a question gets exactly one answer; send 1, or omit n")
-    for name in ("tools", "functions"):
-        if getattr(chat, name):
+    for name in ("tool_choice", "function_call"):
+        if _forces(getattr(chat, name)):
             raise InvalidRequest(
-                f"{name}: these models call no tools; they search the passages by themselves"
+                f"{name}: these models call no tools, but search the passages by themselves; send "
+                "'auto' or 'none', or remove the field"
             )
     if chat.logprobs:
         raise InvalidRequest("logprobs: an answer has no token probabilities; remove the field")
@@ -121,6 +135,14 @@ def parse_chat(body: object) -> ChatRequest:
     if chat.response_format and chat.response_format.type != "text":
         raise InvalidRequest("response_format: these models write only plain text")
     return chat
+
+
+def _forces(choice: Any) -> bool:
+    """Whether a tool must be called. A choice among allowed tools may leave that open."""
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        choice = allowed.get("mode") if isinstance(allowed, dict) else allowed
+    return choice not in (None, "auto", "none")
 
 
 def model_names() -> dict[str, RequestLoop]:
@@ -145,24 +167,26 @@ def answer_request(chat: ChatRequest) -> AnswerRequest:
 
 
 def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
-    """Return the last message, and the turns before it. Raises InvalidRequest for messages that are
-    not text, and for a conversation whose last message is not the user's.
+    """Return the last message, and the turns before it. Raises InvalidRequest for messages of users
+    that are not text, and for a conversation that does not end with one of the user. Calls of tools
+    and their results are skipped, and so are instructions.
     """
     turns: list[Turn] = []
+    place, last = len(messages) - 1, messages[-1].role
     for index, message in enumerate(messages):
-        if message.role in ("tool", "function"):
-            raise InvalidRequest(f"messages.{index}.role: these models call no tools")
+        if message.role not in ("user", "assistant"):
+            continue
         text = _text(message, index)
-        if message.role in ("user", "assistant"):
+        if message.role == "user" or text.strip():
             turns.append(Turn(role=message.role, text=text))
-    place = f"messages.{len(messages) - 1}"
-    if messages[-1].role != "user":
+            place, last = index, message.role
+    if last != "user":
         raise InvalidRequest(
-            f"{place}.role: the last message must be the user's question, not one of the "
-            f"{messages[-1].role}"
+            f"messages.{place}.role: the last message must be the user's question, not one of the "
+            f"{last}"
         )
     if not turns[-1].text.strip():
-        raise InvalidRequest(f"{place}.content: the question is blank")
+        raise InvalidRequest(f"messages.{place}.content: the question is blank")
     return turns[-1].text, latest_turns([turn for turn in turns[:-1] if turn.text.strip()])
 
 
@@ -170,9 +194,9 @@ def _text(message: ChatMessage, index: int) -> str:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     for number, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
+        if message.role == "user" and (part.type != "text" or part.text is None):
             raise InvalidRequest(
                 f"messages.{index}.content.{number}: only parts of type 'text' are read, not "
                 f"{part.type[:40]!r}"
             )
-    return "\n".join(part.text or "" for part in message.content)
+    return "\n".join(part.text or "" for part in message.content if part.type == "text")

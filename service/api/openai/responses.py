@@ -7,17 +7,21 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from service.api.openai.completions import Annotation as ChatAnnotation
 from service.api.openai.completions import (
-    FileAnnotation,
     Particulars,
+    Span,
     content,
     finish_reason,
     particulars,
+    title_of,
+    url_citation,
+    web_address,
 )
 from service.api.openai.errors import error_body
 from service.api.openai.requests import (
+    CHOICES,
     MOST_MESSAGES,
+    UNCALLED,
     ChatOptions,
     ChatRequest,
     ContentPart,
@@ -25,7 +29,7 @@ from service.api.openai.requests import (
     Role,
     parse_chat,
 )
-from service.core.domain import Answer, Model, Problem
+from service.core.domain import Answer, Citation, Model, Problem
 from service.core.errors import InvalidRequest
 from service.core.validation import parse
 
@@ -33,7 +37,7 @@ TEXT_PARTS: Final = ("input_text", "output_text")
 
 
 class InputItem(Lenient):
-    """A message. Items of the type `reasoning` have no effect; others are refused."""
+    """A message. Items of other types, such as calls of tools and reasoning, have no effect."""
 
     type: str = "message"
     role: Role | None = None
@@ -55,7 +59,8 @@ class ResponsesRequest(Lenient):
     model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool | None = None
-    tools: list[Any] | None = Field(None, description="Must be empty.")
+    tools: list[Any] | None = Field(None, description=UNCALLED)
+    tool_choice: Any = Field(None, description=CHOICES)
     text: TextSettings | None = Field(None, description="Only plain text is accepted.")
     previous_response_id: str | None = Field(None, description="Must be null.")
     conversation: Any = Field(None, description="Must be null.")
@@ -75,20 +80,18 @@ def parse_responses(body: object) -> ChatRequest:
             )
     messages = [{"role": "user", "content": asked.input}]
     if not isinstance(asked.input, str):
-        messages = [_message(item, n) for n, item in enumerate(asked.input) if _is_message(item, n)]
+        items = [(n, item) for n, item in enumerate(asked.input) if item.type == "message"]
+        messages = [_message(item, n) for n, item in items]
+    if not messages:
+        raise InvalidRequest("input: it has no message; send the user's question as the last item")
     chat: dict[str, Any] = {
         "model": asked.model, "messages": messages, "stream": asked.stream, "tools": asked.tools,
+        "tool_choice": asked.tool_choice,
         "revelator": asked.revelator.model_dump(exclude_none=True, mode="json"),
     }  # fmt: skip
     if asked.text and asked.text.format:
         chat["response_format"] = {"type": asked.text.format.type}
     return parse_chat(chat)
-
-
-def _is_message(item: InputItem, index: int) -> bool:
-    if item.type not in ("message", "reasoning"):
-        raise InvalidRequest(f"input.{index}.type: only messages are read, not {item.type[:40]!r}")
-    return item.type == "message"
 
 
 def _message(item: InputItem, index: int) -> dict[str, Any]:
@@ -161,9 +164,10 @@ class Responding:
         self._count = 0
 
     def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> OpenAIResponse:
-        text, annotations = content(answer, in_text=in_text)
+        text, spans = content(answer, in_text=in_text)
+        annotations = [_annotation(*each) for each in zip(answer.citations, spans, strict=True)]
         ended = finish_reason(answer) == "stop"
-        shown = OutputText(text=text, annotations=list(map(flat, annotations)))
+        shown = OutputText(text=text, annotations=annotations)
         status: Literal["completed", "incomplete"] = "completed" if ended else "incomplete"
         message = MessageItem(id=self._item("msg"), status=status, content=[shown])
         return OpenAIResponse(
@@ -245,12 +249,18 @@ class Responding:
         return ReasoningItem(id=self._item("rs"), summary=summary)
 
 
-def flat(annotation: ChatAnnotation) -> dict[str, Any]:
-    """Convert an annotation of a chat to one of a response, whose fields are not nested."""
-    if isinstance(annotation, FileAnnotation):
-        cited = annotation.file_citation.model_dump(exclude_none=True)
-        return {"type": annotation.type, "index": annotation.file_citation.end_index} | cited
-    return {"type": annotation.type} | annotation.url_citation.model_dump()
+def _annotation(citation: Citation, span: Span) -> dict[str, Any]:
+    """Return a URL citation if the passage has a web address, else a file citation, whose file is
+    the passage.
+    """
+    if url := web_address(citation):
+        return {"type": "url_citation"} | url_citation(citation, url, span).model_dump()
+    start, end = span
+    return {
+        "type": "file_citation", "file_id": citation.passage_id, "filename": title_of(citation),
+        "index": end, "start_index": start, "end_index": end, "quote": citation.text,
+        "page": citation.page,
+    }  # fmt: skip
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
     Completing,
+    Link,
     ModelCard,
     ModelList,
+    links_to,
 )
 from service.api.openai.errors import OpenAIRoute, documented_errors, error_response
 from service.api.openai.requests import (
@@ -35,6 +37,7 @@ from service.api.openai.responses import OpenAIResponse, Responding, parse_respo
 from service.api.security import require
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import LoopUnavailable
+from service.core.settings import Settings
 from service.runtime import Runtime
 from service.strategies.pipeline import resolve_loop
 from service.strategies.registry import check_loop
@@ -68,19 +71,23 @@ router = APIRouter(
 
 class Chat(NamedTuple):
     """A chat request whose question is being answered. `in_text`: citations are also written below
-    the answer.
+    the answer. `link` makes the URL of a citation.
     """
 
     asked: ChatRequest
     events: Events
     in_text: bool
+    link: Link
 
 
 @asynccontextmanager
 async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
-    style = chat.revelator.citations or request.app.state.settings.answers.chat_citations
+    settings: Settings = request.app.state.settings
+    style = chat.revelator.citations or settings.answers.chat_citations
+    page = settings.server.public_url or str(request.base_url).rstrip("/")
     async with open_events(request, answer_request(chat), unsent=not chat.stream) as events:
-        yield Chat(chat, events, style == "text")
+        link = links_to(page, events.collection)
+        yield Chat(chat, events, style == "text", link)
 
 
 async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
@@ -106,12 +113,14 @@ async def chat_of_input(request: Request) -> AsyncIterator[Chat]:
 )
 async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Response:
     """Answer as OpenAI's API does. A message that cannot be understood alone is first rewritten as
-    one that can. The steps are the reasoning (`reasoning_content`), citations are `annotations`.
+    one that can. The steps are the reasoning, citations are `annotations`: the passage's own URL,
+    or one that shows the passage in the page at `/`. Tools are accepted and never called.
 
     With `stream`, the reasoning is sent as it happens, and the answer only when it is final,
     because this format cannot withdraw text."""
     asked = chat.asked
-    wire = Completing(chat.events.id, asked.model, int(time.time()), with_usage=asked.with_usage)
+    at = int(time.time())
+    wire = Completing(chat.events.id, asked.model, at, chat.link, with_usage=asked.with_usage)
     return await _respond(chat, wire)
 
 
@@ -131,7 +140,7 @@ async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Resp
 async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if chat.asked.stream:
         return EventStream(_streamed(chat, wire), PAUSE)
-    narrator, lines = Narrator(), list[str]()
+    narrator, lines = Narrator(), [chat.asked.note] if chat.asked.note else []
 
     def tell(event: BaseEvent) -> None:
         if line := narrator.line(event):
@@ -148,6 +157,8 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
     narrator = Narrator()
     for begun in wire.begin():
         yield data(begun)
+    if chat.asked.note:
+        yield data(wire.line(chat.asked.note))
     async for event in chat.events.events():
         if isinstance(event, AnswerReady):
             for chunk in wire.end(event.body, in_text=chat.in_text):

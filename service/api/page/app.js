@@ -168,6 +168,7 @@ function rememberLink() {
 
 function readLink() {
   const values = new URLSearchParams(location.hash.slice(1));
+  if (values.has("passage")) openPassage(values);
   if (!values.has("question")) return;
   for (const [name, field] of Object.entries(fields)) {
     const value = values.get(name) ?? "";
@@ -175,6 +176,27 @@ function readLink() {
     field.value = value;
   }
   byId("submit").focus();
+}
+
+// A citation elsewhere links to its passage, which is shown in its document.
+async function openPassage(values) {
+  const [id, collection] = [values.get("passage"), values.get("collection") ?? ""];
+  const quote = { start: Number(values.get("start")), end: Number(values.get("end")) };
+  const name = id.replace(/#\d+$/u, ""); // a document of several passages numbers them
+  try {
+    const at = `collections/${encodeURIComponent(collection)}/documents/${encodeURIComponent(name)}`;
+    const { title, metadata, passages } = await getJson(at, keyOf());
+    const place = passages.findIndex((each) => each.passage_id === id);
+    if (place < 0) return showProblem("The passage does not exist", "Its document was changed.");
+    const texts = passages.map((each) => each.text);
+    const passage = { ...metadata, title, passage_id: id, text: texts[place] };
+    showPassage(byId("passage-dialog"), passage, quote, [texts.slice(0, place), texts.slice(place + 1)]);
+  } catch (error) {
+    if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
+    if (aboutKey(error)) return askForKey(reasonOf(error));
+    showProblem(error.problem.title, error.problem.detail);
+  }
+  return undefined;
 }
 
 const hasOption = (select, value) => [...select.options].some((option) => option.value === value);
@@ -232,6 +254,7 @@ function useKey(key) {
   byId("key-dialog").close();
   byId("problem").hidden = true;
   learnCollections();
+  if (location.hash.startsWith("#passage=")) readLink();
 }
 
 function addExamples() {

@@ -332,8 +332,16 @@ function passageLine(step, passage, open) {
   return element("li", kept ? "kept" : "dropped", button);
 }
 
-// Fills the dialog of a passage; the quoted part is marked.
-export function showPassage(dialog, passage, quote) {
+// The texts of a document overlap, by a sentence.
+function overlap(before, after) {
+  let size = Math.min(before.length, after.length);
+  while (size && !before.endsWith(after.slice(0, size))) size -= 1;
+  return size;
+}
+
+// Fills the dialog of a passage; the quoted part is marked. `around` has the texts of its document
+// before and after the passage.
+export function showPassage(dialog, passage, quote, around = [[], []]) {
   const find = (name) => dialog.querySelector(`#passage-${name}`);
   find("title").textContent = passage.title || passage.passage_id;
   find("source").replaceChildren(passage.passage_id, ...pageOf(passage), ...linkTo(passage.url));
@@ -344,7 +352,10 @@ export function showPassage(dialog, passage, quote) {
   } else {
     text.replaceChildren(passage.text);
   }
-  dialog.showModal();
+  const texts = [...around[0], passage.text, ...around[1]];
+  text.prepend(...around[0].map((each, n) => words("p", "context", each.slice(0, each.length - overlap(each, texts[n + 1])))));
+  text.append(...around[1].map((each, n) => words("p", "context", each.slice(overlap(texts[around[0].length + n], each)))));
+  if (!dialog.open) dialog.showModal();
   text.scrollTop = 0;
   text.querySelector("mark")?.scrollIntoView({ block: "center" });
 }

@@ -31,6 +31,11 @@ class ServerSettings(SectionWithSecrets):
         description="TOML file of tenants: keys with a name, rights, collections and rates. It is "
         "read again when it changes. `revelator key NAME` creates an entry.",
     )
+    public_url: ServerUrl = Field(
+        None,
+        description="URL at which clients reach this server, e.g. `https://answers.example.org`. "
+        "Links to passages begin with it. Default: the host that the request names.",
+    )
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
     )

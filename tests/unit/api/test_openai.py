@@ -22,7 +22,7 @@ from service.answer.events import (
 )
 from service.answer.request import Turn
 from service.api.narration import UNTOLD, Narrator
-from service.api.openai.completions import Completing, annotation, content
+from service.api.openai.completions import Completing, content, links_to
 from service.api.openai.errors import error_body, status_of
 from service.api.openai.requests import (
     ModelUnknown,
@@ -36,6 +36,7 @@ from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
 from service.strategies.registry import LOOPS
 
+LINK = links_to("http://host", "sample")
 USER = {"role": "user", "content": "Who composed Norma?"}
 
 
@@ -107,8 +108,6 @@ def test_of_a_long_conversation_the_last_messages_are_read() -> None:
         ({"model": "revelator"}, "messages: "),
         (body() | {"messages": []}, "messages: "),
         (body(n=2), "n: "),
-        (body(tools=[{"type": "function"}]), "tools: "),
-        (body(functions=[{"name": "f"}]), "functions: "),
         (body(logprobs=True), "logprobs: "),
         (body(modalities=["text", "audio"]), "modalities: "),
         (body(response_format={"type": "json_object"}), "response_format: "),
@@ -120,7 +119,6 @@ def test_of_a_long_conversation_the_last_messages_are_read() -> None:
         (body({"role": "user", "content": " "}), "messages.0.content: "),
         (body({"role": "user", "content": None}), "messages.0.content: "),
         (body({"role": "robot", "content": "Who?"}), "messages.0.role: "),
-        (body({"role": "tool", "content": "1"}, USER), "messages.0.role: "),
         (body({"role": "user", "content": "x" * 4001}), "question: "),
         (
             body({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
@@ -161,13 +159,12 @@ def test_the_input_of_a_response_is_a_question_or_a_conversation() -> None:
     ("fields", "told"),
     [
         ({"input": []}, "input"),
-        ({"input": [{"type": "function_call_output"}]}, "input.0.type: "),
+        ({"input": [{"type": "function_call_output"}]}, "input: "),
         ({"input": [{"content": "Who?"}]}, "input.0.role: "),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "messages.0.content.0: ",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools: "),
         ({"previous_response_id": "resp_1"}, "previous_response_id: "),
         ({"conversation": "conv_1"}, "conversation: "),
         ({"background": True}, "background: "),
@@ -180,23 +177,14 @@ def test_what_a_response_cannot_be(fields: dict[str, Any], told: str) -> None:
     assert caught.value.detail.startswith(told)
 
 
-def test_what_passages_say_has_an_address_or_a_file() -> None:
-    url = annotation(cited(url="https://example.org/norma"), 0, 7).model_dump(exclude_none=True)
-    assert url == {
-        "type": "url_citation",
-        "url_citation": {
-            "url": "https://example.org/norma", "title": "Norma", "start_index": 0, "end_index": 7
-        },
-    }  # fmt: skip
+def test_a_passage_has_an_address_of_its_own_or_one_on_the_page() -> None:
+    link = links_to("http://host", "my notes")
+    assert link(cited(url="https://example.org/norma")) == "https://example.org/norma"
     for address in (None, "javascript:alert(1)", "norma.pdf", "https://", "http://["):
-        file = annotation(cited(url=address, page=3), 0, 7).model_dump(exclude_none=True)
-        assert file == {
-            "type": "file_citation",
-            "file_citation": {
-                "file_id": "norma", "filename": "Norma", "quote": "It is by Bellini.",
-                "start_index": 0, "end_index": 7, "page": 3,
-            },
-        }  # fmt: skip
+        url = link(cited(url=address, passage_id="a b/(c)#1"))
+        assert url == (
+            "http://host/#passage=a%20b%2F%28c%29%231&collection=my%20notes&start=0&end=17"
+        )
 
 
 def test_citations_are_written_in_the_text_where_that_is_asked_for() -> None:
@@ -206,15 +194,13 @@ def test_citations_are_written_in_the_text_where_that_is_asked_for() -> None:
     assert (answered, first) == ("Bellini [1][2]", "[1] Norma: It is by Bellini.")
     assert second.startswith("[2] b, page 2: A B A B")
     assert len(second) < 330
-    spans = [each.model_dump()["file_citation"] for each in found]
-    assert [text[span["start_index"] : span["end_index"]] for span in spans] == ["[1]", "[2]"]
-    text, found = content(given, in_text=False)
-    assert (text, found[0].model_dump()["file_citation"]["end_index"]) == ("Bellini", 7)
+    assert [text[start:end] for start, end in found] == ["[1]", "[2]"]
+    assert content(given, in_text=False) == ("Bellini", [(0, 7), (0, 7)])
     assert content(answer(), in_text=True) == ("Bellini", [])
 
 
 def test_a_completion_has_the_cost_and_why_it_ended() -> None:
-    wire = Completing("a1", "revelator", 7, with_usage=False)
+    wire = Completing("a1", "revelator", 7, LINK, with_usage=False)
     whole = wire.body(answer(), "Route", in_text=False)
     assert whole.id == "chatcmpl-a1"
     assert whole.usage.model_dump() == {
@@ -226,14 +212,16 @@ def test_a_completion_has_the_cost_and_why_it_ended() -> None:
 
 
 def test_a_stream_ends_with_the_usage_only_where_it_is_wanted() -> None:
-    chunks = Completing("a1", "revelator", 7, with_usage=True).end(answer(cited()), in_text=False)
+    chunks = Completing("a1", "revelator", 7, LINK, with_usage=True).end(
+        answer(cited()), in_text=False
+    )
     text, annotations, end, usage = chunks
     assert text["choices"][0]["delta"] == {"content": "Bellini"}
     assert len(annotations["choices"][0]["delta"]["annotations"]) == 1
     assert end["choices"][0]["finish_reason"] == "stop"
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 34)
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
-    short = Completing("a1", "revelator", 7, with_usage=False).end(answer(), in_text=False)
+    short = Completing("a1", "revelator", 7, LINK, with_usage=False).end(answer(), in_text=False)
     assert not any("usage" in chunk for chunk in short)
 
 

@@ -1,0 +1,173 @@
+"""Every body, chunk and event is valid by the models of OpenAI's own package, which strict clients
+use: LiteLLM, pydantic-ai and others refuse what its own client accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from service.core.domain import Passage
+from service.core.errors import EngineFailure
+from tests.conftest import need
+from tests.stubs.fake_retriever import NORMA, FakeRetriever
+from tests.support.live import Live, answering, config, live
+from tests.support.scripted import ScriptStep
+
+need("openai")
+
+from tests.support import openai_types as types  # noqa: E402  (the extra may be missing)
+
+pytestmark = pytest.mark.anyio
+
+ASKED = "Who composed the opera Norma?"
+USER = {"role": "user", "content": ASKED}
+TOOL = {"type": "function", "function": {"name": "search_web", "parameters": {"type": "object"}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search_web", "arguments": "{}"}}
+TITLES = ["Norma", "No\nrma [1](x)", "\u202eamroN\u202c \u200fנורמה", "\u200e"]
+
+
+async def sent(service: Live, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """Return the status, and the body as JSON, or as text if it is a stream."""
+    async with service.http.post(path, json={"model": "revelator"} | body) as answered:
+        streamed = answered.content_type == "text/event-stream"
+        return answered.status, await (answered.text() if streamed else answered.json())
+
+
+def entitled(title: str, url: str | None = None) -> FakeRetriever:
+    metadata = {"url": url} if url else {}
+    return FakeRetriever({"sample": [Passage("nor/ma#2", title, NORMA, metadata)]})
+
+
+@pytest.mark.parametrize("url", [None, "https://example.org/norma"])
+@pytest.mark.parametrize("title", TITLES)
+async def test_a_cited_answer_is_valid_whatever_its_passage_is_called(
+    title: str, url: str | None
+) -> None:
+    chat = {"messages": [USER]}
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    async with live(retriever=entitled(title, url)) as service:
+        whole = types.chat((await sent(service, "/v1/chat/completions", chat))[1])
+        stream = (await sent(service, "/v1/chat/completions", chat | streamed))[1]
+        newer = types.response((await sent(service, "/v1/responses", {"input": ASKED}))[1])
+        told = (await sent(service, "/v1/responses", {"input": ASKED, "stream": True}))[1]
+        host = service.url
+    (cited,) = whole.choices[0].message.annotations or []
+    assert cited.url_citation.title == {0: "Norma", 1: "No rma [1](x)", 2: "amroN נורמה",
+                                        3: "nor/ma#2"}[TITLES.index(title)]  # fmt: skip
+    if url:
+        assert cited.url_citation.url == url
+    else:
+        at = urlsplit(cited.url_citation.url)
+        assert f"{at.scheme}://{at.netloc}{at.path}" == f"{host}/"
+        where = {key: value for key, (value,) in parse_qs(at.fragment).items()}
+        full = whole.model_extra["revelator"]["citations"][0]  # type: ignore[index]
+        assert where["passage"] == full["passage_id"] == "nor/ma#2"
+        assert where["collection"] == "sample"
+        assert NORMA[int(where["start"]) : int(where["end"])] == full["text"]
+    *_, ended, usage = found = types.chunks(stream)
+    assert usage.model_extra["revelator"]["citations"] == [  # type: ignore[index]
+        whole.model_extra["revelator"]["citations"][0]  # type: ignore[index]
+    ]
+    assert ended.choices[0].finish_reason == "stop"
+    deltas = [chunk.choices[0].delta.model_extra or {} for chunk in found[:-1]]
+    noted = [each["annotations"] for each in deltas if "annotations" in each]
+    assert noted == [[cited.model_dump()]]
+    reasons = [
+        (each["reasoning"], each["reasoning_content"]) for each in deltas if "reasoning" in each
+    ]
+    assert reasons
+    assert all(one == other for one, other in reasons)
+    message = newer.output[1]
+    assert message.type == "message"
+    kind = message.content[0].annotations[0].type  # type: ignore[union-attr]
+    assert kind == ("url_citation" if url else "file_citation")
+    kinds = [event.type for event in types.events(told)]
+    assert kinds[-1] == "response.completed"
+    assert "response.output_text.annotation.added" in kinds
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("unfounded", [False, True])
+async def test_tools_are_offered_in_vain_and_said_so_once(stream: bool, unfounded: bool) -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "[]"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        USER,
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "Verdi"}]},
+    ]  # fmt: skip
+    chat = {"messages": messages, "tools": [TOOL, TOOL], "tool_choice": "auto", "stream": stream}
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}]
+    items = [USER, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+             {"type": "function_call_output", "call_id": "c", "output": "Verdi"}]  # fmt: skip
+    newer = {"input": items, "tools": tools, "parallel_tool_calls": True, "stream": stream}
+    settings = config(answers={"unsupported": "abstain"})
+    async with live(answering("Verdi") if unfounded else None, settings=settings) as service:
+        status, said = await sent(service, "/v1/chat/completions", chat)
+        assert status == 200
+        status, told = await sent(service, "/v1/responses", newer)
+        assert status == 200
+    expected = "No answer was found in the passages." if unfounded else "Vincenzo Bellini"
+    if stream:
+        deltas = [chunk.choices[0].delta for chunk in types.chunks(said)]
+        text = "".join(delta.content or "" for delta in deltas)
+        reasoning = "".join((delta.model_extra or {}).get("reasoning", "") for delta in deltas)
+        final = types.events(told)[-1].response
+    else:
+        message = types.chat(said).choices[0].message
+        text, reasoning = message.content or "", (message.model_extra or {})["reasoning"]
+        final = types.response(told)
+    assert text == final.output_text == expected
+    for lines in (reasoning.splitlines(), final.output[0].summary[0].text.splitlines()):
+        assert lines[0] == "Tools: 2 offered, none called; the service searches by itself"
+        assert sum(line.startswith("Tools:") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("chat/completions", {"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", {"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
+        ("chat/completions", {"functions": [{}], "function_call": {"name": "f"}}, "function_call"),
+        ("responses", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ("responses", {"input": [{"type": "function_call_output"}]}, "input"),
+        ("chat/completions", {"messages": [USER, {"role": "assistant", "content": "Bellini"}]},
+         "messages.1.role"),
+        ("chat/completions", {"tools": [{"x": "y" * 5_000}] * 200}, None),
+        ("chat/completions", {"model": "gpt-4o"}, None),
+    ],
+)  # fmt: skip
+async def test_refusals_are_errors_of_theirs(path: str, fields: Any, param: str | None) -> None:
+    given = {"messages": [USER]} if path == "chat/completions" else {"input": ASKED}
+    async with live() as service:
+        status, body = await sent(service, f"/v1/{path}", given | fields)
+    assert status == (
+        413 if "tools" in fields and param is None else 404 if "model" in fields else 400
+    )
+    assert types.error(body).param == param
+
+
+async def test_a_failed_stream_ends_with_their_error() -> None:
+    script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
+    async with live(script) as service:
+        said = (await sent(service, "/v1/chat/completions", {"messages": [USER], "stream": True}))[
+            1
+        ]
+        told = (await sent(service, "/v1/responses", {"input": ASKED, "stream": True}))[1]
+        async with service.http.get("/v1/models") as listed:
+            assert types.models(await listed.json())
+    *_, last = types.data_of(said)
+    assert types.error(last).message == "it is down"
+    assert types.events(told)[-1].response.error.message == "it is down"
+
+
+async def test_links_begin_with_the_public_url() -> None:
+    settings = config(server={"public_url": "https://answers.example.org/ask/"})
+    async with live(settings=settings) as service:
+        found = types.chat((await sent(service, "/v1/chat/completions", {"messages": [USER]}))[1])
+    for each in found.choices[0].message.annotations or []:
+        assert each.url_citation.url.startswith("https://answers.example.org/ask/#passage=")
