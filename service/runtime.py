@@ -213,10 +213,15 @@ class Runtime:
         """Report collections that are incomplete or were embedded with other settings."""
         if self.stores is None:
             return []
-        problems = await self.stores.collections.problems()
+        collections = self.stores.collections
+        problems, full = await collections.problems(), await collections.disk_problem()
+        disk = [Check("disk", False, full, needed=False)] if full else []
         return [
-            Check(f"collection {name}", False, problem, needed=False)
-            for name, problem in problems.items()
+            *disk,
+            *(
+                Check(f"collection {name}", False, problem, needed=False)
+                for name, problem in problems.items()
+            ),
         ]
 
     async def _check_retrieval(self) -> list[Check]:

@@ -14,7 +14,10 @@ from typing import BinaryIO
 
 from service.core.errors import StoreError
 
-ROOM = 32_000_000  # bytes that must be free on a disk before anything is added to an embedded store
+# Bytes that must be free on a disk before anything is added to an embedded store, and before its
+# vectors are opened: on a tmpfs the sparse files of a small shard take 8 MB more when it is opened.
+ROOM = 32_000_000
+OPENING_ROOM = 12_000_000
 
 _DISCARDED = ".deleted-"
 
@@ -98,8 +101,9 @@ def sweep(root: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def check_room(folder: Path) -> None:
-    """Raise StoreError unless `ROOM` is free on the disk of a folder, which need not exist yet.
+def check_room(folder: Path, needed: int = ROOM, purpose: str = "to add passages") -> None:
+    """Raise StoreError unless so many bytes are free on the disk of a folder, which need not exist
+    yet.
 
     The embedded vectors are in memory-mapped files that grow when they are written. If there is no
     room on the disk for a page, the process ends (SIGBUS) without an error that could be caught.
@@ -108,11 +112,11 @@ def check_room(folder: Path) -> None:
         folder = folder.parent
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
-    if free < ROOM:
+    if free < needed:
         raise StoreError(
-            f"the disk of {folder} has {free / 1e6:.0f} MB free, and {ROOM / 1e6:.0f} MB are "
-            "needed to add passages; make room, or choose another folder with --data, and run the "
-            "same command again: what was added stays"
+            f"disk full: the disk of {folder} has {free / 1e6:.0f} MB free, and "
+            f"{needed / 1e6:.0f} MB are needed {purpose}; make room, or choose another folder with "
+            "--data, and try again: what was added stays"
         )
 
 

@@ -13,7 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from service.core.errors import RetrievalFailure, RevelatorError, StoreError
+from service.core.errors import RevelatorError, StoreError
 
 _MODULE: Final = "pyo3_runtime"  # each extension has its own class, but all name this module
 
@@ -40,9 +40,8 @@ def is_failure(error: BaseException) -> bool:
 
 
 @contextmanager
-def native(store: OnDisk, *, searching: bool = False) -> Iterator[None]:
-    """Make whatever native calls of a store raise a StoreError, or a RetrievalFailure for
-    `searching`."""
+def native(store: OnDisk, kind: type[RevelatorError] = StoreError) -> Iterator[None]:
+    """Make an error of this kind of whatever native calls of a store raise."""
     try:
         yield
     except RevelatorError:
@@ -50,7 +49,6 @@ def native(store: OnDisk, *, searching: bool = False) -> Iterator[None]:
     except BaseException as error:
         if not is_failure(error):
             raise
-        kind: type[RevelatorError] = RetrievalFailure if searching else StoreError
         raise kind(
             f"{store.backend} failed on the files in {store.folder}: {error}; if they are damaged, "
             "revelator check --collection NAME --repair rebuilds them"

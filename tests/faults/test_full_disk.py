@@ -5,6 +5,7 @@ no room would end the process."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,90 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("a tmpfs cannot be mounted here; run it as root")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def any_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 160 MB."""
+    folder, image = tmp_path / "disk", tmp_path / "image"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", folder]
+    if request.param == "ext4":
+        with image.open("wb") as file:
+            file.truncate(160_000_000)
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("there is no mkfs.ext4; install e2fsprogs")
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        mount = ["mount", "-o", "loop", image, folder]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("nothing can be mounted here; run it as root")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+SEARCH = """
+import sys, anyio
+from pathlib import Path
+from service.core.errors import RevelatorError
+from service.core.settings import RetrievalSettings
+from service.retrieval.base import SearchRequest
+from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.sample import Sample
+from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.search.hybrid import HybridRetriever
+
+async def main(data, name):
+    collections = Collections(data, HashingEmbedder(), Sample(data / "no-sample"))
+    retriever = HybridRetriever(collections, HashingEmbedder(), RetrievalSettings())
+    for side in ("hybrid", "dense"):
+        try:
+            found = await retriever.search(SearchRequest("passage word", 3, name, side))
+            print(side, len(found.passages), *found.missing)
+        except RevelatorError as error:
+            print(side, error.detail)
+    print(await collections.disk_problem())
+    await collections.aclose()
+
+anyio.run(main, Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+def fill(folder: Path, free: int) -> None:
+    """Leave so many bytes free."""
+    status = os.statvfs(folder)
+    left = status.f_bavail * status.f_frsize - free
+    with (folder / f"other{free}").open("wb") as file:
+        while left > 0:
+            left -= file.write(bytes(min(left, 1 << 20)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def searched(data: Path) -> list[str]:
+    command = [sys.executable, "-c", SEARCH, str(data), NAME]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return done.stdout.splitlines()
+
+
+def test_a_restart_on_a_nearly_full_disk_answers_from_what_can_be_opened(
+    any_disk: Path, tmp_path: Path
+) -> None:
+    """With the sparse files read into memory, the process died of SIGBUS here."""
+    data = any_disk / "data"
+    assert ingest(data, documents(tmp_path / "file.jsonl", COUNT)).returncode == 0
+    packed = tmp_path / "packed"  # copied as a backup would be, so that no file has room set aside
+    subprocess.run(["cp", "-r", "--sparse=always", data, packed], check=True)
+    subprocess.run(["rm", "-r", data], check=True)
+    subprocess.run(["cp", "-r", "--sparse=always", packed, data], check=True)
+    fill(any_disk, 14_000_000)
+    both, dense, full = searched(data)
+    assert (both, dense) == ("hybrid 3", "dense 3")
+    assert "disk full: the disk of" in full
+    fill(any_disk, 1_000_000)
+    both, dense, full = searched(data)
+    assert both == "hybrid 3 dense"
+    assert "MB are needed to open the vectors of collection 'killed'" in dense
 
 
 def ingest(folder: Path, file: Path) -> subprocess.CompletedProcess[str]:

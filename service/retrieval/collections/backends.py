@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 from pydantic import SecretStr
 
-from service.core.errors import StoreError
-from service.core.files import check_room
+from service.core.errors import StoreError, StoreLost
+from service.core.files import OPENING_ROOM, check_room, discard
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Quantization
 from service.retrieval.collections.elasticsearch import Elasticsearch
@@ -20,8 +20,9 @@ from service.retrieval.collections.manifest import (
     ManifestStore,
 )
 from service.retrieval.collections.qdrant import Qdrant
-from service.retrieval.stores.base import LexicalStore, VectorStore
+from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.elastic_server import ElasticServer, Login
+from service.retrieval.stores.qdrant_edge_graph import recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.tantivy_store import TantivyStore
@@ -35,9 +36,6 @@ class CollectionBackend(Protocol):
 
     @property
     def name(self) -> str: ...
-
-    def recreate(self, manifest: Manifest) -> None:
-        """Recreate, empty, what the server has lost. Blocking."""
 
     async def publish(self, manifest: Manifest) -> None:
         """Point the server's public alias at the manifest's generation."""
@@ -57,11 +55,11 @@ class LexicalBackend(CollectionBackend, Protocol):
 
     def open(self, folder: Path, manifest: Manifest) -> LexicalStore: ...
 
-    def create_spare(self, manifest: Manifest) -> LexicalStore:
-        """Like `recreate`, but under another name until `promote_spare`. Blocking."""
+    def create_spare(self, folder: Path, manifest: Manifest) -> LexicalStore:
+        """Create an empty index, under another name until `promote_spare`. Blocking."""
 
-    async def promote_spare(self, manifest: Manifest) -> None:
-        """Make the index of `create_spare` the collection's index."""
+    def promote_spare(self, folder: Path, manifest: Manifest) -> LexicalStore:
+        """Make the index of `create_spare`, which is closed, the collection's index. Blocking."""
 
     async def drop_manifest(self, name: str) -> None:
         """Delete the server's manifest of a collection."""
@@ -88,9 +86,6 @@ class VectorBackend(CollectionBackend, Protocol):
 class _Embedded:
     """A backend whose data is only a folder: it has no alias, and the folder's owner deletes it."""
 
-    def recreate(self, manifest: Manifest) -> None:
-        raise NotImplementedError("only a server can lose a store while it is open")
-
     async def publish(self, manifest: Manifest) -> None: ...
 
     async def drop(self, name: str, generation: int | None = None) -> None: ...
@@ -109,16 +104,24 @@ class Tantivy(_Embedded):
     def manifests(self, root: Path) -> FileManifests:
         return FileManifests(root)
 
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> TantivyStore:
-        return self.open(folder, manifest)
+    def create(
+        self, folder: Path, manifest: Manifest, *, replace: bool, name: str = "bm25"
+    ) -> TantivyStore:
+        if replace:
+            discard(folder / name)
+        return TantivyStore(folder / name, manifest.analysis, self._searching)
 
     def open(self, folder: Path, manifest: Manifest) -> TantivyStore:
-        return TantivyStore(folder / "bm25", manifest.analysis, self._searching)
+        _check_held(folder / "bm25" / "meta.json", manifest)
+        return self.create(folder, manifest, replace=False)
 
-    def create_spare(self, manifest: Manifest) -> TantivyStore:
-        raise NotImplementedError("only a server can lose a store while it is open")
+    def create_spare(self, folder: Path, manifest: Manifest) -> TantivyStore:
+        return self.create(folder, manifest, replace=True, name="bm25.spare")
 
-    async def promote_spare(self, manifest: Manifest) -> None: ...
+    def promote_spare(self, folder: Path, manifest: Manifest) -> TantivyStore:
+        discard(folder / "bm25")
+        (folder / "bm25.spare").rename(folder / "bm25")
+        return self.open(folder, manifest)
 
     async def drop_manifest(self, name: str) -> None: ...
 
@@ -132,9 +135,14 @@ class QdrantEdge(_Embedded):
         self._quantization = quantization
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> QdrantEdgeStore:
-        return self.open(folder, manifest)
+        if replace:
+            discard(folder / "dense")
+        return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
 
     def open(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
+        recover(folder / "dense")
+        _check_held(folder / "dense" / "edge_config.json", manifest)
+        check_room(folder, OPENING_ROOM, f"to open the vectors of collection {manifest.name!r}")
         return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
 
     async def note(self, manifest: Manifest) -> None: ...
@@ -144,6 +152,14 @@ class QdrantEdge(_Embedded):
 
     async def transport(self) -> None:
         return None
+
+
+def _check_held(path: Path, manifest: Manifest) -> None:
+    if manifest.passages and not path.exists():
+        raise StoreLost(
+            f"{path} is missing, although collection {manifest.name!r} has {manifest.passages:,} "
+            f"passages; revelator check --collection {manifest.name} --repair rebuilds it"
+        )
 
 
 class Backends:
@@ -189,9 +205,9 @@ class Backends:
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
         """Open the stores. Blocking, but without requests to servers, so that an unavailable server
-        affects only its side of a search.
+        affects only its side of a search. A store that cannot be opened is `Unopened`.
 
-        Raises StoreError, also for a collection stored in other backends.
+        Raises StoreError if neither can be opened, and for a collection stored in other backends.
         """
         if manifest.stores != self.names:
             raise StoreError(
@@ -200,7 +216,15 @@ class Backends:
                 "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             )
-        return self.bm25.open(folder, manifest), self.dense.open(folder, manifest)
+        bm25 = _opened(self.bm25, folder, manifest)
+        dense = _opened(self.dense, folder, manifest)
+        if isinstance(bm25, Unopened) and isinstance(dense, Unopened):
+            raise StoreError(
+                f"collection {manifest.name!r} is unavailable: {bm25.why.detail}; "
+                f"{dense.why.detail}; if both are damaged, delete the collection (revelator "
+                "collections delete NAME) and ingest it again"
+            )
+        return bm25, dense
 
     async def publish(self, manifest: Manifest) -> None:
         """Point the servers' public aliases at the manifest's generation."""
@@ -220,6 +244,13 @@ class Backends:
     async def aclose(self) -> None:
         await self.bm25.aclose()
         await self.dense.aclose()
+
+
+def _opened(backend: Any, folder: Path, manifest: Manifest) -> Any:
+    try:
+        return backend.open(folder, manifest)
+    except StoreError as error:
+        return Unopened(backend.name, error)
 
 
 def open_backends(settings: RetrievalSettings) -> Backends:

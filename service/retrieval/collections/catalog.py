@@ -28,6 +28,7 @@ from service.retrieval.embedding import Embedder
 from service.retrieval.ingest.documents import PassageRecord
 
 DEFAULT = "default"
+MOST_COLLECTIONS = 2_000
 
 
 class Collections:
@@ -133,7 +134,13 @@ class Collections:
         an existing collection.
         """
         _check_writable(check_name(name))
-        if name not in await self._generations.names():
+        if name not in (known := await self._generations.names()):
+            if len(known) >= MOST_COLLECTIONS:
+                raise InvalidRequest(
+                    f"there are {len(known):,} collections, and no more can be created; delete one "
+                    "that is not needed (revelator collections delete NAME), or put several into "
+                    "one collection and tell them apart by a metadata field"
+                )
             fresh = Manifest(
                 name=name,
                 description=description or "",
@@ -237,6 +244,14 @@ class Collections:
         after.done = [f"passages embedded again: {writer.embedded:,}"]
         after.left, after.findings = after.findings, before.findings
         return after
+
+    async def disk_problem(self) -> str | None:
+        """Return why nothing can be added to the embedded stores, if the disk is too full."""
+        try:
+            await anyio.to_thread.run_sync(self._backends.check_room, self._root)
+        except StoreError as error:
+            return error.detail
+        return None
 
     async def problems(self) -> dict[str, str]:
         """Return the collections that are incomplete or do not match the settings, with the reason.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from service.core.errors import NotFound
+from service.core.errors import NotFound, StoreLost
 from service.retrieval.base import OpenCollection
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.stores.base import LexicalStore, VectorStore
+from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 
 Save = Callable[[Manifest], Awaitable[None]]
 
@@ -31,7 +33,9 @@ class Collection:
         bm25: LexicalStore,
         dense: VectorStore,
         save: Save | None = None,
+        folder: Path = Path(),
     ) -> None:
+        self.folder = folder
         self.manifest = manifest
         self.bm25 = bm25
         self.dense = dense
@@ -41,10 +45,18 @@ class Collection:
         self._returned = anyio.Event()
         self._closing = anyio.Lock()
         self._closed = False
+        self._opened = time.monotonic()
 
     @property
     def lent(self) -> bool:
         return self._loans > 0
+
+    def halved_for(self) -> float:
+        """Return for how many seconds a side has been waiting to be opened, because of a reason
+        that may pass; 0 if there is none."""
+        waiting = (each for each in (self.bm25, self.dense) if isinstance(each, Unopened))
+        passing = any(not isinstance(each.why, StoreLost) for each in waiting)
+        return time.monotonic() - self._opened if passing else 0.0
 
     def publish(self, save: Save) -> None:
         """Let `save` write the manifest from now on."""

@@ -33,6 +33,7 @@ from service.retrieval.collections.manifest import (
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.threads import on_loop
 
 INDEX: Final = "revelator.manifests"
 MOST_NAMES: Final = 10_000  # manifests in one page of a search
@@ -63,14 +64,12 @@ class Elasticsearch:
     def open(self, folder: Path, manifest: Manifest) -> ElasticStore:
         return ElasticStore(self.server, manifest.stored_name)
 
-    def recreate(self, manifest: Manifest) -> None:
-        self._create(manifest.stored_name, manifest, replace=True)
-
-    def create_spare(self, manifest: Manifest) -> ElasticStore:
+    def create_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
         return self._create(_spare(manifest), manifest, replace=True)
 
-    async def promote_spare(self, manifest: Manifest) -> None:
-        await elastic_index.rename(self.server, _spare(manifest), manifest.stored_name)
+    def promote_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
+        on_loop(elastic_index.rename, self.server, _spare(manifest), manifest.stored_name)
+        return self.open(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Move the alias from every other generation to this one, in one step."""

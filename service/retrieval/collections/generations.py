@@ -37,6 +37,9 @@ HASTY_S: Final = 0.05  # the same, if it could not be read the last time
 # longest time limit of a question, and the time until that gateway has noticed the new generation.
 RETIRE_S: Final = 330.0
 
+MOST_OPEN: Final = 32  # collections; each has a thread and 10 MB of memory
+IDLE_S: Final = 600.0  # seconds until a collection that is not used is closed
+
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
@@ -58,6 +61,7 @@ class Generations:
         self._read: dict[str, float] = {}  # when each manifest was read
         self._current: dict[str, Collection] = {}
         self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
+        self._used: dict[str, float] = {}  # when each collection was asked for
         self._patience_s = REFRESH_S
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
@@ -88,7 +92,11 @@ class Generations:
 
     async def get(self, name: str) -> Collection:
         """Return the open collection. Raises NotFound and StoreError."""
-        found = self.find(name)
+        found, self._used[name] = self.find(name), time.monotonic()
+        if found is not None and self._may_close(found) and found.halved_for() > FRESH_S:
+            async with self.lock(name):
+                await self.unload(found)
+            found = None
         if found is None:
             async with self.lock(name):
                 return self.find(name) or await self.load(name)
@@ -126,12 +134,13 @@ class Generations:
 
     async def _draft(self, manifest: Manifest, *, replace: bool = True) -> Collection:
         """Create the empty stores of a generation; its manifest is in memory only."""
+        await self._close_idle()
         fresh = manifest.model_copy(update={"stores": self._backends.names})
         folder = self._folder(fresh.name, fresh.generation)
         stores = await anyio.to_thread.run_sync(
             lambda: self._backends.create(folder, fresh, replace=replace)
         )
-        return Collection(fresh, *stores)
+        return Collection(fresh, *stores, folder=folder)
 
     @asynccontextmanager
     async def writer_of(self, name: str) -> AsyncIterator[Collection]:
@@ -144,6 +153,8 @@ class Generations:
             manifest = await self.manifests.read(name) if self.manifests.shared else None
             if collection and manifest:
                 collection = await self._follow(collection, manifest)
+            if collection is None and not self.manifests.shared:
+                collection = await self.load(name)  # it was closed as idle, or deleted
             if collection is None or (self.manifests.shared and manifest is None):
                 raise NotFound(f"collection {name!r} was deleted meanwhile")
             yield collection
@@ -240,7 +251,9 @@ class Generations:
         self._read.pop(name, None)
 
     async def clean(self) -> None:
-        """Close and delete replaced generations that no question uses any more. Never raises."""
+        """Close and delete replaced generations that no question uses any more, and close idle
+        collections. Never raises."""
+        await self._close_idle()
         for old in list(self._replaced.values()):
             # A writer has no loan. It may still use a collection that is to be deleted after it.
             if not old.lent and not self.lock(old.manifest.name).locked():
@@ -249,6 +262,22 @@ class Generations:
             name = collection.manifest.name
             if self._overdue(collection) and not self.lock(name).locked():
                 await self._tidy(name)
+
+    async def _close_idle(self) -> None:
+        """Close the collections that were not used for `IDLE_S`, and the least recently used ones
+        beyond `MOST_OPEN`, until their next use."""
+        names = sorted(self._current, key=lambda name: self._used.get(name, 0.0))
+        excess, since = len(names) - MOST_OPEN, time.monotonic() - IDLE_S
+        for number, name in enumerate(names):
+            collection = self.find(name)
+            if number >= excess and self._used.get(name, 0.0) > since:
+                return
+            if collection is not None and self._may_close(collection):
+                async with self.lock(name):
+                    await self.unload(collection)
+
+    def _may_close(self, collection: Collection) -> bool:
+        return not (collection.lent or self.lock(collection.manifest.name).locked())
 
     async def close(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
@@ -275,9 +304,10 @@ class Generations:
         self._read[name] = time.monotonic()
 
     async def _open(self, manifest: Manifest) -> Collection:
+        await self._close_idle()
         folder = self._folder(manifest.name, manifest.generation)
         stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
-        return Collection(manifest, *stores, self._save)
+        return Collection(manifest, *stores, self._save, folder)
 
     async def _save(self, manifest: Manifest) -> None:
         await self._backends.dense.note(manifest)

@@ -41,9 +41,6 @@ class Qdrant:
     def open(self, folder: Path, manifest: Manifest) -> QdrantStore:
         return QdrantStore(self.server, manifest.stored_name, self._quantization)
 
-    def recreate(self, manifest: Manifest) -> None:
-        self.create(Path(), manifest, replace=True)
-
     async def note(self, manifest: Manifest) -> None:
         own, metadata = collection_of(manifest.stored_name), {KEY: manifest.model_dump_json()}
         with contextlib.suppress(StoreLost):  # a lost collection needs no copy

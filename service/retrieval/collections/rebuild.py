@@ -82,11 +82,15 @@ async def rebuild(
     """Rebuild the stores that are lost according to `counts`, as the collection's only writer.
     Returns the number of passages restored to the BM25 store. The dense store stays empty.
     """
-    manifest, restored = collection.manifest, 0
+    manifest, restored, folder = collection.manifest, 0, collection.folder
     if counts.dense is None:
-        await anyio.to_thread.run_sync(backends.dense.recreate, manifest)
+        collection.dense = await anyio.to_thread.run_sync(
+            lambda: backends.dense.create(folder, manifest, replace=True)
+        )
     if counts.bm25 is None and counts.dense is None:
-        await anyio.to_thread.run_sync(backends.bm25.recreate, manifest)
+        collection.bm25 = await anyio.to_thread.run_sync(
+            lambda: backends.bm25.create(folder, manifest, replace=True)
+        )
         empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
         await collection.save(manifest.model_copy(update=empty))
     elif counts.bm25 is None:
@@ -127,7 +131,8 @@ async def copy_passages(
 
 async def _refill(collection: Collection, backends: Backends, follow: Follow) -> int:
     manifest = collection.manifest
-    spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, manifest)
+    folder = collection.folder
+    spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, folder, manifest)
     count = 0
     records = _records(collection.dense)
     while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
@@ -135,7 +140,9 @@ async def _refill(collection: Collection, backends: Backends, follow: Follow) ->
         await anyio.to_thread.run_sync(spare.replace, [], page)
         count += len(page)
     await anyio.to_thread.run_sync(spare.tidy)
-    await backends.bm25.promote_spare(manifest)
+    await anyio.to_thread.run_sync(spare.close)
+    promote = backends.bm25.promote_spare
+    collection.bm25 = await anyio.to_thread.run_sync(promote, folder, manifest)
     return count
 
 

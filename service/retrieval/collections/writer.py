@@ -107,13 +107,17 @@ class CollectionWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            with contextlib.suppress(Exception):  # the first failure is raised
-                await self._settle()
-            return
-        await self._settle()
-        if not self._cut_short:
-            await self._finish()
+        try:
+            if error is not None:
+                with contextlib.suppress(Exception):  # the first failure is raised
+                    await self._settle()
+                return
+            await self._settle()
+            if not self._cut_short:
+                await self._finish()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._collection.bm25.release)
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
         """Return the passages of documents that are new or changed, ahead of writing them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from service.core.errors import StoreError
 from service.retrieval.base import SearchStore
 from service.retrieval.ingest.documents import PassageRecord
 
@@ -46,6 +47,9 @@ class LexicalStore(SearchStore, Protocol):
     def tidy(self) -> None:
         """Undo a `replace` that was interrupted."""
 
+    def release(self) -> None:
+        """Give back the threads and the memory that writing needs, until the next write."""
+
     def close(self) -> None: ...
 
 
@@ -77,3 +81,19 @@ class VectorStore(SearchStore, Protocol):
         continue."""
 
     def close(self) -> None: ...
+
+
+class Unopened:
+    """Stands for a store that could not be opened: every use but `close` raises the reason, so that
+    the other side of the collection goes on."""
+
+    def __init__(self, backend: str, why: StoreError) -> None:
+        self.backend = backend
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.why
+
+    def close(self) -> None: ...
+
+    def release(self) -> None: ...

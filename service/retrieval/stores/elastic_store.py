@@ -199,8 +199,10 @@ class ElasticStore:
             on_loop(self._server.bulk, self._alias, stray)
             on_loop(self._refresh)
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Do nothing: the client belongs to the server."""
+
+    close = release
 
     async def _search_all(
         self, queries: Sequence[StoreQuery]

@@ -20,7 +20,7 @@ import qdrant_edge as edge
 import structlog
 
 from service.core.domain import ScoredPassage
-from service.core.errors import StoreError
+from service.core.errors import RetrievalFailure, StoreError, StoreLost
 from service.core.files import check_room
 from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
@@ -35,7 +35,6 @@ from service.retrieval.stores.qdrant_edge_graph import (
     edge_config,
     is_due,
     put_in_place,
-    recover,
 )
 from service.retrieval.stores.records import (
     HASH_FIELDS,
@@ -69,10 +68,9 @@ class QdrantEdgeStore(PointPages):
         self._params = _search_params(quantization)
         self._lock = threading.Lock()
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
-        recover(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = edge_config(contract, quantization)
-        with native(self):
+        with native(self, StoreLost):
             if any(folder.iterdir()):
                 self._shard: Any = edge.EdgeShard.load(str(folder), config)
                 return
@@ -98,7 +96,7 @@ class QdrantEdgeStore(PointPages):
         asked = [number for number, query in enumerate(queries) if query.top_k > 0]
         requests = [self._request(queries[number]) for number in asked]
         answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
-        with native(self, searching=True):
+        with native(self, RetrievalFailure):
             if len(requests) == 1:
                 found = [self._shard.query(requests[0])]
             else:

@@ -19,6 +19,7 @@ import tantivy
 from tantivy import Occur, Query
 
 from service.core.domain import ScoredPassage
+from service.core.errors import RetrievalFailure, StoreLost
 from service.core.native import native, native_call
 from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.collections.manifest import Analysis
@@ -50,14 +51,16 @@ class TantivyStore:
         self._writer: Any = None
         self._write_lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        with native(self):
+        with native(self, StoreLost):
             self._index: Any = tantivy.Index(self._schema, path=str(folder))
             self._index.register_tokenizer("analysed", self._analyzer)
+            self._index.config_reader("Manual")  # `replace` reloads it, so no thread has to watch
+            self._index.reload()
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages. It runs on the event loop if that blocks it for a millisecond
         at most, because a worker thread costs 0.2 ms, half a search among 100,000 passages."""
-        with native(self, searching=True):
+        with native(self, RetrievalFailure):
             if self._index.searcher().num_docs <= ON_LOOP:
                 return self._search(query)
             return await anyio.to_thread.run_sync(
@@ -178,8 +181,11 @@ class TantivyStore:
         self._writer = self._index.writer(WRITER_BYTES, 1)
         return self._writer
 
-    @native_call
     def close(self) -> None:
+        self.release()
+
+    @native_call
+    def release(self) -> None:
         with self._write_lock:
             writer, self._writer = self._writer, None
             if writer is not None:

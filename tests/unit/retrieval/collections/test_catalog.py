@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from unittest.mock import AsyncMock
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from service.core.errors import (
@@ -318,8 +320,31 @@ async def test_damaged_stores_are_a_store_error(tmp_path: Path) -> None:
         await collections.create("c")
     (tmp_path / "collections" / "c" / "1" / "bm25" / "meta.json").write_text("{")
     async with opened(tmp_path) as collections:
-        with pytest.raises(StoreError, match="BM25 index"):
-            await collections.get("c")
+        with pytest.raises(StoreError, match=r"tantivy failed on the files in .*bm25"):
+            await collections.document("c", "etna")
+
+
+async def test_collections_that_are_not_used_are_closed_and_their_number_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.retrieval.collections.generations.MOST_OPEN", 3)
+    monkeypatch.setattr("service.retrieval.collections.catalog.MOST_COLLECTIONS", 8)
+    async with opened(tmp_path) as collections:
+        for number in range(8):
+            await collections.create(f"c{number}")
+        with pytest.raises(InvalidRequest, match="there are 8 collections, and no more"):
+            await collections.create("c8")
+        await ingest_documents(CORPUS, "c0", collections)
+        async with collections.lend("c0"):
+            for number in range(8):
+                async with collections.lend(f"c{number}"):
+                    pass
+            [record] = await collections.document("c0", "etna")
+        assert record.passage.title == "Etna"
+        maps = await anyio.to_thread.run_sync(Path("/proc/self/maps").read_text)
+        opened_now = set(re.findall(r"/collections/(c\d)/1/dense/", maps))
+        assert "c0" in opened_now
+        assert len(opened_now) <= 3 + 2
 
 
 async def test_default_comes_before_the_sample(tmp_path: Path) -> None:
