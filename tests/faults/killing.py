@@ -171,6 +171,14 @@ def _dies_at(operation: int) -> Callable[[Any], Any]:
     return wrap
 
 
+def die_at(operation: int, *, removals: bool = True) -> None:
+    """Kill this process at its n-th durable operation from now on."""
+    wrap = _dies_at(operation)
+    for place, names in (*DURABLE, *([(generations, ("discard",))] if removals else [])):
+        for name in names:
+            setattr(place, name, wrap(getattr(place, name)))
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("data", "file", "log"):
@@ -180,11 +188,7 @@ def _main() -> None:
     parser.add_argument("--work", choices=get_args(Work), default="ingest")
     given = parser.parse_args()
     if given.operation is not None:
-        wrap = _dies_at(given.operation)
-        removals = [(generations, ("discard",))] if given.work == "replace" else []
-        for place, names in (*DURABLE, *removals):
-            for name in names:
-                setattr(place, name, wrap(getattr(place, name)))
+        die_at(given.operation, removals=given.work == "replace")
     print("started", flush=True)
     embedder = NotingEmbedder(given.log, given.delay)
     if given.work == "repair":

@@ -1,15 +1,17 @@
 """The service in a process of its own, on an engine that takes a stated time.
 
     python -m tests.load.server --running 16 --seconds 0.4 [--tokens 4] [--tenants FILE]
-        [--port N] [--drain SECONDS] [--elasticsearch URL --qdrant URL --data FOLDER]
+        [--port N] [--drain SECONDS] [--data FOLDER [--elasticsearch URL --qdrant URL]]
 
-prints its URL and serves until it is terminated. Without stores, a stub retrieves.
+prints its URL and serves until it is terminated. Without a data directory, a stub retrieves.
+`--die-at N`: after SIGUSR1 it kills itself at its n-th durable operation.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
             "tenants_file": given.tenants,
         }
     }
-    if given.elasticsearch:
+    if given.data:
         sections |= {
             "data_dir": given.data,
             "retrieval": {
@@ -85,14 +87,20 @@ async def main() -> None:
     parser.add_argument("--elasticsearch")
     parser.add_argument("--qdrant")
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--die-at", type=int)
     given = parser.parse_args()
     if given.limits is not None:
         for module, name in LIMITS:
             setattr(module, name, given.limits)
+    if given.die_at is not None:
+        from tests.faults import killing
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, killing.die_at, given.die_at)
     configure_logging("error")
     settings = settings_of(given)
     engines = {"default": TimedGenerator(given.seconds, given.tokens)}
-    retriever = None if given.elasticsearch else StubRetriever()
+    retriever = None if given.data else StubRetriever()
 
     def started(url: str) -> None:
         print(url, flush=True)
