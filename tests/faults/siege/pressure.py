@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.http_support import quantile
+from tests.faults.siege.access import BOTH, tool
 from tests.faults.siege.world import Gateway, Plan, Row, gateway
 from tests.load.__main__ import probed
 from tests.load.raw_fuzz import Held, settled
@@ -63,8 +64,7 @@ async def leave(port: int, request: bytes, chance: random.Random) -> None:
 def requests(number: int) -> list[bytes]:
     """One of each kind that takes its time."""
     chat = {"model": "revelator", "messages": [{"role": "user", "content": "Etna?"}]}
-    params = {"name": "answer", "arguments": ASKED}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    call = tool("answer", ASKED)[2]
     document = {"documents": [{"id": f"left{number}", "text": "Etna."}]}
     bodies: list[tuple[str, Any, str]] = [
         ("/answer", ASKED, ""), ("/answer/stream", ASKED, ""),
@@ -96,7 +96,9 @@ async def connections(plan: Plan, folder: Path) -> list[Row]:
         async def go(number: int) -> None:
             await leave(served.port, chance.choice(requests(number)), chance)
 
-        await in_turns(AT_ONCE, go)  # what is opened once and kept is not left behind
+        # What is opened once and kept is not left behind.
+        await served.send("POST", *tool("answer", ASKED)[1:3], headers=BOTH)
+        await in_turns(100, go)
         await asyncio.sleep(12)
         before = await Held.of(served)
         await in_turns(count, go)
