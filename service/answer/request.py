@@ -132,11 +132,34 @@ class AnswerRequest(BaseModel):
     )
 
 
-class PreparedRequest(AnswerRequest):
-    """A request that this deployment can answer; the collection and the time limit are resolved."""
+class ChatQuestion(AnswerRequest):
+    """A question of a conversation, whose last message may be longer than a question: then the
+    model condenses it."""
+
+    question: Annotated[
+        str, Field(min_length=1, max_length=LONGEST_HISTORY), AfterValidator(_not_blank)
+    ]
+
+
+class PlainChat(BaseModel):
+    """Messages that go to the model as they are, and how it decodes its reply."""
+
+    model_config = ConfigDict(frozen=True)
+
+    messages: tuple[tuple[Literal["system", "user", "assistant"], str], ...]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+class PreparedRequest(ChatQuestion):
+    """A request that this deployment can answer; the collection and the time limit are resolved.
+    With `plain`, nothing but the model is asked, and the question is only the last message."""
 
     collection: str
     timeout_s: float
+    plain: PlainChat | None = None
 
 
 def parse_request(fields: object) -> AnswerRequest:

@@ -122,7 +122,10 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
 
 
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
-    """Prepare the question. Raises InvalidRequest, LoopUnavailable, NotFound or NotAllowed."""
+    """Prepare the question, unless it is. Raises InvalidRequest, LoopUnavailable, NotFound or
+    NotAllowed."""
+    if isinstance(asked, PreparedRequest):
+        return asked
     runtime: Runtime = request.app.state.runtime
     return await runtime.prepare(asked, partial(check_collection, tenant_of(request)))
 

@@ -19,6 +19,7 @@ from service.prompts.quoting import is_marker, quote
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
 UNANSWERED = "No answer was found to:"  # in a merged answer, before the parts without one
+SHARED = ("shorten",)  # those of `full` serve all sets that have none of their own
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
@@ -115,10 +116,13 @@ class TemplateSet:
         self._roles = {path.stem for path in self.folder.glob("*.txt")}
         for role in self._roles:  # read at once, so that no question waits for a disk
             load_template(self.folder, role)
+        for role in SHARED:
+            load_template(SHIPPED / "full", role)
 
     def render(self, role: str, **fields: str) -> Prompt:
         """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
-        return load_template(self.folder, role).fill(fields)
+        shared = role in SHARED and not self.has(role)
+        return load_template(SHIPPED / "full" if shared else self.folder, role).fill(fields)
 
     def has(self, role: str) -> bool:
         return role in self._roles
@@ -153,6 +157,9 @@ class TemplateSet:
 
     def condense(self, question: str, turns: Sequence[Spoken]) -> Prompt:
         return self.render("condense", question=quote(question), history=turn_lines(turns))
+
+    def shorten(self, message: str, turns: Sequence[Spoken]) -> Prompt:
+        return self.render("shorten", question=quote(message), history=turn_lines(turns))
 
     def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("ending", question=quote(question), history=thought_block(history))

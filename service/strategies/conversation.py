@@ -2,7 +2,8 @@
 
 A last message that can be understood alone is asked unchanged: a pure function recognises the clear
 cases, and in the others the model repeats the message. All other messages are rewritten by the
-model, and its text is checked against the conversation.
+model, and its text is checked against the conversation. So are messages that are longer than a
+question.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 
 from service.answer.events import ThoughtWritten
 from service.answer.inquiry import OpenStep, Scope
-from service.answer.request import Turn
-from service.core.errors import LimitReached
+from service.answer.request import LONGEST_QUESTION, Turn
+from service.core.errors import InvalidRequest, LimitReached
 from service.prompts.templates import Pair, Prompt, Spoken
 from service.strategies.revelator.roles import write_question
 from service.text import content_words, shared_words
@@ -23,7 +24,12 @@ from service.text.words import letter_words, spelt_words
 SHOWN_TURNS: Final = 8  # the last ones, that a prompt shows
 SHOWN_PAIRS: Final = 3  # where the prompt is REFINE's
 SHOWN_CHARACTERS: Final = 400  # of a message
+SHOWN_ENDS: Final = 6_000  # of the beginning and of the end of a message that is no question
 CONDENSED_TOKENS: Final = 200
+TOO_LONG: Final = (
+    f"the last message is longer than the {LONGEST_QUESTION:,} characters of a question, and the "
+    "model could not condense it into one; send the question alone, as the last message"
+)
 KIN: Final = 4  # letters
 _SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 # Words that mean something said before.
@@ -76,18 +82,19 @@ def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool
 async def condense(scope: Scope) -> None:
     """Replace the last message of a conversation by a question that can be understood alone, if
     necessary. If the model writes none, or a limit is reached, the message is asked unchanged and
-    flagged `repaired`."""
+    flagged `repaired`; one that is longer than a question raises InvalidRequest."""
     inquiry = scope.inquiry
     message, history = inquiry.request.question, inquiry.request.history
-    if stands_alone(message, history):
+    long = len(message) > LONGEST_QUESTION
+    if stands_alone(message, history) and not long:
         return
-    step = scope.step("condense", message)
+    step = scope.step("condense", _ends(message) if long else message)
     await step.start()
     small = inquiry.roles.revelator.generator.capabilities.small
     try:
         written = await write_question(
             step,
-            _prompt(step, message, history),
+            _long_prompt(step, message, history) if long else _prompt(step, message, history),
             max_tokens=CONDENSED_TOKENS,
             fits=lambda question: agrees(question, message, history, strict=small),
         )
@@ -97,7 +104,21 @@ async def condense(scope: Scope) -> None:
     if written is not None:
         await step.emit(ThoughtWritten(text=written))
         inquiry.request = inquiry.request.model_copy(update={"question": written})
+    elif long:
+        raise InvalidRequest(TOO_LONG)
     await step.end()
+
+
+def _long_prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
+    turns = [Spoken(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history]
+    return step.inquiry.roles.revelator.templates.shorten(_ends(message), turns[-SHOWN_TURNS:])
+
+
+def _ends(message: str) -> str:
+    """The beginning and the end of a long message: what it asks is in one of them."""
+    if len(message) <= 2 * SHOWN_ENDS:
+        return message
+    return f"{message[:SHOWN_ENDS]} … {message[-SHOWN_ENDS:]}"
 
 
 def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:

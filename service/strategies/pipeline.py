@@ -37,6 +37,7 @@ from service.core.native import is_failure
 from service.core.private import withhold
 from service.strategies.base import Outcome
 from service.strategies.conversation import condense
+from service.strategies.direct import reply
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
 from service.strategies.revelator.roles import RouteChoice, choose_route
@@ -122,6 +123,8 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
     and `stop`.
     """
     scope = Scope(inquiry)
+    if inquiry.request.plain:
+        return await reply(scope, inquiry.request.plain)
     await condense(scope)
     with inquiry.routing_time:
         await _route(inquiry, scope)
@@ -130,7 +133,7 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
     except LimitReached as limit:
         outcome = Outcome(None, limit.stopped_by)
     outcome = await _last_resort(scope, fold, outcome)
-    await _end(outcome.stopped_by, fold, inquiry)
+    return await _end(outcome.stopped_by, fold, inquiry)
 
 
 async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:

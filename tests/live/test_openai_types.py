@@ -3,6 +3,7 @@ use: LiteLLM, pydantic-ai and others refuse what its own client accepts."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -10,10 +11,12 @@ import pytest
 
 from service.core.domain import Passage
 from service.core.errors import EngineFailure
+from service.engines.base import Capabilities
+from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
 from tests.stubs.fake_retriever import NORMA, FakeRetriever
 from tests.support.live import Live, answering, config, live
-from tests.support.scripted import ScriptStep
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 need("openai")
 
@@ -171,3 +174,97 @@ async def test_links_begin_with_the_public_url() -> None:
         found = types.chat((await sent(service, "/v1/chat/completions", {"messages": [USER]}))[1])
     for each in found.choices[0].message.annotations or []:
         assert each.url_citation.url.startswith("https://answers.example.org/ask/#passage=")
+
+
+def request_of(service: Live, last: int = -1) -> Any:
+    return service.app.state.runtime.engines["default"].requests[last]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_plain_chat_goes_to_the_model_and_nowhere_else(
+    stream: bool, tmp_path: Path
+) -> None:
+    settings = tenants(tmp_path, entry("one", questions_per_minute=2, collections=["other"]))
+    messages = [
+        {"role": "developer", "content": "Write a title."}, USER, {"role": "tool", "content": "x"},
+        {"role": "user", "content": "title, please. " * 400},
+    ]  # fmt: skip
+    sampling = {"max_tokens": 30, "temperature": 0.5, "stop": "\n", "seed": 7}
+    chat = {"model": "revelator-plain", "messages": messages, "tools": [TOOL], "stream": stream}
+    newer = {"model": "revelator-plain", "input": messages[:2], "instructions": "Briefly.",
+             "max_output_tokens": 9, "stream": stream}  # fmt: skip
+    script = [ScriptStep(reply="Norma and Bellini", finish="length", times=None)]
+    retriever = FakeRetriever()
+    async with live(script, settings=settings, retriever=retriever) as service:
+        service.http.headers["X-API-Key"] = "one"
+        status, said = await sent(service, "/v1/chat/completions", chat | sampling)
+        request = request_of(service)
+        assert status == 200
+        status, told = await sent(service, "/v1/responses", newer)
+        newest = request_of(service)
+        assert (await sent(service, "/v1/responses", newer))[0] == 429
+        metric = 'revelator_questions_total{loop="none",outcome="answered",route="direct"}'
+        assert await service.metric(metric) == 2
+    assert not retriever.requests
+    assert [each.role for each in request.messages] == ["system", "user", "user"]
+    assert (request.max_tokens, request.temperature, request.stop) == (30, 0.5, ("\n",))
+    assert request.seed == 7
+    assert [each.content for each in newest.messages] == ["Briefly.", "Write a title.", ASKED]
+    assert newest.max_tokens == 9
+    if stream:
+        found = types.chunks(said)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in found)
+        reason, usage = found[-1].choices[0].finish_reason, found[-1].usage
+        final = types.events(told)[-1].response
+        assert usage is None
+    else:
+        whole = types.chat(said)
+        text, reason = whole.choices[0].message.content or "", whole.choices[0].finish_reason
+        final = types.response(told)
+        assert whole.usage
+        assert whole.usage.completion_tokens > 0
+    assert (text, reason) == ("Norma and Bellini", "length")
+    assert (final.output_text, final.status) == ("Norma and Bellini", "incomplete")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_long_message_is_condensed_or_refused(stream: bool) -> None:
+    long = "The libretto is by Romani. " * 600 + "Who, then, composed Norma?"
+    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    told = {"messages": [*before, {"role": "user", "content": long}], "stream": stream}
+    for reply, right in (("Who composed Norma?", True), ("Who composed Aida?", False)):
+        written = [ScriptStep(match=["may hold an article", "User: Hello", "composed Norma?"],
+                              reply=reply, times=None)]  # fmt: skip
+        async with live([*written, *answering()]) as service:
+            status, said = await sent(service, "/v1/chat/completions", told)
+            asked = request_of(service)
+        if right:
+            assert status == 200
+            assert "Question: Who composed Norma?" in asked.messages[0].content
+            if stream:
+                assert types.chunks(said)
+            else:
+                assert types.chat(said).choices[0].message.content == "Vincenzo Bellini"
+        else:
+            assert status == (200 if stream else 400)
+            last = list(types.data_of(said))[-1] if stream else said
+            assert "send the question alone" in types.error(last).message
+
+
+@pytest.mark.parametrize("model", ["revelator", "revelator-plain"])
+async def test_a_model_that_is_too_small_to_condense_says_so_at_once(model: str) -> None:
+    small = ScriptedGenerator(
+        [ScriptStep(reply="Bellini", times=None)], capabilities=Capabilities(passages=3)
+    )
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": "x " * 2_500}],
+        "stream": True,
+    }
+    async with live(small) as service:
+        status, said = await sent(service, "/v1/chat/completions", asked)
+    if model == "revelator":
+        assert status == 400
+        assert "4,000 characters" in types.error(said).message
+    else:
+        assert types.chunks(said)[1].choices[0].delta.content == "Bellini"

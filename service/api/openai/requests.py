@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.answer.request import (
+    LONGEST_HISTORY,
     LONGEST_TIMEOUT_S,
     MAX_SAMPLES,
     MAX_STEPS,
     MAX_TOP_K,
-    AnswerRequest,
+    ChatQuestion,
     FilterValues,
+    PlainChat,
+    PreparedRequest,
     Turn,
     latest_turns,
-    parse_request,
 )
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
 from service.core.errors import InvalidRequest, RevelatorError
 from service.core.validation import parse
+from service.engines.base import ChatRole
 
 MODEL: Final = "revelator"
+PLAIN: Final = "revelator-plain"
+PLAIN_ROLES: Final[Mapping[str, ChatRole]] = {
+    "system": "system", "developer": "system", "user": "user", "assistant": "assistant"
+}  # fmt: skip
+PLAIN_TOKENS: Final = 1_024
+MOST_PLAIN_TOKENS: Final = 100_000
 MOST_MESSAGES: Final = 10_000
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 CitationStyle = Literal["annotations", "text"]
 UNCALLED: Final = "Accepted, and never called: the service searches the passages by itself."
 CHOICES: Final = "Only `auto` and `none` are accepted."
+OF_PLAIN: Final = "Has an effect on the model `revelator-plain` only."
 
 
 class ModelUnknown(RevelatorError):
@@ -84,10 +95,14 @@ class ChatOptions(BaseModel):
 
 
 class ChatRequest(Lenient):
-    """A conversation that ends with a question. Generation parameters such as `temperature`,
-    `max_tokens` and `stop` are accepted and have no effect."""
+    """A conversation that ends with a question. Unknown fields are accepted and have no effect.
 
-    model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
+    The model `revelator-plain` searches nothing: the messages go to the language model as they
+    are."""
+
+    model: str = Field(
+        description="`revelator`, or `revelator-` and the name of a loop or `plain`."
+    )
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -99,6 +114,13 @@ class ChatRequest(Lenient):
     logprobs: bool | None = Field(None, description="Only false is accepted.")
     modalities: list[str] | None = Field(None, description="Only text is accepted.")
     response_format: ResponseFormat | None = Field(None, description="Only text is accepted.")
+    max_tokens: int | None = Field(None, description=OF_PLAIN)
+    max_completion_tokens: int | None = Field(None, description=OF_PLAIN)
+    temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
+    seed: int | None = Field(None, description=OF_PLAIN)
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = Field(
+        None, description=OF_PLAIN
+    )
     revelator: ChatOptions = ChatOptions()
 
     @property
@@ -151,10 +173,12 @@ def model_names() -> dict[str, RequestLoop]:
     return {MODEL if loop == "default" else f"{MODEL}-{loop}": loop for loop in loops}
 
 
-def answer_request(chat: ChatRequest) -> AnswerRequest:
-    """Return the request for an answer to the last message. Raises ModelUnknown and
-    InvalidRequest.
+def answer_request(chat: ChatRequest, timeout_s: float = LONGEST_TIMEOUT_S) -> ChatQuestion:
+    """Return the request for an answer to the last message, or for a plain reply, which has the
+    time limit `timeout_s` by default. Raises ModelUnknown and InvalidRequest.
     """
+    if chat.model == PLAIN:
+        return plain_request(chat, timeout_s)
     loop = model_names().get(chat.model)
     if loop is None:
         raise ModelUnknown(
@@ -163,7 +187,34 @@ def answer_request(chat: ChatRequest) -> AnswerRequest:
     question, history = conversation(chat.messages)
     options = chat.revelator.model_dump(exclude={"citations"})
     turns = [turn.model_dump() for turn in history]
-    return parse_request({"question": question, "history": turns, "loop": loop} | options)
+    asked = {"question": question, "history": turns, "loop": loop} | options
+    return parse(ChatQuestion, asked)
+
+
+def plain_request(chat: ChatRequest, timeout_s: float) -> PreparedRequest:
+    """Return the request for a reply of the language model. Raises InvalidRequest."""
+    messages: list[tuple[ChatRole, str]] = []
+    for index, message in enumerate(chat.messages):
+        role = PLAIN_ROLES.get(message.role)
+        if role and (text := _text(message, index)).strip():
+            messages.append((role, text))
+    size = sum(len(text) for _, text in messages)
+    if not messages or size > LONGEST_HISTORY:
+        raise InvalidRequest(
+            f"messages: they have {size:,} characters of text; send 1 to {LONGEST_HISTORY:,}"
+        )
+    most = chat.max_completion_tokens or chat.max_tokens or PLAIN_TOKENS
+    stop = (chat.stop,) if isinstance(chat.stop, str) else chat.stop or ()
+    plain = PlainChat(
+        messages=tuple(messages),
+        max_tokens=min(most, MOST_PLAIN_TOKENS) if most > 0 else PLAIN_TOKENS,
+        temperature=min(max(chat.temperature or 0.0, 0.0), 2.0),
+        seed=abs(chat.seed or 0) % 2**32,
+        stop=tuple(filter(None, stop)),
+    )
+    timeout_s = chat.revelator.timeout_s or timeout_s
+    last = messages[-1][1]
+    return PreparedRequest(question=last, collection="", timeout_s=timeout_s, plain=plain)
 
 
 def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
@@ -187,6 +238,10 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
         )
     if not turns[-1].text.strip():
         raise InvalidRequest(f"messages.{place}.content: the question is blank")
+    if len(turns[-1].text) > LONGEST_HISTORY:
+        raise InvalidRequest(
+            f"messages.{place}.content: the message has more than {LONGEST_HISTORY:,} characters"
+        )
     return turns[-1].text, latest_turns([turn for turn in turns[:-1] if turn.text.strip()])
 
 

@@ -21,6 +21,7 @@ from service.api.openai.errors import error_body
 from service.api.openai.requests import (
     CHOICES,
     MOST_MESSAGES,
+    OF_PLAIN,
     UNCALLED,
     ChatOptions,
     ChatRequest,
@@ -53,10 +54,15 @@ class TextSettings(Lenient):
 
 
 class ResponsesRequest(Lenient):
-    """A question, or a conversation that ends with one. Responses are not stored. Generation
-    parameters such as `temperature`, and `instructions`, are accepted and have no effect."""
+    """A question, or a conversation that ends with one. Responses are not stored. Unknown fields
+    are accepted and have no effect."""
 
-    model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
+    model: str = Field(
+        description="`revelator`, or `revelator-` and the name of a loop or `plain`."
+    )
+    instructions: str | None = Field(None, description=OF_PLAIN)
+    max_output_tokens: int | None = Field(None, description=OF_PLAIN)
+    temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool | None = None
     tools: list[Any] | None = Field(None, description=UNCALLED)
@@ -84,9 +90,12 @@ def parse_responses(body: object) -> ChatRequest:
         messages = [_message(item, n) for n, item in items]
     if not messages:
         raise InvalidRequest("input: it has no message; send the user's question as the last item")
+    if asked.instructions:
+        messages.insert(0, {"role": "system", "content": asked.instructions})
     chat: dict[str, Any] = {
         "model": asked.model, "messages": messages, "stream": asked.stream, "tools": asked.tools,
-        "tool_choice": asked.tool_choice,
+        "tool_choice": asked.tool_choice, "max_tokens": asked.max_output_tokens,
+        "temperature": asked.temperature,
         "revelator": asked.revelator.model_dump(exclude_none=True, mode="json"),
     }  # fmt: skip
     if asked.text and asked.text.format:

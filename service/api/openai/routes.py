@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
+from service.answer.request import LONGEST_QUESTION, ChatQuestion, PreparedRequest
 from service.api.answer import KEY_HEADER, Events, open_events
 from service.api.bodies import EVENT_STREAM, JSON, body_schema, read_json
 from service.api.event_stream import EventStream
@@ -27,6 +28,7 @@ from service.api.openai.completions import (
 )
 from service.api.openai.errors import OpenAIRoute, documented_errors, error_response
 from service.api.openai.requests import (
+    PLAIN,
     ChatRequest,
     ModelUnknown,
     answer_request,
@@ -36,9 +38,10 @@ from service.api.openai.requests import (
 from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
 from service.api.security import require
 from service.core.domain import Problem, RequestLoop
-from service.core.errors import LoopUnavailable
+from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
 from service.runtime import Runtime
+from service.strategies.conversation import TOO_LONG
 from service.strategies.pipeline import resolve_loop
 from service.strategies.registry import check_loop
 
@@ -85,9 +88,18 @@ async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
     settings: Settings = request.app.state.settings
     style = chat.revelator.citations or settings.answers.chat_citations
     page = settings.server.public_url or str(request.base_url).rstrip("/")
-    async with open_events(request, answer_request(chat), unsent=not chat.stream) as events:
+    asked = answer_request(chat, settings.limits.timeout_s)
+    _check_length(asked, request.app.state.runtime)
+    async with open_events(request, asked, unsent=not chat.stream) as events:
         link = links_to(page, events.collection)
         yield Chat(chat, events, style == "text", link)
+
+
+def _check_length(asked: ChatQuestion, runtime: Runtime) -> None:
+    """Raise InvalidRequest for a long message that the model is too small to condense."""
+    small = runtime.roles.revelator.generator.capabilities.small
+    if len(asked.question) > LONGEST_QUESTION and small and not isinstance(asked, PreparedRequest):
+        raise InvalidRequest(f"messages: {TOO_LONG}")
 
 
 async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
@@ -140,10 +152,11 @@ async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Resp
 async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if chat.asked.stream:
         return EventStream(_streamed(chat, wire), PAUSE)
-    narrator, lines = Narrator(), [chat.asked.note] if chat.asked.note else []
+    lines = [chat.asked.note] if chat.asked.note else []
+    line_of = _narrator(chat)
 
     def tell(event: BaseEvent) -> None:
-        if line := narrator.line(event):
+        if line := line_of(event):
             lines.append(line)
 
     result = await collect(chat.events.events(), tell)
@@ -154,7 +167,7 @@ async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
 
 
 async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[bytes]:
-    narrator = Narrator()
+    line_of = _narrator(chat)
     for begun in wire.begin():
         yield data(begun)
     if chat.asked.note:
@@ -165,9 +178,14 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
                 yield data(chunk)
         elif isinstance(event, Failed):
             yield data(wire.failed(event.problem))
-        elif line := narrator.line(event):
+        elif line := line_of(event):
             yield data(wire.line(line))
     yield wire.last
+
+
+def _narrator(chat: Chat) -> Callable[[BaseEvent], str | None]:
+    """Return what describes the steps. A plain reply has none."""
+    return (lambda _: None) if chat.asked.model == PLAIN else Narrator().line
 
 
 def data(value: Mapping[str, Any]) -> bytes:
@@ -177,17 +195,17 @@ def data(value: Mapping[str, Any]) -> bytes:
 
 @router.get("/models", responses=documented_errors(401, 403, 429, 500), summary="List the models")
 async def list_models(request: Request) -> ModelList:
-    """List a model for each loop that this deployment can run."""
+    """List a model for each loop that this deployment can run, and `revelator-plain`."""
     runtime: Runtime = request.app.state.runtime
     names = [name for name, loop in model_names().items() if _runs(runtime, loop)]
-    return ModelList(data=[ModelCard(id=name) for name in names])
+    return ModelList(data=[ModelCard(id=name) for name in [*names, PLAIN]])
 
 
 @router.get("/models/{model}", responses=documented_errors(*READ_REFUSALS), summary="Show a model")
 async def get_model(request: Request, model: str) -> ModelCard:
     """Return a model that this deployment can run."""
     loop = model_names().get(model)
-    if loop is None or not _runs(request.app.state.runtime, loop):
+    if model != PLAIN and (loop is None or not _runs(request.app.state.runtime, loop)):
         raise ModelUnknown(f"there is no model {model[:80]!r}; GET /v1/models lists all")
     return ModelCard(id=model)
 

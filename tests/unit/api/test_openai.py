@@ -119,7 +119,10 @@ def test_of_a_long_conversation_the_last_messages_are_read() -> None:
         (body({"role": "user", "content": " "}), "messages.0.content: "),
         (body({"role": "user", "content": None}), "messages.0.content: "),
         (body({"role": "robot", "content": "Who?"}), "messages.0.role: "),
-        (body({"role": "user", "content": "x" * 4001}), "question: "),
+        (body({"role": "user", "content": "x" * 100_001}), "messages.0.content: "),
+        (body({"role": "user", "content": "x" * 100_001}, model="revelator-plain"), "messages: "),
+        (body({"role": "system", "content": " "}, model="revelator-plain"), "messages: "),
+        (body(temperature="warm"), "temperature: "),
         (
             body({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
             "messages.0.content.0: ",

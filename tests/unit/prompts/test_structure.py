@@ -76,6 +76,7 @@ def passage(title: str, text: str) -> Passage:
 # By the template that it fills; `other` stands where there is a second piece of data.
 FILLS: dict[str, Fill] = {
     **ROLES,
+    "shorten": lambda prompts, text, other: prompts.shorten(text, [Spoken("User", other)]),
     "condense": lambda prompts, text, other: prompts.condense(
         text, [Spoken("User", other), Spoken("Assistant", text)]
     ),
