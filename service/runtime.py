@@ -57,12 +57,13 @@ OPEN_S: Final = 4.0
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line of `revelator check` and `/readyz`. A failure prevents answers only if it is
-    `needed`."""
+    `needed`. `collection`: what it is about."""
 
     name: str
     ok: bool
     detail: str
     needed: bool = True
+    collection: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,13 +93,9 @@ class Runtime:
                     f"samples: the loop {loop!r} does not write its answer in one call; the loops "
                     f"that do are {', '.join(SAMPLED)}"
                 )
-        resolved = {
-            "collection": await self.retriever.check_request(
-                asked.collection, asked.filter or {}, permit
-            ),
-            "timeout_s": asked.timeout_s or self.settings.limits.timeout_s,
-        }
-        return PreparedRequest(**dict(asked) | resolved)
+        name = await self.retriever.check_request(asked.collection, asked.filter or {}, permit)
+        timeout_s = asked.timeout_s or self.settings.limits.timeout_s
+        return PreparedRequest(**dict(asked) | {"collection": name, "timeout_s": timeout_s})
 
     def ask(
         self, request: PreparedRequest, *, answer_id: str | None = None, queued_s: float = 0.0
@@ -216,12 +213,9 @@ class Runtime:
         collections = self.stores.collections
         problems, full = await collections.problems(), await collections.disk_problem()
         disk = [Check("disk", False, full, needed=False)] if full else []
-        return [
-            *disk,
-            *(
-                Check(f"collection {name}", False, problem, needed=False)
-                for name, problem in problems.items()
-            ),
+        return disk + [
+            Check(f"collection {name}", False, problem, needed=False, collection=name)
+            for name, problem in problems.items()
         ]
 
     async def _check_retrieval(self) -> list[Check]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import mimetypes
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from service import __version__
 from service.api import answer, documents, health, upkeep
@@ -16,11 +21,12 @@ from service.api.health import Readiness
 from service.api.limits import Admission
 from service.api.mcp.endpoint import mcp_route
 from service.api.openai import routes as openai
+from service.api.openai.errors import answer_missing
 from service.api.openapi import build_schema
 from service.api.problems import add_handlers
 from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
-from service.api.security import TenantAccess, check_exposure
+from service.api.security import TenantAccess, check_exposure, own_host
 from service.api.shutdown import Drain
 from service.api.turns import Turns
 from service.api.web import page_router
@@ -36,6 +42,8 @@ DESCRIPTION = (
     "Answers questions over a corpus of passages, including questions that need several "
     "searches, with steps and citations."
 )
+ANY: Final = ("*",)
+LARGE: Final = 1_000  # bytes from which a response that is no stream is compressed, where asked
 
 
 def create_app(
@@ -54,13 +62,17 @@ def create_app(
     is not valid.
     """
     check_exposure(settings.server)
-    app = FastAPI(
+    mimetypes.init()  # reads files, for which the first request of an asset would wait
+    app = FastAPIOffline(
+        docs_url="/docs",
+        redoc_url=None,
+        static_url="/docs/assets",
+        dependencies=[Depends(own_host)],
         title="Revelator",
         version=__version__,
         description=DESCRIPTION,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=_lifespan,
-        redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation_id,
     )
@@ -68,8 +80,9 @@ def create_app(
     app.state.turns = Turns()
     app.state.access = TenantAccess(settings.server)
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
-    app.add_middleware(RequestIds)
+    _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
+    app.add_exception_handler(HTTPException, answer_missing)
     for router in (answer.router, openai.router, documents.router, upkeep.router, health.router):
         app.include_router(router)
     app.router.routes.append(mcp_route())
@@ -77,6 +90,19 @@ def create_app(
         app.include_router(page_router())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app
+
+
+def _add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
+    app.add_middleware(RequestIds)
+    app.add_middleware(GZipMiddleware, minimum_size=LARGE, compresslevel=5)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=ANY,
+            allow_headers=ANY,
+            expose_headers=ANY,
+        )
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from email.message import Message
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -17,10 +20,24 @@ from service.api.problems import (
     UnsupportedMediaType,
 )
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 MAX_BODY_BYTES: Final = 1_000_000
+MOST_DECODED: Final = 1_000_000_000  # bytes of a compressed upload, decompressed
+PIECE: Final = 65_536  # bytes that are decompressed at once
+# The limit of zstd's window (8 MiB) is that of RFC 9659, and of the memory of a request.
+CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
+    "gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+    "zstd": partial(
+        zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 23}
+    ),
+}
 BODY_TIMEOUT_S: Final = 30.0
 
 
@@ -79,7 +96,7 @@ async def read_body(request: Request) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
+            async for chunk in decoded(request):
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise too_large
@@ -87,6 +104,43 @@ async def read_body(request: Request) -> bytes:
     except TimeoutError:
         raise RequestTimeout(f"The body was not complete after {BODY_TIMEOUT_S:.0f} s.") from None
     return b"".join(chunks)
+
+
+async def decoded(request: Request) -> AsyncIterator[bytes]:
+    """Yield the pieces of the body, decompressed.
+
+    Raises UnsupportedMediaType (415) for a coding that is not read, MalformedRequest (400) for a
+    body that is not in its coding, and BodyTooLarge (413) for more than MOST_DECODED bytes.
+    """
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding == "identity":
+        async for chunk in request.stream():
+            yield chunk
+        return
+    if coding not in CODINGS:
+        raise UnsupportedMediaType(
+            f"Send the body as it is or in the coding {' or '.join(CODINGS)}, not {coding[:80]}."
+        )
+    decoder, size = CODINGS[coding](), 0
+    broken = MalformedRequest(f"The body is not complete, valid {coding}.")
+    async for chunk in request.stream():
+        rest, more = chunk, bool(chunk)
+        while more:
+            if decoder.eof:  # another member, or frame, follows
+                decoder = CODINGS[coding]()
+            try:
+                piece = decoder.decompress(rest, PIECE)
+            except (zlib.error, zstd.ZstdError):
+                raise broken from None
+            rest = decoder.unused_data if decoder.eof else getattr(decoder, "unconsumed_tail", b"")
+            more = bool(rest) or (len(piece) == PIECE and not decoder.eof)
+            size += len(piece)
+            if size > MOST_DECODED:
+                raise BodyTooLarge(f"The body has more than {MOST_DECODED:,} bytes decompressed.")
+            yield piece
+            await asyncio.sleep(0)
+    if not decoder.eof:
+        raise broken
 
 
 async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | None]:
@@ -113,7 +167,7 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    stream = request.stream()
+    stream = decoded(request)
     while True:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):

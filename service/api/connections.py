@@ -8,6 +8,7 @@ and so would a body that does not end after the request was refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -23,6 +24,24 @@ HEAD_S: Final = 10.0
 # Seconds from a response to the end of its request's body. Closing at once could destroy the
 # response before a client that is still sending has read it.
 REST_S: Final = 30.0
+
+
+def _unchunked(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """Return a `send` for clients that know no chunks: the end of a body without a length is that
+    of the connection."""
+    send, bounded = cycle.send, True
+
+    async def sent(message: Any) -> None:
+        nonlocal bounded
+        if message["type"] == "http.response.start":
+            bounded = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            if not bounded:
+                cycle.chunked_encoding, cycle.keep_alive = False, False
+        elif not bounded:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return sent
 
 
 class Connection(HttpToolsProtocol):
@@ -79,6 +98,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        if cycle.scope["http_version"] == "1.0":
+            cycle.send = _unchunked(cycle)  # type: ignore[method-assign,assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:

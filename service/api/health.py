@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal
 
 import anyio
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from service.api.problems import NotReady, documented
+from service.api.security import visible_to
 from service.api.shutdown import Drain
 from service.core.concurrency import retrieve
 from service.core.supervision import Supervisor
@@ -82,11 +83,14 @@ class Readiness:
             self._round.cancel()
             await asyncio.wait({self._round})
 
-    @property
-    def degraded(self) -> list[str]:
+    def degraded(self, visible: Callable[[str], bool]) -> list[str]:
         """Return the problems found by the last checks that do not keep the service from
-        answering."""
-        return _descriptions(check for check in self._checks or () if not check.needed)
+        answering. Collections that are not `visible` are only counted."""
+        checks = [check for check in self._checks or () if not (check.needed or check.ok)]
+        named = [each for each in checks if not each.collection or visible(each.collection)]
+        hidden = len(checks) - len(named)
+        more = f"collections: {hidden} have a problem; a key that may use them is told their names"
+        return [*_descriptions(named), *([more] if hidden else [])]
 
     async def _run_round(self) -> None:
         try:
@@ -141,15 +145,16 @@ async def healthz(request: Request) -> Response:
 )
 async def readyz(request: Request) -> Response:
     """Check engines and stores, at most once a second. A 503 names what is missing; `degraded`
-    names problems that do not keep questions from being answered."""
+    names problems that do not keep questions from being answered. Names of collections are shown
+    only with a key that may use them, where keys are set."""
     drain: Drain = request.app.state.drain
     drain.check()
     readiness = readiness_of(request)
     missing = await readiness.missing()
     if missing:
         raise NotReady("; ".join(missing))
-    if readiness.degraded:
-        content = Ready(degraded=readiness.degraded).model_dump_json()
+    if degraded := readiness.degraded(await visible_to(request)):
+        content = Ready(degraded=degraded).model_dump_json()
         return Response(content, media_type="application/json")
     return Response(ALIVE, media_type="application/json")
 
@@ -179,3 +184,11 @@ async def metrics(request: Request) -> Response:
     runtime: Runtime = request.app.state.runtime
     content = await anyio.to_thread.run_sync(runtime.metrics.render)
     return Response(content, headers={"content-type": CONTENT_TYPE})
+
+
+for _path, _probe in (
+    ("/healthz", healthz), ("/readyz", readyz), ("/startupz", startupz), ("/metrics", metrics)
+):  # fmt: skip
+    router.add_api_route(
+        _path, _probe, methods=["HEAD"], response_class=Response, include_in_schema=False
+    )

@@ -10,11 +10,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.problems import REQUEST_ID
+from service.api.security import PROBES
 from service.api.turns import REQUEST
 from service.runtime import new_id
 
 HEADER: Final = REQUEST_ID.lower().encode()
-PROBES: Final = frozenset({"/healthz", "/readyz", "/startupz", "/metrics"})
 ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 

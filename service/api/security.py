@@ -19,10 +19,12 @@ from service.api.tenants import OWNER, KeyRing, Right, Tenant, read_tenants
 from service.api.tokens import Tokens, is_token
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
+from service.core.settings.urls import origin_of
 from service.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
+PROBES: Final = frozenset({"/healthz", "/readyz", "/startupz", "/metrics"})
 # Paths at which every request is a question.
 ASKING: Final = frozenset(["/answer", "/answer/stream", "/v1/chat/completions", "/v1/responses"])
 LOOK_S: Final = 1.0  # seconds between checks of the tenants file
@@ -60,22 +62,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def names_this_machine(host: str) -> bool:
-    """Whether no other site can have the name in a header `Host`: an address, `localhost`, or a
-    name without a dot.
-
-    To a browser, a page of `evil.example` is of the same origin as this server once that name is
-    made to mean 127.0.0.1 (DNS rebinding).
-    """
+def hostname(host: str) -> str:
+    """Return the name or address in a header `Host`, in lower case; empty if there is none."""
     try:
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
-        return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return "." not in name or name.endswith(".localhost")
-    return True
+        return ""
 
 
 class TenantAccess:
@@ -191,25 +183,61 @@ async def authenticate(request: Request) -> Tenant:
     """Return the tenant that sent the request, and count the request. Raises CrossSite,
     RateLimited, and the errors of `TenantAccess.tenant`.
     """
-    if request.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise CrossSite(
-            "A web page of another site sent this request, which is not allowed. Send it from that "
-            "site's server instead of the browser, or serve the page and this API under the same "
-            "host name."
-        )
+    check_origin(request)
     access = access_of(request)
-    host = request.headers.get("host", "")
-    if access.local and not names_this_machine(host):
-        raise CrossSite(
-            "This server has no keys, so it accepts only requests whose Host header is an IP "
-            f"address or a name without a dot, not {host[:80]!r}. Use http://127.0.0.1 with the "
-            "server's port, set server.keys, or start the server with --insecure."
-        )
     tenant = await access.tenant(_given(request))
     request.state.tenant = tenant
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
     access.count_request(request, tenant)
     return tenant
+
+
+async def own_host(request: Request) -> None:
+    """Dependency: raise CrossSite if the server is this machine's alone and the header `Host` names
+    another one. Probes come by any address.
+
+    To a browser, a page of `evil.example` is of the same origin as this server once that name is
+    made to mean 127.0.0.1 (DNS rebinding).
+    """
+    host = request.headers.get("host", "")
+    name, settings = hostname(host), settings_of(request)
+    if not access_of(request).local or request.url.path in PROBES:
+        return
+    if is_loopback(name) or name in map(hostname, settings.hosts):
+        return
+    raise CrossSite(
+        "This server has no keys, so it accepts only requests whose Host header is localhost or a "
+        f"loopback address, not {host[:80]!r}. Use http://127.0.0.1 with the server's port, add "
+        "the name to server.hosts, set server.keys, or start the server with --insecure."
+    )
+
+
+def check_origin(request: Request) -> None:
+    """Raise CrossSite if a web page of another origin sent the request. Browsers send `Origin`, or
+    say in `Sec-Fetch-Site` where the page is from; both are beyond the reach of pages."""
+    origin, settings = request.headers.get("origin"), settings_of(request)
+    if origin is None:
+        foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    else:
+        own = f"{origin.partition(':')[0]}://{request.headers.get('host', '')}"
+        known = [own, settings.public_url or own, *settings.cors_origins]
+        foreign = origin_of(origin) not in map(origin_of, known)
+    if foreign:
+        raise CrossSite(
+            "A web page of another origin sent this request, which is not allowed. Send it from "
+            "that page's server instead of the browser, or add the page's origin to "
+            "server.cors_origins, or the address of this server's own page behind a proxy as "
+            "server.public_url."
+        )
+
+
+async def visible_to(request: Request) -> Callable[[str], bool]:
+    """Return whether the sender may know of a collection: of none without a key, where there are
+    keys."""
+    try:
+        return (await access_of(request).tenant(_given(request))).may_use
+    except RevelatorError:
+        return lambda _: False
 
 
 def check_right(tenant: Tenant, right: Right) -> None:
@@ -233,6 +261,11 @@ def check_collection(tenant: Tenant, name: str) -> None:
 def access_of(request: Request) -> TenantAccess:
     access: TenantAccess = request.app.state.access
     return access
+
+
+def settings_of(request: Request) -> ServerSettings:
+    settings: ServerSettings = request.app.state.settings.server
+    return settings
 
 
 def tenant_of(request: Request) -> Tenant:

@@ -61,11 +61,28 @@ async def serve_through(base: str, settings: Settings) -> None:
         try:
             client = await stack.enter_async_context(Client(transport, cache=None))
         except Exception as error:  # the SDK raises exceptions of any kind, and exception groups
+            reason = await _refusal(http, f"{address_of(base).url}{PATH}") or _name(error)
             raise InvalidRequest(
-                f"the server at {shown(base)} does not answer at {PATH}: {type(error).__name__}; "
+                f"the server at {shown(base)} does not answer at {PATH}: {reason}; "
                 "check its address, key (--key or REVELATOR_KEY), and that it has the extra `mcp`"
             ) from None
         await _serve(forwarding(client))
+
+
+async def _refusal(http: httpx2.AsyncClient, url: str) -> str | None:
+    """Return why the server refuses every request, None if it does not say so."""
+    try:
+        detail: str = (await http.post(url, json={})).json()["detail"]
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        return None
+    return detail.rstrip(".")
+
+
+def _name(error: BaseException) -> str:
+    """Return the name of an error, or of the first one of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return type(error).__name__
 
 
 def forwarding(client: Client) -> Server[Any]:

@@ -175,8 +175,9 @@ async def test_a_client_that_leaves_an_upload_leaves_a_whole_collection(tmp_path
     async with stored(tmp_path) as service:
         await put(service)
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        head = "POST /collections/mine/documents HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n"
-        writer.write(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
+        head = "POST /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(f"{head}Content-Length: 9999\r\n".encode())
+        writer.write(b"Content-Type: application/x-ndjson\r\n\r\n")
         writer.write(b'{"id": "a", "text": "Whole."}\n{"id": "b", "te')
         await writer.drain()
         await asyncio.sleep(0.2)

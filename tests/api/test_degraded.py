@@ -150,7 +150,7 @@ async def test_a_body_that_breaks_off_replaces_nothing(tmp_path: Path) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", service.port)
         line = json.dumps({"id": "new", "text": "New."}).encode() + b"\n"
         writer.write(
-            b"PUT /collections/mine/documents HTTP/1.1\r\nHost: x\r\n"
+            b"PUT /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: application/x-ndjson\r\nContent-Length: 100000\r\n\r\n" + line
         )
         await writer.drain()

@@ -165,3 +165,22 @@ async def test_a_stream_is_not_resumed_once_its_collection_is_forbidden(tmp_path
                     text = await response.text()
                     assert response.status == expected
                     assert ("event: done" in text) is (expected == 200)
+
+
+async def test_readiness_names_collections_only_to_keys(tmp_path: Path) -> None:
+    settings = tenants(tmp_path, entry("owner", rights=RIGHTS), entry("asks", collections=["docs"]))
+    async with live(settings=settings, own_stores=True) as service:
+        for name in ("docs", THERE):
+            assert await status(service, "owner", "PUT", f"/collections/{name}", {}) == 200
+            collection = await service.app.state.runtime.stores.collections.get(name)
+            other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
+            await collection.save(collection.manifest.model_copy(update={"embedding": other}))
+        for identity, told, counted in (
+            ("owner", ["docs", THERE], 0), ("asks", ["docs"], 1), ("unknown", [], 2), (None, [], 2),
+        ):  # fmt: skip
+            headers = key(identity) if identity else {}
+            async with service.http.get("/readyz", headers=headers) as response:
+                assert response.status == 200
+                lines = (await response.json())["degraded"]
+            assert [name for name in ("docs", THERE) if name in "".join(lines)] == told
+            assert (f"collections: {counted} have a problem" in "".join(lines)) is bool(counted)

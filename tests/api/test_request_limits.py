@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from service.api import bodies, connections
-from service.api.security import names_this_machine
+from service.api.bodies import zstd
 from tests.api.test_bad_input import check_problem, check_works
 from tests.support.live import Live, Raw, answering, config, live
 
 pytestmark = pytest.mark.anyio
 
-HEAD = b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-GOOD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GOOD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def send(service: Live, *pieces: bytes, pause: float = 0.0) -> bytes:
@@ -47,7 +52,7 @@ LARGE = {
     "one header field": HEAD + b"X-A: " + b"a" * 70_000 + b"\r\n\r\n",
     "a field without an end": HEAD + b"X-A: " + b"a" * 70_000,
     "many fields": HEAD + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 100) for n in range(1000)),
-    "the address": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "the address": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 
@@ -116,50 +121,195 @@ async def test_no_page_of_another_origin_may_read_anything(method: str, path: st
         assert allowed == []
 
 
-async def test_a_browser_that_asks_for_another_site_is_refused() -> None:
+OWN = "http://127.0.0.1:{port}"
+# The settings, the headers of the request, and whether it is answered.
+SENDERS: list[tuple[dict[str, Any], dict[str, str], bool]] = [
+    ({}, {"Sec-Fetch-Site": "cross-site"}, False),
+    ({}, {"Sec-Fetch-Site": "same-site"}, False),  # another port of this machine
+    ({}, {"Sec-Fetch-Site": "same-origin"}, True),
+    ({}, {"Sec-Fetch-Site": "none"}, True),
+    ({}, {"Origin": OWN, "Sec-Fetch-Site": "same-origin"}, True),
+    ({}, {"Origin": "http://127.0.0.1:1"}, False),
+    ({}, {"Origin": "http://localhost:{port}", "Host": "127.0.0.1:{port}"}, False),
+    ({}, {"Origin": "http://localhost", "Host": "LOCALHOST:80"}, True),
+    ({}, {"Origin": "null"}, False),
+    ({}, {"Origin": ""}, False),
+    ({}, {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"}, False),
+    ({"keys": ["secret"]}, {"Origin": "https://evil.example"}, False),
+    ({"keys": ["secret"]}, {"Host": "qa.example", "Origin": "https://qa.example"}, True),
+    ({"public_url": "https://QA.example/app"}, {"Origin": "https://qa.example"}, True),
+    ({"public_url": "https://qa.example"}, {"Origin": "https://qa.example:444"}, False),
+    ({"cors_origins": ["https://App.example/"]}, {"Origin": "https://app.example",
+                                                "Sec-Fetch-Site": "cross-site"}, True),
+    ({"cors_origins": ["https://app.example"]}, {"Origin": "https://b.app.example"}, False),
+    ({"cors_origins": ["https://app.example"]}, {"Sec-Fetch-Site": "cross-site"}, False),
+    ({}, {"Host": "localhost:8000"}, True),
+    ({}, {"Host": "[::1]:8000"}, True),
+    ({}, {"Host": "127.1.2.3"}, True),
+    ({}, {"Host": "gateway"}, False),
+    ({}, {"Host": "192.168.0.7:8000"}, False),
+    ({}, {"Host": "evil.example."}, False),
+    ({}, {"Host": "localhost.evil.example"}, False),
+    ({}, {"Host": "[evil"}, False),
+    ({"hosts": ["gateway", "B.example:80"]}, {"Host": "gateway:8000"}, True),
+    ({"hosts": ["gateway", "B.example:80"]}, {"Host": "b.example"}, True),
+    ({"hosts": ["gateway"]}, {"Host": "gateway.evil.example"}, False),
+    ({"keys": ["secret"]}, {"Host": "evil.example"}, True),
+    ({"insecure": True}, {"Host": "evil.example"}, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("server", "headers", "answered"), SENDERS)
+async def test_a_page_of_another_origin_or_name_gets_nothing(
+    server: dict[str, Any], headers: dict[str, str], answered: bool
+) -> None:
     """A stream by GET, or a POST without a body, needs no leave of the server to be sent."""
-    there = {"Sec-Fetch-Site": "cross-site"}
-    async with live() as service:
-        for path in ("/answer/stream?question=Who", "/collections"):
-            async with service.http.get(path, headers=there) as response:
-                await check_problem(response, 403, "cross-site")
-        for own in ("same-origin", "same-site", "none"):
-            async with service.http.get(
-                "/collections", headers={"Sec-Fetch-Site": own}
+    async with live(settings=config(server=server)) as service:
+        sent = {name: value.format(port=service.port) for name, value in headers.items()}
+        key = {"Authorization": "Bearer secret"}
+        for method, path in (
+            ("GET", "/answer/stream?question=Who"), ("POST", "/collections/sample/repair"),
+            ("GET", "/v1/models"), ("POST", "/mcp"),
+        ):  # fmt: skip
+            async with service.http.request(method, path, headers=sent | key) as response:
+                assert (response.status != 403) is answered, (path, await response.text())
+                if not answered and not path.startswith("/v1"):
+                    await check_problem(response, 403, "cross-site")
+        for path in ("/healthz", "/readyz", "/startupz", "/metrics"):
+            async with service.http.get(path, headers=sent) as response:
+                assert response.status == 200
+        for path in ("/", "/docs"):  # a link on another page may lead here
+            async with service.http.get(path, headers=sent) as response:
+                assert (response.status == 200) is (answered or "Host" not in headers or
+                                                    "Origin" in headers)  # fmt: skip
+
+
+async def test_listed_origins_may_read_and_no_others() -> None:
+    settings = config(server={"cors_origins": ["https://app.example"], "keys": ["secret"]})
+    asking = {"Access-Control-Request-Method": "POST",
+              "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+    async with live(settings=settings) as service:
+        for origin, allowed in (("https://app.example", True), ("https://evil.example", False)):
+            there = {"Origin": origin}
+            async with service.http.options("/answer", headers=there | asking) as response:
+                assert (response.status == 200) is allowed
+            async with service.http.post(
+                "/answer/stream", headers=there | {"X-API-Key": "secret"}, json={"question": "Who?"}
             ) as response:
-                assert response.status != 403
-        async with service.http.get("/healthz", headers=there) as response:
-            assert response.status == 200
+                assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
+                assert ("event: done" in await response.text()) is allowed
+    for wrong in ("*", "null", "app.example", "https://app.example/page", "https://"):
+        with pytest.raises(ValueError, match="cors_origins"):
+            config(server={"cors_origins": [wrong]})
+
+
+BODY = json.dumps({"question": "Who?"}).encode()
+LARGEST = b'{"question": "Who?", "filter": null' + b" " * 990_000 + b"}"
+CODED: list[tuple[str, bytes, int]] = [
+    ("gzip", gzip.compress(BODY), 200),
+    ("GZIP", gzip.compress(BODY), 200),
+    ("gzip", gzip.compress(BODY[:9]) + gzip.compress(BODY[9:]), 200),
+    ("zstd", zstd.compress(BODY), 200),
+    ("zstd", zstd.compress(BODY[:9]) + zstd.compress(BODY[9:]), 200),
+    ("zstd", zstd.compress(LARGEST), 200),
+    ("identity", BODY, 200),
+    ("gzip", gzip.compress(b" " * 1_000_001), 413),
+    ("gzip", gzip.compress(b" " * 50_000_000), 413),
+    ("zstd", zstd.compress(b" " * 50_000_000), 413),
+    ("gzip", gzip.compress(BODY)[:-4], 400),
+    ("zstd", zstd.compress(BODY)[:-1], 400),
+    ("gzip", BODY, 400),
+    ("zstd", BODY, 400),
+    ("gzip", b"", 400),
+    ("zstd", bytes.fromhex("28b52ffd00d8") + BODY, 400),  # a window of 2 GB
+    ("br", BODY, 415),
+    ("gzip, zstd", gzip.compress(BODY), 415),
+]
+
+
+@pytest.mark.parametrize(("coding", "body", "status"), CODED)
+async def test_a_compressed_body_is_read_within_the_limit(
+    coding: str, body: bytes, status: int
+) -> None:
+    headers = {"Content-Encoding": coding, "Content-Type": "application/json"}
+    async with live() as service:
+        for path in ("/answer", "/v1/chat/completions"):
+            async with service.http.post(path, data=body, headers=headers) as response:
+                told = response.status
+            assert told == (status if path == "/answer" or status != 200 else 400)
         await check_works(service)
 
 
-@pytest.mark.parametrize(
-    ("host", "own"),
-    [
-        ("localhost:8000", True), ("127.0.0.1", True), ("[::1]:8000", True), ("gateway", True),
-        ("app.localhost", True), ("evil.example:8000", False), ("evil.example.", False),
-        ("[evil", False),
-    ],
-)  # fmt: skip
-def test_names_of_this_machine(host: str, own: bool) -> None:
-    assert names_this_machine(host) is own
+async def test_a_compressed_upload_is_read_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
+    lines = b"".join(b'{"id": "d%d", "text": "Etna is a volcano."}\n' % n for n in range(3_000))
+    async with live(settings=settings, own_stores=True) as service:
+        async with service.http.put("/collections/docs") as response:
+            assert response.status == 200
+        for coded, encode in (("gzip", gzip.compress), ("zstd", zstd.compress)):
+            headers = {"Content-Encoding": coded, "Content-Type": "application/x-ndjson"}
+            async with service.http.post(
+                "/collections/docs/documents", data=encode(lines), headers=headers
+            ) as response:
+                report = await response.json()
+                assert report["indexed"] + report["unchanged"] == 3_000
+        monkeypatch.setattr(bodies, "MOST_DECODED", 100_000)
+        async with service.http.put(
+            "/collections/docs/documents", data=encode(lines), headers=headers
+        ) as response:
+            await check_problem(response, 413, "body-too-large")
 
 
-async def test_another_site_s_name_for_this_machine_is_refused() -> None:
-    there = {"Host": "evil.example"}
-    key = {"Authorization": "Bearer secret"}
+async def test_old_and_plain_clients_are_answered_in_their_form() -> None:
+    body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
     async with live() as service:
-        for method, path in (("GET", "/collections"), ("POST", "/mcp")):
-            async with service.http.request(method, path, headers=there) as response:
-                await check_problem(response, 403, "cross-site")
-        async with service.http.get("/healthz", headers=there) as response:
-            assert response.status == 200
-    for server, headers in (({"keys": ["secret"]}, key), ({"insecure": True}, {})):
-        async with (
-            live(settings=config(server=server)) as service,
-            service.http.get("/v1/models", headers=there | headers) as response,
-        ):
-            assert response.status == 200
+        for path, end in ((b"/answer/stream", b"event: done"), (b"/answer", b"}")):
+            said = await send(service, b"POST %b HTTP/1.0\r\nHost: localhost\r\n%b" % (path, body))
+            head, _, rest = said.partition(b"\r\n\r\n")
+            assert b"chunked" not in head.lower()
+            assert b" 200 " in head
+            assert end in rest[-200:]
+        for path in ("/healthz", "/readyz", "/startupz", "/metrics"):
+            async with service.http.head(path) as response:
+                assert (response.status, await response.read()) == (200, b"")
+                assert int(response.headers["Content-Length"]) > 0
+        for method, path, status in (
+            ("GET", "/v1/embeddings", 404), ("POST", "/v1/audio/speech", 404),
+            ("GET", "/v1/chat/completions", 405),
+        ):  # fmt: skip
+            async with service.http.request(method, path) as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["type"][-6:]) == (status, "_error")
+                assert ("Allow" in response.headers) is (status == 405)
+
+
+async def test_large_responses_are_compressed_where_asked_and_streams_never() -> None:
+    question = {"question": "Who?"}
+    async with live() as service, aiohttp.ClientSession(service.url, auto_decompress=False) as http:
+        for asked, path, coded in (
+            ("gzip", "/openapi.json", True), ("identity", "/openapi.json", False),
+            ("gzip", "/healthz", False), ("gzip", "/metrics", True),
+        ):  # fmt: skip
+            async with http.get(path, headers={"Accept-Encoding": asked}) as response:
+                content = await response.read()
+                assert (response.headers.get("Content-Encoding") == "gzip") is coded
+                assert (content[:2] == b"\x1f\x8b") is coded
+        headers = {"Accept-Encoding": "gzip"}
+        async with http.post("/answer/stream", json=question, headers=headers) as response:
+            assert "Content-Encoding" not in response.headers
+            assert (await response.read()).startswith(b"event: start")
+
+
+async def test_the_api_reference_needs_no_other_server() -> None:
+    async with live() as service:
+        async with service.http.get("/docs") as response:
+            page = await response.text()
+        assert "://" not in page
+        for path in re.findall(r'(?:src|href)="([^"]+)"', page):
+            async with service.http.get(path) as response:
+                assert response.status == 200, path
 
 
 async def test_a_websocket_is_not_opened() -> None:
@@ -170,8 +320,8 @@ async def test_a_websocket_is_not_opened() -> None:
         await check_works(service)
 
 
-REFUSED = b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
-NEXT = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+REFUSED = b"POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+NEXT = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def answered(reader: asyncio.StreamReader) -> int:

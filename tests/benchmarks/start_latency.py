@@ -17,12 +17,12 @@ from tests.benchmarks.bench_server import PACE_S
 from tests.benchmarks.http_support import in_ms, quantile, server
 
 STREAMS = 16
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def question(text: str) -> bytes:
     body = json.dumps({"question": text, "route": "direct"}).encode()
-    head = "POST /answer/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /answer/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -167,7 +167,7 @@ async def test_the_client_leaves_while_its_next_request_waits(path: str, silent:
     async with scripted(LONG, 60.0 if silent else 0.02) as running:
         client = await Raw.ask(running.service.port, path, route="direct")
         await eventually(lambda: running.running() == 1)
-        client.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         connections = running.service.server.server_state.connections
         await eventually(lambda: any(each.pipeline for each in connections))
         await check_stopped(running, client)

@@ -81,6 +81,41 @@ async def test_a_search_returns_passages_and_says_what_was_wrong_with_it() -> No
             await client.call_tool("ingest", {"collection": "docs", "documents": [DOCUMENT]})
 
 
+async def test_a_client_that_sends_only_text_is_understood() -> None:
+    async with live() as service, client_of(service) as client:
+        for tool in (await client.list_tools()).tools:
+            for name, field in tool.input_schema["properties"].items():
+                assert "type" in field, (tool.name, name)  # and no `anyOf` with null
+        texts = {
+            "query": "2024",
+            "top_k": "2",
+            "filter": '{"year": [1831]}',
+            "collection": "sample",
+        }
+        found = await client.call_tool("search", texts)
+        assert len(found.structured_content["passages"]) == 1
+        asked = QUESTION | {"timeout_s": "20", "top_k": "1", "history": "[]", "filter": "null"}
+        assert not (await client.call_tool("answer", asked)).is_error
+        for wrong in ({"top_k": "two"}, {"top_k": '"2"'}, {"filter": "[1"}, {"filter": "3"}):
+            refused = await client.call_tool("search", {"query": "opera"} | wrong)
+            assert next(iter(wrong)) in refused.content[0].text
+
+
+async def test_a_search_takes_a_place_and_counts_as_a_question(tmp_path: Path) -> None:
+    retriever = FakeRetriever()
+    retriever.delay = 0.3
+    settings = tenants(tmp_path, entry("asks", questions_per_minute=3), max_running=1)
+    async with live(settings=settings, retriever=retriever) as service:
+        async with client_of(service, "asks") as client:
+            search = partial(client.call_tool, "search", {"query": "opera"})
+            running = [asyncio.create_task(search()) for _ in range(3)]
+            told = [each.content[0].text for each in await asyncio.gather(*running)]
+            assert sum("are running" in each for each in told) == 1  # one ran, one waited
+            assert service.app.state.admission.running == 0
+            assert "questions" in (await search()).content[0].text
+        assert await service.metric('revelator_rejected_total{reason="key_limit"}') == 1
+
+
 async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Path) -> None:
     settings = tenants(
         tmp_path,

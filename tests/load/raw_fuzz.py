@@ -73,11 +73,15 @@ class Case:
 def request(path: str = "/answer", body: bytes | None = None, *fields: bytes) -> bytes:
     body = json.dumps(BODY).encode() if body is None else body
     length = b"Content-Length: %d" % len(body)
-    lines = [b"POST %s HTTP/1.1" % path.encode(), b"Host: x", b"Content-Type: application/json"]
+    lines = [
+        b"POST %s HTTP/1.1" % path.encode(),
+        b"Host: localhost",
+        b"Content-Type: application/json",
+    ]
     return b"\r\n".join([*lines, *(fields or (length,)), b"", body])
 
 
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 STREAM = request("/answer/stream")
 
 
@@ -156,7 +160,7 @@ def no_http(draw: random.Random) -> Pieces:
                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\r\n",
                 b"SSH-2.0-x\r\n", b"GET " + b"/a" * 40_000 + b" HTTP/1.1\r\n\r\n",
                 *(
-                    line + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+                    line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
                     for line in (b"CONNECT x:1", b"OPTIONS *", b"GET http://x/healthz", b"GET x")
                 ),
                 GET[:-2] + b"X: " + b"\x00" * 9 + b"\r\n\r\n", GET[:-2] + b" folded\r\n\r\n",

@@ -158,7 +158,7 @@ class Raw:
         """Connect and send the request without reading anything."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
         body = json.dumps({"question": "Who?", **fields}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         return cls(reader, writer)

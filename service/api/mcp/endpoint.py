@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.bodies import MAX_BODY_BYTES, read_body
-from service.api.security import authenticate
+from service.api.security import authenticate, own_host
 from service.core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        await own_host(request)
         await authenticate(request)
         if not installed():
             raise NotFound(LACKING)

@@ -76,7 +76,7 @@ def _described(tool: ToolSpec) -> types.Tool:
     return types.Tool(
         name=tool.name,
         description=tool.description,
-        input_schema=tool.arguments.model_json_schema(),
+        input_schema=tool.schema,
         output_schema=tool.result.model_json_schema(mode="serialization"),
         annotations=types.ToolAnnotations(
             read_only_hint=tool.reads_only, destructive_hint=False, open_world_hint=False

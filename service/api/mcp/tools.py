@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final
 
+import orjson
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -99,7 +101,7 @@ class ToolResult:
     value: BaseModel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolSpec:
     """A tool, the right that it needs, and the function that runs it. `run` reports each step in
     one line.
@@ -117,7 +119,33 @@ class ToolSpec:
         """Run the tool. Raises InvalidRequest, which names each wrong argument, and the errors of
         the tool.
         """
-        return await self.run(request, parse(self.arguments, arguments), report)
+        return await self.run(request, parse(self.arguments, self._read(arguments)), report)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The schema of the arguments. Optional ones have flat types, because simple clients do not
+        read `anyOf`."""
+        schema: dict[str, Any] = self.arguments.model_json_schema()
+        schema["properties"] = {name: _flat(each) for name, each in schema["properties"].items()}
+        return schema
+
+    def _read(self, arguments: object) -> object:
+        """Return the arguments with text parsed as JSON where the type is another one. Some clients
+        send only text."""
+        read = dict(arguments) if isinstance(arguments, dict) else {}
+        for name, field in self.schema["properties"].items():
+            if isinstance(read.get(name), str) and field.get("type", "string") != "string":
+                with suppress(orjson.JSONDecodeError):
+                    read[name] = orjson.loads(read[name])
+        return read or arguments
+
+
+def _flat(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an optional argument without null, which means the same as absence."""
+    match [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]:
+        case [dict(kind)]:
+            return {k: v for k, v in schema.items() if k not in ("anyOf", "default")} | kind
+    return schema
 
 
 async def _answer(request: Request, asked: AnswerRequest, report: Report) -> ToolResult:

@@ -16,6 +16,7 @@ from service.api.bodies import JSON
 from service.api.problems import (
     ClientGone,
     KeyRefused,
+    answer_framework,
     disclosed,
     problem_headers,
     request_id,
@@ -70,6 +71,17 @@ class OpenAIRoute(APIRoute):
                 return error_response(problem_of(gone, request_id(request)))
 
         return handle_in_their_form
+
+
+async def answer_missing(request: Request, error: Exception) -> Response:
+    """Answer for the router that there is no such path or method."""
+    response = await answer_framework(request, error)
+    if not request.url.path.startswith("/v1/"):
+        return response
+    problem = Problem.model_validate_json(bytes(response.body))
+    answer = error_response(problem)
+    answer.headers.update({k: v for k, v in response.headers.items() if k == "allow"})
+    return answer
 
 
 def error_response(problem: Problem, retry_after: int | None = None) -> Response:

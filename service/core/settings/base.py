@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from service.core.settings.urls import checked, read_secret
+from service.core.settings.urls import checked, origin_of, read_secret
 
 
 def _split(value: Any) -> Any:
@@ -46,6 +46,11 @@ def _object(value: Any) -> Any:
 JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
 Rate = Annotated[int, Field(ge=1, le=1_000_000)]  # of a minute
+Origin = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#@*\s]+/?$"),
+    AfterValidator(origin_of),
+]
 # Variables may be set but empty.
 ServerUrl = Annotated[str | None, AfterValidator(lambda url: checked(url) if url else None)]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import NoDecode
 
-from service.core.settings.base import CommaList, Section, SectionWithSecrets, ServerUrl
+from service.core.settings.base import CommaList, Origin, Section, SectionWithSecrets, ServerUrl
 from service.core.settings.oidc import OidcSettings
 
 
@@ -38,6 +38,21 @@ class ServerSettings(SectionWithSecrets):
     )
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
+    )
+    public_url: ServerUrl = Field(
+        None,
+        description="URL at which browsers reach this server, if a proxy changes the `Host` "
+        "header. Pages at its origin may send requests, and links to passages begin with it.",
+    )
+    cors_origins: Annotated[list[Origin], NoDecode, CommaList] = Field(
+        [],
+        description="Origins of other pages that may send requests and read the responses, such as "
+        "`https://app.example`. Where keys are set, they need one.",
+    )
+    hosts: Annotated[list[str], NoDecode, CommaList] = Field(
+        [],
+        description="Names that a server on loopback without keys also accepts in the `Host` "
+        "header, besides `localhost` and loopback addresses.",
     )
     oidc: OidcSettings = OidcSettings()
     max_running: int = Field(

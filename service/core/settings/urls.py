@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 from pydantic import SecretStr
 
 HIDDEN: Final = "***"
+PORTS: Final = {"http": ":80", "https": ":443"}  # that browsers leave out of origins
 SHORTEST: Final = 4  # characters; hiding fewer would hide half of every message
 
 
@@ -62,6 +63,16 @@ def checked(url: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{shown(url)!r} is not an http:// or https:// URL")
     return encoded(url).rstrip("/")
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL as browsers write an origin: in lower case, without the
+    scheme's own port. Text that is no URL is returned as it is."""
+    scheme, mark, rest = url.lower().partition("://")
+    if not mark:
+        return url
+    place = rest.partition("/")[0]
+    return f"{scheme}://{place.removesuffix(PORTS.get(scheme, ' '))}"
 
 
 def authorization(url: str, key: SecretStr | None) -> dict[str, str]:

@@ -49,14 +49,17 @@ def readiness_of(checks: Checks) -> Readiness:
 
 async def test_a_late_round_is_told_by_later_probes(checks: Checks) -> None:
     readiness = readiness_of(checks)
-    assert (await readiness.missing(), readiness.degraded) == ([], [])
+    assert (await readiness.missing(), readiness.degraded(lambda _: True)) == ([], [])
     checks.found, checks.released = [OUT], anyio.Event()
     for _ in range(3):
-        assert (await readiness.missing(), readiness.degraded) == ([], [])
+        assert (await readiness.missing(), readiness.degraded(lambda _: True)) == ([], [])
     assert checks.rounds == 2  # the late one goes on, and no other beside it
     checks.released.set()
     await anyio.wait_all_tasks_blocked()
-    assert (await readiness.missing(), readiness.degraded) == ([], ["retrieval: out"])
+    assert (await readiness.missing(), readiness.degraded(lambda _: True)) == (
+        [],
+        ["retrieval: out"],
+    )
     await readiness.aclose()
 
 
@@ -86,7 +89,7 @@ async def test_a_probe_that_leaves_ends_no_round(checks: Checks) -> None:
         await readiness.missing()
     checks.released.set()
     await anyio.wait_all_tasks_blocked()
-    assert readiness.degraded == ["retrieval: out"]
+    assert readiness.degraded(lambda _: True) == ["retrieval: out"]
     await readiness.aclose()
 
 
