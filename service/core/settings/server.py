@@ -34,15 +34,11 @@ class ServerSettings(SectionWithSecrets):
     public_url: ServerUrl = Field(
         None,
         description="URL at which clients reach this server, e.g. `https://answers.example.org`. "
-        "Links to passages begin with it. Default: the host that the request names.",
+        "Links to passages begin with it, and pages at its origin may send requests, which matters "
+        "behind a proxy that changes the `Host` header. Default: the host that the request names.",
     )
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
-    )
-    public_url: ServerUrl = Field(
-        None,
-        description="URL at which browsers reach this server, if a proxy changes the `Host` "
-        "header. Pages at its origin may send requests, and links to passages begin with it.",
     )
     cors_origins: Annotated[list[Origin], NoDecode, CommaList] = Field(
         [],
