@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from service.core.domain import Passage
 from service.core.errors import EngineFailure
-from service.core.settings import Settings
 from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
 from tests.stubs.fake_retriever import NORMA, FakeRetriever
@@ -26,7 +24,6 @@ pytestmark = pytest.mark.anyio
 
 QUESTION = [{"role": "user", "content": "Who composed the opera Norma?"}]
 ADDRESS = "https://example.org/norma"
-OPEN_WEBUI = Path(__file__).parent / "open_webui.json"
 
 
 def with_address() -> FakeRetriever:
@@ -224,35 +221,3 @@ async def test_a_repeated_request_with_a_key_is_answered_once() -> None:
                 [chunk async for chunk in found]
         engine = service.app.state.runtime.engines["default"]
         assert sum("Task: answer" in str(request) for request in engine.requests) == 1
-
-
-async def test_a_request_of_open_webui_is_answered() -> None:
-    """`open_webui.json` has the headers and the body that its backend makes of a chat; the lines
-    that come back are read as its middleware reads them."""
-    sent = json.loads(OPEN_WEBUI.read_text(encoding="utf-8"))
-    settings: Settings = config(server={"keys": ["secret"]})
-    async with live(settings=settings, retriever=with_address()) as service:
-        async with service.http.get("/v1/models", headers=sent["headers"]) as response:
-            models = (await response.json())["data"]
-            assert sent["body"]["model"] in [model["id"] for model in models]
-        async with service.http.post(
-            "/v1/chat/completions", json=sent["body"], headers=sent["headers"]
-        ) as response:
-            assert response.content_type == "text/event-stream"
-            lines = (await response.text()).splitlines()
-    reasoning, text, sources = "", "", []
-    for line in lines:
-        data = line.removeprefix("data:").strip()
-        if not line.startswith("data:") or data == "[DONE]":
-            continue
-        for choice in json.loads(data).get("choices", []):
-            delta = choice.get("delta", {})
-            reasoning += delta.get("reasoning_content") or ""
-            text += delta.get("content") or ""
-            sources += [
-                each["url_citation"]["url"] for each in delta.get("annotations") or []
-                if each["type"] == "url_citation"
-            ]  # fmt: skip
-    assert (text, sources) == ("Vincenzo Bellini", [ADDRESS])
-    assert "Search (hybrid)" in reasoning
-    assert lines[-2] == "data: [DONE]"

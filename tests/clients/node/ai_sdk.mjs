@@ -1,24 +1,19 @@
 /* The AI SDK, by the provider of the second argument: `chat` and `responses` of @ai-sdk/openai, or
  * `compatible`, which drops annotations: its citations are asked for in the text. */
 
-import { base, cities, given, inText, load, model, run, schema, told } from "./cells.mjs";
+import { base, cities, given, load, model, run, schema, told } from "./cells.mjs";
 
 const { generateObject, generateText, jsonSchema, streamText, tool } = await load("ai");
-const prompt = given.question;
 const kind = process.argv[3];
+const at = { name: "revelator", baseURL: base, apiKey: "none", supportsStructuredOutputs: true };
 
-async function provided() {
-  if (kind === "compatible") {
-    const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
-    return createOpenAICompatible({
-      name: "revelator", baseURL: base, apiKey: "none", supportsStructuredOutputs: true,
-    })(model);
-  }
-  const { createOpenAI } = await load("@ai-sdk/openai");
-  return createOpenAI({ baseURL: base, apiKey: "none" })[kind](model);
-}
-
-const common = { model: await provided(), maxRetries: 0 };
+const provided =
+  kind === "compatible"
+    ? (await load("@ai-sdk/openai-compatible")).createOpenAICompatible(at)(model)
+    : (await load("@ai-sdk/openai")).createOpenAI(at)[kind](model);
+const inText = kind === "compatible" ? { revelator: { revelator: { citations: "text" } } } : {};
+const common = { model: provided, maxRetries: 0, providerOptions: inText };
+const weather = tool({ description: "The weather.", inputSchema: jsonSchema(cities) });
 
 async function* parts(question, abortSignal) {
   const stream = streamText({ ...common, prompt: question, abortSignal, onError: () => {} });
@@ -28,19 +23,13 @@ async function* parts(question, abortSignal) {
   }
 }
 
-await run(parts, {
-  chat: async () => told((await generateText({ ...common, prompt })).text),
-  tools: async () => {
-    const weather = tool({ description: "The weather.", inputSchema: jsonSchema(cities) });
-    return told((await generateText({ ...common, prompt, tools: { weather } })).text);
-  },
-  structured: async () => {
-    const { object } = await generateObject({ ...common, prompt, schema: jsonSchema(schema) });
-    return { object };
-  },
-  citations: async () => {
-    const providerOptions = kind === "compatible" ? { revelator: inText } : {};
-    const { text, sources } = await generateText({ ...common, prompt, providerOptions });
-    return told(text, sources.map((each) => each.url ?? each.title));
-  },
+async function ask(offering) {
+  const tools = offering ? { weather } : undefined;
+  const { text, sources } = await generateText({ ...common, prompt: given.question, tools });
+  return told(text, sources.map((each) => each.url ?? each.title));
+}
+
+await run(parts, ask, async () => {
+  const asked = { ...common, prompt: given.question, schema: jsonSchema(schema) };
+  return { object: (await generateObject(asked)).object };
 });

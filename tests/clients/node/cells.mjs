@@ -8,26 +8,19 @@ import { pathToFileURL } from "node:url";
 export const given = JSON.parse(process.argv[2]);
 export const base = `${given.url}/v1`;
 export const model = "revelator";
-export const inText = { revelator: { citations: "text" } };
-export const schema = {
-  type: "object",
-  properties: { name: { type: "string" } },
-  required: ["name"],
-  additionalProperties: false,
-};
-export const cities = {
-  type: "object",
-  properties: { city: { type: "string" } },
-  required: ["city"],
-  additionalProperties: false,
-};
 export const modules = `${process.env.CLIENTS_NODE}/`;
 
+const object = (name) => ({
+  type: "object",
+  properties: { [name]: { type: "string" } },
+  required: [name],
+  additionalProperties: false,
+});
+export const schema = object("name");
+export const cities = object("city");
+
 const lookup = createRequire(modules);
-
-/** A package of the environment of the clients. */
 export const load = (name) => import(pathToFileURL(lookup.resolve(name)).href);
-
 export const told = (text, sources = []) => ({ text: text ?? "", sources });
 
 async function drain(parts) {
@@ -38,35 +31,36 @@ async function drain(parts) {
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
-/** Serve the cells until standard input ends. `parts(question, signal)` yields the text of each
- * event of a stream, which may be empty; from it come `stream` and `stop`. */
-export async function run(parts, cells) {
-  const all = {
+/** Leave when the next line says that the question is being answered. */
+async function stop(parts) {
+  const leaving = new AbortController();
+  let ended = false;
+  const reading = drain(parts(given.slow, leaving.signal)).finally(() => (ended = true));
+  reading.catch(() => {});
+  await lines.next();
+  const early = ended;
+  leaving.abort();
+  await reading.catch(() => {});
+  return { ended: early };
+}
+
+/** Serve the cells until standard input ends. `parts(question, signal)`: the text, which may be
+ * empty, of each event of a stream; `ask(offering)`: the answer, with a tool offered or not. */
+export async function run(parts, ask, structured) {
+  const cells = {
+    chat: () => ask(false),
     stream: async () => {
-      const found = await drain(parts(given.question, new AbortController().signal));
+      const found = await drain(parts(given.question));
       return { ...told(found.join("")), events: found.length };
     },
-    /* Leave when the next line says that the question is being answered. */
-    stop: async () => {
-      const leaving = new AbortController();
-      let ended = false;
-      const reading = drain(parts(given.slow, leaving.signal)).then(
-        () => (ended = true),
-        () => (ended ||= !leaving.signal.aborted),
-      );
-      await lines.next();
-      const early = ended;
-      leaving.abort();
-      await reading;
-      return { ended: early };
-    },
-    ...cells,
+    tools: () => ask(true),
+    structured,
+    citations: () => ask(false),
+    stop: () => stop(parts),
   };
-  for (;;) {
-    const { value, done } = await lines.next();
-    if (done) break;
-    const found = await all[value]().catch((error) => ({ error: `${error.name}: ${error.message}` }));
-    process.stdout.write(`\n${JSON.stringify(found)}\n`);
+  for (let next = await lines.next(); !next.done; next = await lines.next()) {
+    const wrong = (error) => ({ error: `${error.name}: ${error.message}`.slice(0, 2000) });
+    process.stdout.write(`\n${JSON.stringify(await cells[next.value]().catch(wrong))}\n`);
   }
   process.exit(0);
 }

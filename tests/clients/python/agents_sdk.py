@@ -6,17 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
-from cells import BASE, KEY, MODEL, QUESTION, Answer, run, told
+from cells import BASE, KEY, MODEL, QUESTION, Answer, run, told, weather
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
 CLIENT = AsyncOpenAI(base_url=BASE, api_key=KEY, max_retries=0)
-
-
-@function_tool
-def weather(city: str) -> str:
-    """The weather in a city."""
-    raise AssertionError(city)
 
 
 def agent(**fields: Any) -> Agent[None]:
@@ -30,12 +24,12 @@ async def parts(question: str) -> AsyncIterator[str]:
             yield event.data.delta if is_text else ""
 
 
-async def chat() -> dict[str, Any]:
-    return told((await Runner.run(agent(), QUESTION)).final_output)
-
-
-async def tools() -> dict[str, Any]:
-    return told((await Runner.run(agent(tools=[weather]), QUESTION)).final_output)
+async def ask(offering: bool) -> dict[str, Any]:
+    tools = [function_tool(weather)] if offering else []
+    found = await Runner.run(agent(tools=tools), QUESTION)
+    items = [item for item in found.raw_responses[0].output if item.type == "message"]
+    notes = [each for item in items for part in item.content for each in part.annotations]
+    return told(found.final_output, [each.url for each in notes])
 
 
 async def structured() -> dict[str, Any]:
@@ -43,16 +37,4 @@ async def structured() -> dict[str, Any]:
     return {"object": found.final_output.model_dump()}
 
 
-async def citations() -> dict[str, Any]:
-    found = await Runner.run(agent(), QUESTION)
-    cited = [
-        each.url
-        for item in found.raw_responses[0].output
-        if item.type == "message"
-        for part in item.content
-        for each in part.annotations
-    ]
-    return told(found.final_output, cited)
-
-
-run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+run(parts, ask, structured)

@@ -1,10 +1,5 @@
 """What the scripts of the clients share: they take the names of cells on standard input, and print
-what the client returned for each, a JSON object a line.
-
-    python tests/clients/python/litellm_library.py '{"url": …, "question": …, "slow": …}'
-
-The environment has the client, and nothing of this project.
-"""
+what the client returned for each, a JSON object a line. Nothing of this project is beside them."""
 
 from __future__ import annotations
 
@@ -22,20 +17,8 @@ BASE = f"{URL}/v1"
 QUESTION: str = GIVEN["question"]
 MESSAGES = [{"role": "user", "content": QUESTION}]
 MODEL, KEY = "revelator", "none"
-# A model may always decline to call it.
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-IN_TEXT = {"revelator": {"citations": "text"}}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 
 
 class Answer(BaseModel):
@@ -44,18 +27,27 @@ class Answer(BaseModel):
     name: str
 
 
-Parts = Callable[[str], AsyncIterator[str]]
-Cell = Callable[[], Awaitable[dict[str, Any]]]
+def weather(city: str) -> str:
+    """The weather in a city: a tool that a model may decline to call."""
+    raise AssertionError(city)
+
+
+Found = Awaitable[dict[str, Any]]
 
 
 def told(text: str | None, sources: list[str] | None = None) -> dict[str, Any]:
     return {"text": text or "", "sources": sources or []}
 
 
-def run(parts: Parts, **cells: Cell) -> None:
-    """Serve the cells until standard input ends. `parts` yields the text of each event of a stream,
-    which may be empty; from it come `stream` and `stop`.
-    """
+def run(
+    parts: Callable[[str], AsyncIterator[str]],
+    ask: Callable[[bool], Found],
+    structured: Callable[[], Found],
+    cited: Callable[[], Found] | None = None,
+) -> None:
+    """Serve the cells until standard input ends. `parts`: the text, which may be empty, of each
+    event of a stream. `ask`: the answer, with a tool offered or not. `cited`: it with its sources,
+    where these are not in `ask`."""
 
     async def stream() -> dict[str, Any]:
         found = [part async for part in parts(QUESTION)]
@@ -70,7 +62,11 @@ def run(parts: Parts, **cells: Cell) -> None:
         await asyncio.wait([reading], timeout=10)
         return {"ended": ended or not reading.done()}
 
-    asyncio.run(_serve(cells | {"stream": stream, "stop": stop}))
+    cells: dict[str, Callable[[], Found]] = {
+        "chat": lambda: ask(False), "stream": stream, "tools": lambda: ask(True),
+        "structured": structured, "citations": cited or (lambda: ask(False)), "stop": stop,
+    }  # fmt: skip
+    asyncio.run(_serve(cells))
 
 
 async def _drain(parts: AsyncIterator[str]) -> None:
@@ -78,7 +74,7 @@ async def _drain(parts: AsyncIterator[str]) -> None:
         pass
 
 
-async def _serve(cells: dict[str, Cell]) -> None:
+async def _serve(cells: dict[str, Callable[[], Found]]) -> None:
     while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
         try:
             async with asyncio.timeout(GIVEN["timeout"]):
@@ -87,3 +83,25 @@ async def _serve(cells: dict[str, Cell]) -> None:
             first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             found = {"error": f"{type(first).__name__}: {str(first)[:2000]}"}
         print("\n" + json.dumps(found), flush=True)
+
+
+def of_openai(client: Any, **fields: Any) -> tuple[Any, Any]:
+    """`parts` and `ask` by OpenAI's client, or what has its form."""
+
+    async def create(question: str, **more: Any) -> Any:
+        messages = [{"role": "user", "content": question}]
+        return await client.chat.completions.create(
+            model=MODEL, messages=messages, **fields, **more
+        )
+
+    async def parts(question: str) -> AsyncIterator[str]:
+        async with await create(question, stream=True) as stream:
+            async for chunk in stream:
+                yield (chunk.choices[0].delta.content or "") if chunk.choices else ""
+
+    async def ask(offering: bool) -> dict[str, Any]:
+        found = await create(QUESTION, **({"tools": [TOOL]} if offering else {}))
+        message = found.choices[0].message
+        return told(message.content, [each.url_citation.url for each in message.annotations or []])
+
+    return parts, ask

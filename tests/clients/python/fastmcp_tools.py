@@ -1,4 +1,4 @@
-"""FastMCP's client of the tools at /mcp."""
+"""FastMCP's client of the tools at /mcp; a stream is the notices of progress, then the answer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from cells import QUESTION, URL, run, told
 from fastmcp import Client
 
 
-async def ask(question: str = QUESTION, **options: Any) -> Any:
+async def call(question: str = QUESTION, **options: Any) -> Any:
     async with Client(f"{URL}/mcp") as client:
         return await client.call_tool("answer", {"question": question}, **options)
 
 
 async def parts(question: str) -> AsyncIterator[str]:
-    """Each notice of progress, then the answer."""
     notices: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
         notices.put_nowait("")
 
-    asking = asyncio.create_task(ask(question, progress_handler=progress))
+    asking = asyncio.create_task(call(question, progress_handler=progress))
     asking.add_done_callback(lambda _: notices.put_nowait(None))
     try:
         while (notice := await notices.get()) is not None:
@@ -33,22 +32,16 @@ async def parts(question: str) -> AsyncIterator[str]:
         await asyncio.wait([asking], timeout=10)
 
 
-async def chat() -> dict[str, Any]:
-    return told((await ask()).content[0].text)
-
-
-async def tools() -> dict[str, Any]:
-    async with Client(f"{URL}/mcp") as client:
-        return told(" ".join(tool.name for tool in await client.list_tools()))
+async def ask(listing: bool) -> dict[str, Any]:
+    if listing:
+        async with Client(f"{URL}/mcp") as client:
+            return told(" ".join(tool.name for tool in await client.list_tools()))
+    found = await call()
+    return told(found.content[0].text, [c["title"] for c in found.structured_content["citations"]])
 
 
 async def structured() -> dict[str, Any]:
-    return {"object": {"name": (await ask()).structured_content["answer"]}}
+    return {"object": {"name": (await call()).structured_content["answer"]}}
 
 
-async def citations() -> dict[str, Any]:
-    found = (await ask()).structured_content
-    return told(found["answer"], [each["title"] for each in found["citations"]])
-
-
-run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+run(parts, ask, structured)

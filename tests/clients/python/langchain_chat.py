@@ -9,31 +9,28 @@ from cells import BASE, KEY, MODEL, QUESTION, TOOL, Answer, run, told
 from langchain_openai import ChatOpenAI
 
 GIVEN: dict[str, Any] = {"model": MODEL, "base_url": BASE, "api_key": KEY, "max_retries": 0}
-MODEL_OF_CHAT = ChatOpenAI(**GIVEN)
+CHAT = ChatOpenAI(**GIVEN)
 
 
 async def parts(question: str) -> AsyncIterator[str]:
-    async for chunk in MODEL_OF_CHAT.astream(question):
+    async for chunk in CHAT.astream(question):
         yield chunk.text
 
 
-async def chat() -> dict[str, Any]:
-    return told((await MODEL_OF_CHAT.ainvoke(QUESTION)).text)
-
-
-async def tools() -> dict[str, Any]:
-    return told((await MODEL_OF_CHAT.bind_tools([TOOL]).ainvoke(QUESTION)).text)
+async def ask(offering: bool) -> dict[str, Any]:
+    model = CHAT.bind_tools([TOOL]) if offering else CHAT
+    return told((await model.ainvoke(QUESTION)).text)
 
 
 async def structured() -> dict[str, Any]:
-    found = await MODEL_OF_CHAT.with_structured_output(Answer).ainvoke(QUESTION)
+    found = await CHAT.with_structured_output(Answer).ainvoke(QUESTION)
     return {"object": found.model_dump()}
 
 
-async def citations() -> dict[str, Any]:
+async def cited() -> dict[str, Any]:
     message = await ChatOpenAI(**GIVEN, use_responses_api=True).ainvoke(QUESTION)
-    found = [each for block in message.content_blocks for each in block.get("annotations", [])]
-    return told(message.text, [each.get("url") or each["title"] for each in found])
+    notes = [each for block in message.content_blocks for each in block.get("annotations", [])]
+    return told(message.text, [each.get("url") or each["title"] for each in notes])
 
 
-run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+run(parts, ask, structured, cited)

@@ -12,9 +12,8 @@ from cells import BASE, KEY, MESSAGES, MODEL, TOOL, Answer, run, told
 GIVEN = {"model": f"openai/{MODEL}", "api_base": BASE, "api_key": KEY}
 
 
-async def ask(**fields: Any) -> Any:
-    found = await litellm.acompletion(**GIVEN, messages=MESSAGES, **fields)
-    return found.choices[0].message
+async def message(**fields: Any) -> Any:
+    return (await litellm.acompletion(**GIVEN, messages=MESSAGES, **fields)).choices[0].message
 
 
 async def parts(question: str) -> AsyncIterator[str]:
@@ -23,21 +22,13 @@ async def parts(question: str) -> AsyncIterator[str]:
         yield chunk.choices[0].delta.content or ""
 
 
-async def chat() -> dict[str, Any]:
-    return told((await ask()).content)
-
-
-async def tools() -> dict[str, Any]:
-    return told((await ask(tools=[TOOL])).content)
+async def ask(offering: bool) -> dict[str, Any]:
+    found = await message(tools=[TOOL] if offering else None)
+    return told(found.content, [each["url_citation"]["url"] for each in found.annotations])
 
 
 async def structured() -> dict[str, Any]:
-    return {"object": json.loads((await ask(response_format=Answer)).content)}
+    return {"object": json.loads((await message(response_format=Answer)).content)}
 
 
-async def citations() -> dict[str, Any]:
-    message = await ask()
-    return told(message.content, [each["url_citation"]["url"] for each in message.annotations])
-
-
-run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+run(parts, ask, structured)

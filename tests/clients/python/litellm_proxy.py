@@ -11,34 +11,31 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from cells import BASE, KEY, MESSAGES, MODEL, TOOL, Answer, run, told
+from cells import BASE, KEY, MESSAGES, MODEL, Answer, of_openai, run
 from openai import AsyncOpenAI
 
 START_S = 90
 MASTER = f"sk-{secrets.token_hex(16)}"  # without one it does not start
 
 
-def started(folder: str) -> tuple[subprocess.Popen[bytes], str]:
+def started(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """The proxy, and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = str(free.getsockname()[1])
     params = {"model": f"openai/{MODEL}", "api_base": BASE, "api_key": KEY}
-    config = Path(folder) / "config.yaml"
+    config = folder / "config.yaml"
     config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}))
-    command = [
-        str(Path(sys.executable).with_name("litellm")),
-        "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False",
-    ]  # fmt: skip
-    log = (Path(folder) / "log").open("wb")
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        env=os.environ | {"LITELLM_MASTER_KEY": MASTER},
-    )  # fmt: skip
+    command = [str(Path(sys.executable).with_name("litellm")), "--config", str(config)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", port, "--telemetry", "False"],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            env=os.environ | {"LITELLM_MASTER_KEY": MASTER},
+        )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     given_up = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < given_up:
@@ -48,28 +45,7 @@ def started(folder: str) -> tuple[subprocess.Popen[bytes], str]:
         except OSError:
             time.sleep(0.5)
     process.kill()
-    raise SystemExit((Path(folder) / "log").read_text()[-2000:])
-
-
-async def ask(**fields: Any) -> Any:
-    found = await client.chat.completions.create(model=MODEL, messages=MESSAGES, **fields)
-    return found.choices[0].message
-
-
-async def parts(question: str) -> AsyncIterator[str]:
-    messages: Any = [{"role": "user", "content": question}]
-    stream = await client.chat.completions.create(model=MODEL, messages=messages, stream=True)
-    async with stream:
-        async for chunk in stream:
-            yield (chunk.choices[0].delta.content or "") if chunk.choices else ""
-
-
-async def chat() -> dict[str, Any]:
-    return told((await ask()).content)
-
-
-async def tools() -> dict[str, Any]:
-    return told((await ask(tools=[TOOL])).content)
+    raise SystemExit((folder / "log").read_text()[-2000:])
 
 
 async def structured() -> dict[str, Any]:
@@ -79,16 +55,11 @@ async def structured() -> dict[str, Any]:
     return {"object": found.choices[0].message.parsed.model_dump()}
 
 
-async def citations() -> dict[str, Any]:
-    message = await ask()
-    return told(message.content, [each.url_citation.url for each in message.annotations or []])
-
-
 with tempfile.TemporaryDirectory() as folder:
-    proxy, address = started(folder)
+    proxy, address = started(Path(folder))
     client = AsyncOpenAI(base_url=address, api_key=MASTER, max_retries=0)
     try:
-        run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+        run(*of_openai(client), structured)
     finally:
         proxy.terminate()
         proxy.wait(20)

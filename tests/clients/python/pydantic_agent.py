@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from cells import BASE, KEY, MODEL, QUESTION, Answer, run, told
+from cells import BASE, KEY, MODEL, QUESTION, Answer, run, told, weather
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.messages import TextPart, TextPartDelta
 from pydantic_ai.models.openai import (
@@ -19,29 +19,19 @@ PROVIDER = OpenAIProvider(base_url=BASE, api_key=KEY)
 CHAT = OpenAIChatModel(MODEL, provider=PROVIDER)
 
 
-def weather(city: str) -> str:
-    """The weather in a city."""
-    raise AssertionError(city)
-
-
 async def parts(question: str) -> AsyncIterator[str]:
     async with Agent(CHAT).run_stream_events(question) as events:
         async for event in events:
-            part = getattr(event, "part", None) or getattr(event, "delta", None)
-            if event.event_kind == "part_start" and isinstance(part, TextPart):
+            part = event.part if event.event_kind == "part_start" else getattr(event, "delta", None)
+            if isinstance(part, TextPart):
                 yield part.content
-            elif event.event_kind == "part_delta" and isinstance(part, TextPartDelta):
-                yield part.content_delta
             else:
-                yield ""
+                yield part.content_delta if isinstance(part, TextPartDelta) else ""
 
 
-async def chat() -> dict[str, Any]:
-    return told((await Agent(CHAT).run(QUESTION)).output)
-
-
-async def tools() -> dict[str, Any]:
-    return told((await Agent(CHAT, tools=[weather]).run(QUESTION)).output)
+async def ask(offering: bool) -> dict[str, Any]:
+    agent = Agent(CHAT, tools=[weather] if offering else [])
+    return told((await agent.run(QUESTION)).output)
 
 
 async def structured() -> dict[str, Any]:
@@ -49,16 +39,13 @@ async def structured() -> dict[str, Any]:
     return {"object": (await agent.run(QUESTION)).output.model_dump()}
 
 
-async def citations() -> dict[str, Any]:
+async def cited() -> dict[str, Any]:
     settings = OpenAIResponsesModelSettings(openai_include_raw_annotations=True)
     agent = Agent(OpenAIResponsesModel(MODEL, provider=PROVIDER), model_settings=settings)
     found = await agent.run(QUESTION)
-    cited = [
-        each.get("url") or each["filename"]
-        for part in found.response.parts
-        for each in (part.provider_details or {}).get("annotations", [])
-    ]
-    return told(found.output, cited)
+    details = [part.provider_details or {} for part in found.response.parts]
+    notes = [each for detail in details for each in detail.get("annotations", [])]
+    return told(found.output, [each.get("url") or each["filename"] for each in notes])
 
 
-run(parts, chat=chat, tools=tools, structured=structured, citations=citations)
+run(parts, ask, structured, cited)
