@@ -6,7 +6,7 @@ A `Catalog` connects them: it holds the collections and opens their stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -101,12 +101,15 @@ class SearchStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenCollection:
-    """The two stores of a collection. `incomplete`: an ingest is running or was interrupted."""
+    """The two stores of a collection. `incomplete`: a write is running or was interrupted, so that
+    the dense store may return passages that BM25 does not know. `known` returns the ids that it
+    does; blocking."""
 
     bm25: SearchStore
     dense: SearchStore
     embedding: EmbeddingContract
     incomplete: bool = False
+    known: Callable[[Sequence[str]], Set[str]] = set
 
 
 class Catalog(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,8 +11,15 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import structlog
 
-from service.core.errors import InvalidRequest, NotFound, StoreError, UnknownCollection
+from service.core.errors import (
+    InvalidRequest,
+    NotFound,
+    RevelatorError,
+    StoreError,
+    UnknownCollection,
+)
 from service.core.progress import Follow, unseen
 from service.retrieval.base import OpenCollection
 from service.retrieval.collections import check
@@ -29,6 +37,8 @@ from service.retrieval.ingest.documents import PassageRecord
 
 DEFAULT = "default"
 MOST_COLLECTIONS = 2_000
+
+_log = structlog.get_logger(__name__)
 
 
 class Collections:
@@ -52,6 +62,7 @@ class Collections:
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
+        self._righting: set[asyncio.Task[None]] = set()
         self._generations = Generations(self._root, self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
         self._health = CollectionHealth(self._generations, embedder, embedded=embedded)
@@ -109,6 +120,10 @@ class Collections:
         """Lend the stores of a collection, or of a generation by the name that `hold` returned.
         Raises NotFound and StoreError."""
         collection = self._generations.held(name) or await self.get(name)
+        if collection.manifest.interrupted and collection.righting is None:
+            collection.righting = asyncio.create_task(self._put_right(collection.manifest.name))
+            self._righting.add(collection.righting)
+            collection.righting.add_done_callback(self._righting.discard)
         async with collection.lend() as stores:
             yield stores
 
@@ -258,8 +273,28 @@ class Collections:
         Refreshed at most every few seconds. Never raises."""
         return await self._health.problems()
 
+    async def _put_right(self, name: str) -> None:
+        """Complete a write that a kill has interrupted: repeat deletions, and let the dense store
+        follow the BM25 store. The collection stays `building` if it is, because the documents that
+        were not written yet are missing."""
+        try:
+            async with self._generations.writer_of(name) as collection:
+                state = collection.manifest.state
+                if not collection.manifest.interrupted:
+                    return
+                async with open_writer(collection, self._backends, self._embedder) as writer:
+                    await writer.repair()
+                if state == "building":
+                    await collection.save(collection.manifest.model_copy(update={"state": state}))
+        except RevelatorError as error:
+            _log.warning("collection not put right", collection=name, reason=error.detail)
+
     async def aclose(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
+        for task in (righting := set(self._righting)):
+            task.cancel()
+        if righting:
+            await asyncio.wait(righting)
         await self._generations.close()
 
     async def _open_sample(self) -> Collection:
@@ -305,5 +340,5 @@ def _is_current(stored: Manifest, wanted: Manifest) -> bool:
 
 def describe(manifest: Manifest) -> dict[str, Any]:
     """Return the description of a collection for HTTP."""
-    hidden = {"schema_version", "embedding", "source", "generation", "leftovers"}
+    hidden = {"schema_version", "embedding", "source", "generation", "leftovers", "deleting"}
     return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

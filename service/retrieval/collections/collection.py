@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Collection:
         self.bm25 = bm25
         self.dense = dense
         self.problem: str | None = None
+        self.righting: asyncio.Task[None] | None = None  # completes a write that was interrupted
         self._save = save
         self._loans = 0
         self._returned = anyio.Event()
@@ -79,11 +81,15 @@ class Collection:
                 bm25=self.bm25,
                 dense=self.dense,
                 embedding=self.manifest.embedding,
-                incomplete=self.manifest.state == "building" or self.problem is not None,
+                known=self._known,
+                incomplete=self.manifest.interrupted or self.problem is not None,
             )
         finally:
             self._loans -= 1
             self._returned.set()
+
+    def _known(self, passage_ids: Sequence[str]) -> set[str]:
+        return self.bm25.known(passage_ids)
 
     async def close(self) -> None:
         """Flush and close both stores once no search uses them. May be called several times, also

@@ -107,11 +107,14 @@ async def repair_differences(
     only writer. Raises StoreError if the BM25 store has lost everything, because following it would
     delete the vectors as well."""
     bm25, dense = collection.bm25, collection.dense
+    manifest = collection.manifest
+    if manifest.deleting:
+        await anyio.to_thread.run_sync(bm25.replace, manifest.deleting, [])
     before = await anyio.to_thread.run_sync(bm25.count_passages)
-    if not before and collection.manifest.passages:
+    if not before and manifest.documents > len(manifest.deleting):
         raise StoreError(
-            f"collection {collection.manifest.name!r}: the BM25 store should have "
-            f"{collection.manifest.passages:,} passages and has none; ingest the documents again, "
+            f"collection {manifest.name!r}: the BM25 store should have "
+            f"{manifest.passages:,} passages and has none; ingest the documents again, "
             "which reuses the vectors that still exist"
         )
     await anyio.to_thread.run_sync(bm25.tidy)

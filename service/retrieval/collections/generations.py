@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -28,19 +28,16 @@ from service.core.files import discard
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.patience import Patience
 from service.retrieval.embedding.contract import EmbeddingContract
 
 FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again
-REFRESH_S: Final = 0.15  # seconds that a question waits for this at most
-HASTY_S: Final = 0.05  # the same, if it could not be read the last time
 # A replaced generation is kept as long as a question of another gateway may still use it: the
 # longest time limit of a question, and the time until that gateway has noticed the new generation.
 RETIRE_S: Final = 330.0
 
 MOST_OPEN: Final = 32  # collections; each has a thread and 10 MB of memory
 IDLE_S: Final = 600.0  # seconds until a collection that is not used is closed
-
-T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +59,7 @@ class Generations:
         self._current: dict[str, Collection] = {}
         self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
         self._used: dict[str, float] = {}  # when each collection was asked for
-        self._patience_s = REFRESH_S
+        self._patience = Patience()
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def names(self) -> set[str]:
@@ -72,7 +69,7 @@ class Generations:
             self._names_read = time.monotonic()
         elif self._is_old(self._names_read):
             self._names_read = time.monotonic()  # first, so that others do not wait too
-            self._names = await self._soon(self.manifests.names, self._names)
+            self._names = await self._patience.read(self.manifests.names, self._names)
         return self._names
 
     def find(self, name: str) -> Collection | None:
@@ -332,24 +329,13 @@ class Generations:
         if self.lock(name).locked():
             return found
         known: Manifest | None = found.manifest
-        manifest = await self._soon(partial(self.manifests.read, name), known)
+        manifest = await self._patience.read(partial(self.manifests.read, name), known)
         if manifest is None:
             self._current.pop(name, None)
             raise NotFound(f"collection {name!r} was deleted meanwhile")
         if self.lock(name).locked() or self.find(name) is not found:
             return self.find(name) or found
         return await self._follow(found, manifest)
-
-    async def _soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
-        """Return what is read, or `known` if it cannot be read soon."""
-        patience, self._patience_s = self._patience_s, HASTY_S
-        try:
-            with anyio.fail_after(patience):
-                found = await read()
-        except (TimeoutError, RevelatorError):
-            return known
-        self._patience_s = REFRESH_S
-        return found
 
     async def _follow(self, found: Collection, manifest: Manifest) -> Collection:
         """Return the generation that `manifest` names: this one, or another that replaces it."""

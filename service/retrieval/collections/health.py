@@ -118,6 +118,8 @@ def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None
             "an ingest was interrupted; run it again, or `revelator check --collection "
             f"{manifest.name} --repair`"
         )
+    if manifest.deleting:
+        return "a deletion was interrupted; it is completed when the collection is searched"
     if passages == vectors == manifest.passages:
         return None
     return (

@@ -76,6 +76,12 @@ class Manifest(BaseModel):
     stores: tuple[str, str] = EMBEDDED
     generation: int = 1
     leftovers: tuple[Leftover, ...] = ()
+    deleting: tuple[str, ...] = ()  # documents whose deletion has begun; after a kill it goes on
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a write has begun and not ended, so that the stores may differ."""
+        return self.state == "building" or bool(self.deleting)
 
     @property
     def qualified_name(self) -> str:

@@ -7,14 +7,15 @@ store; (4) the batch is written to the BM25 store: tantivy in one commit, Elasti
 elastic_store.py says; the next batch is then at (2). The BM25 store is the authority. A kill before
 (4) leaves vectors whose document it does not know yet: the next run finds them by passage id and
 content hash and does not embed them again. At the end of a run that began on a `building`
-collection, the BM25 store is tidied, and then the dense store is repaired.
+collection, the BM25 store is tidied, and then the dense store is repaired. A deletion is noted in
+the manifest (`deleting`), then done in BM25 and in the dense store; after a kill it is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -27,12 +28,11 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Repaired, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.collections.prefetch import HashPrefetch
-from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
-from service.retrieval.ingest.chunks import Chunked, passages_of
+from service.retrieval.embedding import Embedder, differences, passage_input
+from service.retrieval.ingest.chunks import Chunked, batches_of, passages_of
 from service.retrieval.ingest.documents import Document, PassageRecord
 
 MOST_FIELDS = 256  # metadata fields of a collection
-MOST_READY = 256  # vectors computed beforehand that are upserted at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CollectionWriter:
         self._surplus = surplus
         self.restored = restored
         self._follow = follow
-        self._began = False
+        self._began = self._changed = False
         self._repair = False
         self._cut_short = False
         self._committing: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class CollectionWriter:
 
     async def __aenter__(self) -> Self:
         manifest = self._collection.manifest
-        self._repair = self._lacking or manifest.state == "building"
+        self._repair = self._lacking or manifest.interrupted
         self._fields = set(manifest.metadata_fields)
         return self
 
@@ -180,22 +180,27 @@ class CollectionWriter:
         self._cut_short = False
 
     async def delete(self, document_id: str) -> bool:
-        """Delete a document; False if there is none. BM25 comes first, so that a kill in between
-        cannot bring it back."""
+        """Delete a document; False if there is none. The manifest says so first, so that a kill in
+        between cannot bring it back."""
         await self._settle()
         stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
         if not stored:
             return False
-        await self._begin()
-        self._cut_short = True
+        manifest = self._collection.manifest
+        doomed = (*manifest.deleting, document_id)
+        await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
+        self._changed = self._cut_short = True
         self._prefetch.written([document_id])
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
         self._prefetch.settled()
         self._cut_short = False
-        manifest = self._collection.manifest
         gone = [(document_id, stored[0].content_hash)]
         self._collection.manifest = manifest.model_copy(
-            update={"content_hash": add_to_hash(manifest.content_hash, gone, -1)}
+            update={
+                "content_hash": add_to_hash(manifest.content_hash, gone, -1),
+                "documents": manifest.documents - 1,
+                "passages": manifest.passages - len(stored),
+            }
         )
         return True
 
@@ -292,7 +297,7 @@ class CollectionWriter:
     ) -> None:
         self._check_model()
         done, made = 0, made or {}
-        for part in _batches(records, made):
+        for part in batches_of(records, made):
             if part[0].passage.passage_id in made:
                 vectors = [made[record.passage.passage_id] for record in part]
             else:
@@ -366,7 +371,7 @@ class CollectionWriter:
     async def _finish(self) -> None:
         if self._repair:
             await self.repair()
-        elif not self._began:
+        elif not (self._began or self._changed):
             return
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
         await self._collection.dense.optimize()
@@ -376,6 +381,7 @@ class CollectionWriter:
         return manifest.with_fields(self._fields).model_copy(
             update={
                 "state": "complete",
+                "deleting": (),
                 "documents": bm25.count_documents(),
                 "passages": bm25.count_passages(),
             }
@@ -387,17 +393,3 @@ def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
     if made and made.records[0].content_hash == document.content_hash:
         return made
     return Chunked(passages_of(document))
-
-
-def _batches(
-    records: Sequence[PassageRecord], made: Mapping[str, Sequence[float]]
-) -> Iterator[list[PassageRecord]]:
-    """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
-    similar length at a time, so that a forward pass has little padding."""
-    ready = [record for record in records if record.passage.passage_id in made]
-    for start in range(0, len(ready), MOST_READY):
-        yield ready[start : start + MOST_READY]
-    others = [record for record in records if record.passage.passage_id not in made]
-    others.sort(key=lambda record: len(record.passage.text))
-    for start in range(0, len(others), BATCH):
-        yield others[start : start + BATCH]

@@ -9,16 +9,18 @@ possible.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from service.core.domain import Passage
+from service.retrieval.embedding.base import BATCH
 from service.retrieval.ingest.documents import Document, PassageRecord
 from service.text import sentences
 from service.text.wordpiece import Pieces, count_pieces
 
 MOST_PIECES = 200
+MOST_READY = 256  # vectors computed beforehand that are upserted at once
 # A word over 100 characters is a single piece, so text without space needs a second bound.
 MOST_CHARACTERS = 4_000
 
@@ -136,3 +138,17 @@ def _cut_point(text: str, start: int, end: int) -> int:
         text, start + quarter, middle
     )
     return space.end() if space else middle
+
+
+def batches_of(
+    records: Sequence[PassageRecord], made: Mapping[str, Sequence[float]]
+) -> Iterator[list[PassageRecord]]:
+    """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
+    similar length at a time, so that a forward pass has little padding."""
+    ready = [record for record in records if record.passage.passage_id in made]
+    for start in range(0, len(ready), MOST_READY):
+        yield ready[start : start + MOST_READY]
+    others = [record for record in records if record.passage.passage_id not in made]
+    others.sort(key=lambda record: len(record.passage.text))
+    for start in range(0, len(others), BATCH):
+        yield others[start : start + BATCH]

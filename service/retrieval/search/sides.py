@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
+import anyio.to_thread
 import structlog
 
 from service.core.domain import ScoredPassage
@@ -18,6 +20,8 @@ from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.observer import SearchObserver
 from service.retrieval.search.query_embedding import QueryEmbedding
+
+SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not know
 
 _log = structlog.get_logger(__name__)
 
@@ -69,8 +73,12 @@ class Sides:
             )
         try:
             vector = await self._embedding.vector(query.text, until, probe)
-            asked = replace(query, vector=vector)
-            return SideResult(await self._ask(stores.dense, asked, until, probe))
+            if not stores.incomplete:
+                asked = replace(query, vector=vector)
+                return SideResult(await self._ask(stores.dense, asked, until, probe))
+            asked = replace(query, vector=vector, top_k=query.top_k + SPARE)
+            found = await self._ask(stores.dense, asked, until, probe)
+            return SideResult((await _known(stores, found))[: query.top_k])
         except RevelatorError as error:
             return SideResult(failure=error.detail)
 
@@ -93,3 +101,14 @@ class Sides:
         if guard is None:
             guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
         return guard
+
+
+async def _known(stores: OpenCollection, hits: Sequence[ScoredPassage]) -> list[ScoredPassage]:
+    """Return the hits that BM25 knows, or all if it does not answer."""
+    ids = [hit.passage.passage_id for hit in hits]
+    try:
+        known = await anyio.to_thread.run_sync(stores.known, ids, abandon_on_cancel=True)
+    except RevelatorError:
+        return [*hits]
+    kept = [hit for hit in hits if hit.passage.passage_id in known]
+    return [replace(hit, rank=rank) for rank, hit in enumerate(kept, 1)]
