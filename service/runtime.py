@@ -332,14 +332,10 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
     """Describe each role's engine, model and prompts, and Auto-RAG's mode. Raises
     ConfigurationError."""
     named = settings.roles
-    given: dict[RoleName, RoleSettings] = {"revelator": named.revelator, "reader": named.reader}
+    roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
     if named.judge is not None:
-        given["judge"] = named.judge
-    roles = [_role(name, role, engines) for name, role in given.items()]
-    lines = [
-        Check(f"role {role.name}", True, _describe(role, settings.engines[given[role.name].engine]))
-        for role in roles
-    ]
+        roles.append(_role("judge", named.judge, engines))
+    lines = [Check(f"role {role.name}", True, _describe(role, settings)) for role in roles]
     mode = autorag_mode(settings.autorag, roles[1])
     router = Check("router", True, _describe_router(settings, roles[0]))
     return [*lines, router, Check("loop autorag", True, f"mode {mode}")]
@@ -358,7 +354,8 @@ def _describe_router(settings: Settings, revelator: Role) -> str:
     )
 
 
-def _describe(role: Role, engine: EngineSettings) -> str:
+def _describe(role: Role, settings: Settings) -> str:
+    engine = settings.engines.get(role.generator.name, EngineSettings())
     own = "the shipped model" if engine.kind == "embedded" else "the server's first model"
     where = f" at {', '.join(map(shown, engine.urls))}" if engine.urls else ""
     return (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
 from service.core.validation import parse
@@ -49,13 +49,21 @@ FilterValues = Annotated[
 ]
 
 
-class Turn(BaseModel):
-    """An earlier message of the conversation that a question belongs to."""
+def _with_both_names(schema: dict[str, Any]) -> None:
+    schema["properties"]["content"] = {"type": "string", "description": "OpenAI's name of `text`."}
+    schema["required"] = ["role"]
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+class Turn(BaseModel):
+    """An earlier message of the conversation that a question belongs to, with its `text` or, as in
+    OpenAI's messages, `content`."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, json_schema_extra=_with_both_names
+    )
 
     role: Literal["user", "assistant"]
-    text: str
+    text: str = Field(validation_alias=AliasChoices("text", "content"))
 
 
 def latest_turns(turns: Sequence[Turn]) -> list[Turn]:

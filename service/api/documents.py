@@ -29,13 +29,13 @@ from service.retrieval.collections.bodies import (
     IngestReport,
     StoredDocument,
     StoredPassage,
+    info_of,
 )
 from service.retrieval.ingest.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
 
 if TYPE_CHECKING:
     from service.retrieval.collections.catalog import Collections
-    from service.retrieval.collections.manifest import Manifest
     from service.retrieval.collections.writer import CollectionWriter
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
@@ -168,22 +168,38 @@ async def delete_collection(name: str, stores: Stores) -> None:
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
     summary="Add documents",
 )
-async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
+async def add_documents(
+    request: Request,
+    name: str,
+    stores: Stores,
+    more: Annotated[
+        bool,
+        Query(
+            description="More documents follow in other requests. Until one without this, the "
+            "collection's `state` is `building`, and answers from it name `index-incomplete`."
+        ),
+    ] = False,
+) -> IngestReport:
     """Add documents, or replace those with the same ids. Unchanged documents are skipped. Invalid
     documents are reported in the response; the others are indexed. Send any number of documents
     as NDJSON, one per line: they are indexed in batches, and other uploads to the collection may
-    take place between batches."""
-    return await ingest(request, stores, name, await items_of(request))
+    take place between batches. An interrupted body leaves the collection `building`."""
+    return await ingest(request, stores, name, await items_of(request), more=more)
 
 
 async def ingest(
-    request: Request, stores: Collections, name: str, items: AsyncIterator[Item]
+    request: Request,
+    stores: Collections,
+    name: str,
+    items: AsyncIterator[Item],
+    *,
+    more: bool = False,
 ) -> IngestReport:
     """Index documents. Raises NotFound, Draining, and the errors of reading the items."""
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
-    running = Ingest(lambda: stores.writing(name))
+    running = Ingest(lambda more: stores.writing(name, more=more), more=more)
     with anyio.CancelScope() as scope, drain.work(scope.cancel):
         await running.run(items)
     if scope.cancelled_caught:
@@ -250,15 +266,12 @@ async def delete_document(name: str, document_id: str, stores: Stores) -> None:
 Item = tuple[int, bytes | object]
 
 
-async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[Item]:
+async def items_of(request: Request) -> AsyncIterator[Item]:
     """Yield index and value of each document: decoded JSON, a raw line, or BadDocument for a line
-    too long.
-
-    An interrupted body ends the items; with `whole`, it raises ClientDisconnect.
-    """
+    too long."""
     kind = content_type(request, JSON, NDJSON)
     if kind == NDJSON:
-        return _numbered_lines(request, whole=whole)
+        return _numbered_lines(request)
     return numbered(parse(DocumentBatch, await read_json(request)).documents)
 
 
@@ -268,50 +281,51 @@ async def numbered(documents: list[Any]) -> AsyncIterator[Item]:
         yield pair
 
 
-async def _numbered_lines(request: Request, *, whole: bool) -> AsyncIterator[Item]:
-    """Yield lines until the body ends or the client disconnects; complete lines are kept."""
+async def _numbered_lines(request: Request) -> AsyncIterator[Item]:
     index = 0
-    try:
-        async for line in read_lines(request, LONGEST_LINE):
-            if line is None:
-                yield index, BadDocument(f"The line is longer than {LONGEST_LINE:,} bytes.")
-            elif line.strip():
-                yield index, line
-            index += 1
-    except ClientDisconnect:
-        if whole:
-            raise
+    async for line in read_lines(request, LONGEST_LINE):
+        if line is None:
+            yield index, BadDocument(f"The line is longer than {LONGEST_LINE:,} bytes.")
+        elif line.strip():
+            yield index, line
+        index += 1
 
 
 class Ingest:
     """Read a bounded batch of distinct ids, then write it with the collection's only writer.
 
-    A slow or stalled client therefore does not block other writers.
+    A slow or stalled client therefore does not block other writers. With `more`, other requests
+    will bring further documents.
     """
 
     def __init__(
-        self, writing: Callable[[], AbstractAsyncContextManager[CollectionWriter]]
+        self,
+        writing: Callable[[bool], AbstractAsyncContextManager[CollectionWriter]],
+        *,
+        more: bool = False,
     ) -> None:
         self.report = IngestReport()
+        self._more = more
         self._writing = writing
         self._batch: dict[str, Document] = {}
         self._size = 0
 
     async def run(self, items: AsyncIterator[Item]) -> None:
-        """Index the documents. Raises RequestTimeout if the client stalls; batches already complete
-        stay indexed."""
-        stalled: RequestTimeout | None = None
+        """Index the documents. Raises RequestTimeout if the client stalls, and ClientDisconnect;
+        complete lines are indexed."""
         try:
             await self._read(items)
-        except RequestTimeout as error:
-            stalled = error
-        await self._flush()
-        if stalled:
+        except ClientDisconnect:
+            await self._flush(more=True)
+            raise
+        except RequestTimeout as stalled:
+            await self._flush(more=True)
             done = self.report.indexed + self.report.unchanged
             raise RequestTimeout(
                 f"{stalled.detail} The {done:,} documents before it are indexed; send the "
                 "remaining ones."
-            )
+            ) from None
+        await self._flush(more=self._more)
 
     async def _read(self, items: AsyncIterator[Item]) -> None:
         async for index, item in items:
@@ -327,7 +341,7 @@ class Ingest:
                 return
             full = len(self._batch) >= BATCH or self._size >= BATCH_BYTES
             if full or document.id in self._batch:
-                await self._flush()
+                await self._flush(more=True)
             self._batch[document.id] = document
             self._size += len(item) if isinstance(item, bytes) else 0
 
@@ -350,17 +364,13 @@ class Ingest:
         name = str(given)[:200] if isinstance(given, str | int) else None
         self.report.failed.append(FailedDocument(index=index, id=name, problem=problem))
 
-    async def _flush(self) -> None:
-        if not self._batch:
+    async def _flush(self, *, more: bool) -> None:
+        if more and not self._batch:
             return
-        async with self._writing() as writer:
-            written = await writer.write(list(self._batch.values()))
-        self.report.indexed += written.indexed
-        self.report.unchanged += written.unchanged
+        async with self._writing(more) as writer:
+            if self._batch:
+                written = await writer.write(list(self._batch.values()))
+                self.report.indexed += written.indexed
+                self.report.unchanged += written.unchanged
         self._batch.clear()
         self._size = 0
-
-
-def info_of(manifest: Manifest) -> CollectionInfo:
-    fields = manifest.model_dump(include=set(CollectionInfo.model_fields))
-    return CollectionInfo(**fields, embedding_model=manifest.embedding.model)

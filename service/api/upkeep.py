@@ -144,14 +144,14 @@ async def replace_documents(request: Request, name: str, stores: Stores) -> Inge
     ones, which serve questions until one step switches over; questions in progress finish on the
     old contents. The current embedding settings are used. Invalid documents are reported and
     left out. An interrupted body changes nothing."""
-    items = await items_of(request, whole=True)
+    items = await items_of(request)
     await stores.resolve(name)
     return await _drained(request, lambda: _replace(name, stores, items))
 
 
 async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> IngestReport:
     async with stores.replacing(name) as writer:
-        ingest = Ingest(lambda: nullcontext(writer))
+        ingest = Ingest(lambda _: nullcontext(writer))
         try:
             await ingest.run(items)
         except RequestTimeout as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import pytest
 
 from service.api import bodies, documents
 from service.api.documents import BATCH
+from service.retrieval.ingest.client import ingest_through
+from service.retrieval.ingest.pipeline import Listener, Progress
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored
-from tests.support.live import Live
+from tests.support.live import Live, config
 
 pytestmark = pytest.mark.anyio
 URL = "/collections/mine/documents"
@@ -132,3 +134,53 @@ async def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.M
         assert not upload_task.done()
         sent.set()
         assert (await upload_task)["indexed"] == 12
+
+
+async def state(service: Live) -> tuple[int, str]:
+    async with service.http.get("/collections/mine") as response:
+        found = await response.json()
+    return found["documents"], found["state"]
+
+
+async def test_an_interrupted_upload_leaves_the_collection_building(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        cut = asyncio.create_task(upload(service, Held(600).lines()))
+        await until(service, BATCH)
+        assert await state(service) == (BATCH, "building")
+        cut.cancel()
+        await until(service, BATCH + 10)
+        assert await state(service) == (BATCH + 10, "building")
+        await upload(service, lines_of(f"held{number}" for number in range(600)))
+        assert await state(service) == (600, "complete")
+
+
+async def lines_of(ids: Iterable[str]) -> AsyncIterator[bytes]:
+    for name in ids:
+        yield json.dumps({"id": name, "text": f"Text of {name}."}).encode() + b"\n"
+
+
+async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Path) -> None:
+    """Its requests are whole, each of them; a restart and a deletion change nothing about it."""
+    file, steps = tmp_path / "corpus.jsonl", list[int]()
+    file.write_bytes(b"".join([part async for part in lines_of(f"d{n}" for n in range(300))]))
+
+    def interrupt(now: Progress) -> None:
+        steps.append(now.documents)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+
+    async with stored(tmp_path / "data") as service:
+        with pytest.raises(KeyboardInterrupt):
+            await ingest_through(service.url, [file], "mine", config(), Listener(interrupt))
+        assert await state(service) == (128, "building")
+        async with service.http.get("/readyz") as response:
+            assert "an ingest is running, or was interrupted" in await response.text()
+        async with service.http.delete(f"{URL}/d1") as response:
+            assert response.status == 204
+        assert await state(service) == (127, "building")
+    async with stored(tmp_path / "data") as service:
+        assert await state(service) == (127, "building")
+        report = await ingest_through(service.url, [file], "mine", config(), Listener())
+        assert (report.indexed, report.unchanged) == (173, 127)
+        assert await state(service) == (300, "complete")

@@ -46,7 +46,7 @@ NOT_RUN: Final = {
     "kubectl": "needs a cluster: tests/deploy/test_manifests.py reads the manifests",
     "(printf": "needs a cluster: a test below makes the object",
 }
-PROGRAMS = {"revelator", "python"}
+PROGRAMS = {"revelator", "python", "curl"}
 NEEDED: Final = {"revelator ingest handbook.pdf": ("pypdf", "mammoth", "selectolax")}
 PRINTED: Final = {  # what must be in the output, by the beginnings of commands
     'revelator ask "How many days of leave': "26 days",
@@ -54,6 +54,9 @@ PRINTED: Final = {  # what must be in the output, by the beginnings of commands
     "revelator ingest handbook.pdf": "3 documents indexed, 0 unchanged, 0 failed",
     "revelator ingest docs/*.md": "1 documents indexed, 1 unchanged, 0 failed",
     "revelator evaluate": "accuracy",
+    "curl http://127.0.0.1:8000/answer -H": '"answer":"20 September 1966"',
+    "curl -X PUT http://127.0.0.1:8000/collections/default": '"state":"complete"',
+    "curl http://127.0.0.1:8000/collections/default/documents": '"failed":[]',
     "revelator explain": "the answer is right",
     "revelator check --collection": "manifest and stores agree",
     "revelator collections list": "default",

@@ -14,12 +14,12 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from service import __version__
-from service.api.documents import info_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.problems import answer_unexpected, disclosed
 from service.api.security import check_collection, check_right, tenant_of
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
+from service.retrieval.collections.bodies import info_of
 from service.runtime import Runtime
 
 NAME: Final = "revelator"

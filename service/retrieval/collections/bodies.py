@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from service.retrieval.collections.manifest import Manifest
+
 
 class CollectionInfo(BaseModel):
     """A collection and its counts. `state` is `building` during an ingest and after an interrupted
@@ -20,6 +22,20 @@ class CollectionInfo(BaseModel):
     passages: int
     content_hash: str
     state: Literal["building", "complete"]
+
+
+def info_of(manifest: Manifest) -> CollectionInfo:
+    """Return the collection that a manifest describes."""
+    fields = manifest.model_dump(include=set(CollectionInfo.model_fields)) | {
+        "embedding_model": manifest.embedding.model,
+        "state": "complete" if manifest.state == "complete" else "building",
+    }
+    return CollectionInfo.model_validate(fields)
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """Return the collection that a manifest describes, with its stores."""
+    return {**info_of(manifest).model_dump(), "stores": manifest.stores}
 
 
 class CollectionList(BaseModel):

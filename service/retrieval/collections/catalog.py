@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -206,10 +205,14 @@ class Collections:
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
 
     @asynccontextmanager
-    async def writing(self, name: str, *, adding: bool = True) -> AsyncIterator[CollectionWriter]:
+    async def writing(
+        self, name: str, *, adding: bool = True, more: bool = False
+    ) -> AsyncIterator[CollectionWriter]:
         """Open the collection's only writer, after another one has ended.
 
-        Raises NotFound, and StoreError if the disk is too full for `adding` documents.
+        With `more`, further documents will follow, and the collection stays `building` for its
+        readers; without `adding`, it stays so if it was. Raises NotFound, and
+        StoreError if the disk is too full for `adding` documents.
         """
         _check_writable(name)
         await self.resolve(name)
@@ -217,8 +220,11 @@ class Collections:
             await anyio.to_thread.run_sync(self._backends.check_room, self._root)
         async with (
             self._generations.writer_of(name) as collection,
-            open_writer(collection, self._backends, self._embedder) as writer,
-        ):
+            open_writer(
+                collection, self._backends, self._embedder,
+                more=more or (not adding and collection.manifest.state == "open"),
+            ) as writer,
+        ):  # fmt: skip
             yield writer
 
     @asynccontextmanager
@@ -275,17 +281,17 @@ class Collections:
 
     async def _put_right(self, name: str) -> None:
         """Complete a write that a kill has interrupted: repeat deletions, and let the dense store
-        follow the BM25 store. The collection stays `building` if it is, because the documents that
-        were not written yet are missing."""
+        follow the BM25 store. A collection that is `building` becomes `open`, because the
+        documents that were not written yet are missing."""
         try:
             async with self._generations.writer_of(name) as collection:
-                state = collection.manifest.state
                 if not collection.manifest.interrupted:
                     return
-                async with open_writer(collection, self._backends, self._embedder) as writer:
+                more = collection.manifest.state != "complete"
+                async with open_writer(
+                    collection, self._backends, self._embedder, more=more
+                ) as writer:
                     await writer.repair()
-                if state == "building":
-                    await collection.save(collection.manifest.model_copy(update={"state": state}))
         except RevelatorError as error:
             _log.warning("collection not put right", collection=name, reason=error.detail)
 
@@ -336,9 +342,3 @@ def _is_current(stored: Manifest, wanted: Manifest) -> bool:
     """Whether a stored sample equals the shipped one, and is complete."""
     same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
     return same and stored.state == "complete" and stored.passages > 0
-
-
-def describe(manifest: Manifest) -> dict[str, Any]:
-    """Return the description of a collection for HTTP."""
-    hidden = {"schema_version", "embedding", "source", "generation", "leftovers", "deleting"}
-    return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

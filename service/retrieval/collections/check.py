@@ -145,6 +145,6 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
     if unknown:
         names = ", ".join(sorted(unknown)[:FEW])
         findings.append(StoreDifference("manifest", f"the manifest lacks metadata fields: {names}"))
-    if manifest.state == "building":
+    if manifest.state != "complete":
         findings.append(StoreDifference("building", "an ingest was interrupted"))
     return findings

@@ -82,7 +82,9 @@ class Collection:
                 dense=self.dense,
                 embedding=self.manifest.embedding,
                 known=self._known,
-                incomplete=self.manifest.interrupted or self.problem is not None,
+                incomplete=self.manifest.state != "complete"
+                or self.manifest.interrupted
+                or self.problem is not None,
             )
         finally:
             self._loans -= 1

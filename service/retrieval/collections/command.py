@@ -17,7 +17,8 @@ from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.core.terminal import printable
 from service.retrieval.client import send, send_followed, session_with
-from service.retrieval.collections.catalog import Collections, describe
+from service.retrieval.collections.bodies import describe
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.factory import open_embedded

@@ -113,10 +113,10 @@ class CollectionHealth:
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """Return what the counts alone reveal. For readiness, which must be cheap."""
-    if manifest.state == "building":
+    if manifest.state != "complete":
         return (
-            "an ingest was interrupted; run it again, or `revelator check --collection "
-            f"{manifest.name} --repair`"
+            "an ingest is running, or was interrupted: then run it again, or `revelator check "
+            f"--collection {manifest.name} --repair`"
         )
     if manifest.deleting:
         return "a deletion was interrupted; it is completed when the collection is searched"

@@ -55,7 +55,8 @@ class Manifest(BaseModel):
 
     `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash, so
     that the order of arrival does not matter. `state` is `building` from the first change of an
-    ingest to its end. `source` names the shipped file that a collection was made from; `stores` are
+    ingest to its end, and `open` between the requests of one: the stores agree, and more documents
+    were announced. `source` names the shipped file that a collection was made from; `stores` are
     its backends, BM25 first. `generation` is the current pair of stores; a re-index builds the next
     one beside it.
     """
@@ -71,7 +72,7 @@ class Manifest(BaseModel):
     documents: int = 0
     passages: int = 0
     content_hash: str = EMPTY_HASH
-    state: Literal["building", "complete"] = "complete"
+    state: Literal["building", "open", "complete"] = "complete"
     source: str | None = None
     stores: tuple[str, str] = EMBEDDED
     generation: int = 1

@@ -53,9 +53,15 @@ async def count_passages(collection: Collection) -> PassageCounts:
 
 @asynccontextmanager
 async def open_writer(
-    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
+    collection: Collection,
+    backends: Backends,
+    embedder: Embedder,
+    follow: Follow = unseen,
+    *,
+    more: bool = False,
 ) -> AsyncIterator[CollectionWriter]:
-    """Open the writer of a collection that has no other writer (`Generations.writer_of`).
+    """Open the writer of a collection that has no other writer (`Generations.writer_of`). With
+    `more`, its end leaves the collection `open`.
 
     Lost stores are rebuilt first. Vectors that are missing afterwards are embedded at the end of
     the writer.
@@ -72,6 +78,7 @@ async def open_writer(
         surplus=vectors > passages,
         restored=restored,
         follow=follow,
+        more=more,
     ) as writer:
         yield writer
 

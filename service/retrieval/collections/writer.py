@@ -67,7 +67,7 @@ class CollectionWriter:
     counts as unchanged only if its vectors are found, and the end embeds what is missing.
     `surplus`: it holds more, which may belong to documents that are still to be written. `restored`
     is the number of passages restored to the BM25 store before. `follow` gets the progress
-    of a repair.
+    of a repair. With `more`, the end leaves the collection `open` instead of complete.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class CollectionWriter:
         surplus: bool = False,
         restored: int = 0,
         follow: Follow = unseen,
+        more: bool = False,
     ) -> None:
+        self._more = more
         self._collection = collection
         self._embedder = embedder
         self._lacking = lacking
@@ -371,21 +373,19 @@ class CollectionWriter:
     async def _finish(self) -> None:
         if self._repair:
             await self.repair()
-        elif not (self._began or self._changed):
+        elif not (self._began or self._changed) and (
+            self._more or self._collection.manifest.state == "complete"
+        ):
             return
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
-        await self._collection.dense.optimize()
+        if not self._more:
+            await self._collection.dense.optimize()
 
     def _completed(self) -> Manifest:
-        bm25, manifest = self._collection.bm25, self._collection.manifest
-        return manifest.with_fields(self._fields).model_copy(
-            update={
-                "state": "complete",
-                "deleting": (),
-                "documents": bm25.count_documents(),
-                "passages": bm25.count_passages(),
-            }
-        )
+        bm25, state = self._collection.bm25, "open" if self._more else "complete"
+        counts = {"documents": bm25.count_documents(), "passages": bm25.count_passages()}
+        manifest = self._collection.manifest.with_fields(self._fields)
+        return manifest.model_copy(update={"state": state, "deleting": (), **counts})
 
 
 def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:

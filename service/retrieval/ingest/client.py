@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BATCH_DOCUMENTS = 64
 BATCH_BYTES = 1_000_000  # bytes of them; NDJSON, so a document of any permitted size passes
 NDJSON = "application/x-ndjson"
+MORE = "?more=true"  # until the last request, which is empty, the collection stays `building`
 TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
 
 
@@ -64,6 +65,8 @@ async def ingest_through(
                     report.removed += await _keep(session, f"{base}/documents", entry.found)
             done += sum(isinstance(entry.found, Document) for entry in batch)
             listener.progress(Progress(batch[-1].position, total, done))
+        if done:
+            await send(session, "POST", f"{base}/documents", kind=NDJSON)
     return report
 
 
@@ -72,7 +75,7 @@ async def _create(session: aiohttp.ClientSession, base: str) -> None:
     one.
     """
     try:
-        await send(session, "POST", f"{base}/documents", kind=NDJSON)
+        await send(session, "POST", f"{base}/documents{MORE}", kind=NDJSON)
     except NotFound:
         await send(session, "PUT", base, b"{}")
 
@@ -106,7 +109,7 @@ async def _post(
     if not sent:
         return
     lines = [encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
-    answer = await send(session, "POST", url, b"\n".join(lines), NDJSON)
+    answer = await send(session, "POST", url + MORE, b"\n".join(lines), NDJSON)
     report.indexed += answer["indexed"]
     report.unchanged += answer["unchanged"]
     for failure in answer["failed"]:

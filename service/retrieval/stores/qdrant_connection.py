@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from service.core.connections import tls_context
+from service.core.connections import reason_of, tls_context
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -132,9 +132,11 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
     """Translate an error of qdrant-client; `where` names the server."""
     status, reason = status_and_reason(error)
     if status is None:
+        what = (
+            f"cannot be reached: {reason}" if reason else f"did not respond within {timeout_s:g} s"
+        )
         return BackendUnavailable(
-            f"{where} cannot be reached or did not respond within {timeout_s:g} s: {reason}; "
-            "check that it is running and that retrieval.qdrant_url is correct"
+            f"{where} {what}; check that it is running and that retrieval.qdrant_url is correct"
         )
     if status == 400 and LIMITED in reason:
         return StoreError(
@@ -148,7 +150,8 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
 
 
 def status_and_reason(error: Exception) -> tuple[int | None, str]:
-    """Return the HTTP status, None if there was no response, and the reason."""
+    """Return the HTTP status, None if there was no response, and the reason, "" if only time ran
+    out."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         body = getattr(error, "content", b"")
@@ -158,14 +161,26 @@ def status_and_reason(error: Exception) -> tuple[int | None, str]:
         name = getattr(code(), "name", "")
         reason = str(getattr(error, "details", str)())[:300] or name
         if name in UNREACHED:
-            return None, reason
+            return None, reason if name == "UNAVAILABLE" else ""
         return 507 if FULL in reason else _GRPC.get(name, 500), reason
     if hasattr(error, "retry_after_s"):  # ResourceExhaustedResponse
         return 429, str(error)[:300]
     source = getattr(error, "source", None)
     if source is not None:  # ResponseHandlingException: no response, or one that cannot be parsed
-        return None, str(source)[:300] or type(source).__name__
+        return None, _connecting(source)
     return _of_the_engine_here(error), str(error)[:300]
+
+
+def _connecting(error: BaseException) -> str:
+    """Return why a connection failed, which httpx keeps only in the causes; "" for a timeout."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TimeoutError):
+            return ""
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return reason_of(cause)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)[:300] or type(error).__name__
 
 
 def _of_the_engine_here(error: Exception) -> int:

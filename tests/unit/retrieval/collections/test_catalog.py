@@ -22,7 +22,8 @@ from service.core.errors import (
 )
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.catalog import Collections, describe
+from service.retrieval.collections.bodies import info_of
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import Document
@@ -44,8 +45,8 @@ async def test_collections_survive_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         assert await collections.names() == ["c"]
         assert await collections.manifests() == [before]
-        assert describe(before)["metadata_fields"] == ("kind", "place", "staged", "tags", "year")
-        assert describe(before)["documents"] == 5
+        assert info_of(before).metadata_fields == ["kind", "place", "staged", "tags", "year"]
+        assert info_of(before).documents == 5
         [record] = await collections.document("c", "etna")
         assert record.passage.title == "Etna"
         with pytest.raises(NotFound, match="no document 'nothing'"):

@@ -115,7 +115,9 @@ async def test_silence_ends_at_the_timeout(wrong: Wrong) -> None:
 
 async def test_nobody_there() -> None:
     await failing(
-        QdrantServer("http://127.0.0.1:9", 1.0, 9), BackendUnavailable, "cannot be reached"
+        QdrantServer("http://127.0.0.1:9", 1.0, 9),
+        BackendUnavailable,
+        "cannot be reached: .*refused; check",
     )
 
 
