@@ -348,10 +348,7 @@ def _describe_router(settings: Settings, revelator: Role) -> str:
         return model
     if settings.router.kind is None:
         return "the classifier, as is the default for the shipped model"
-    return (
-        f"the classifier, if its confidence is at least {settings.router.confidence:.0%}, "
-        f"else {model}"
-    )
+    return f"the classifier, from a confidence of {settings.router.confidence:.0%} on, else {model}"
 
 
 def _describe(role: Role, settings: Settings) -> str:

@@ -239,9 +239,7 @@ class CollectionWriter:
         known: dict[str, str],
         unknown: Sequence[str],
     ) -> _Changes:
-        """Return the changes of a batch. `known` has the content hashes of stored documents, except
-        for the `unknown` ones.
-        """
+        """Return the changes of a batch. `known` has the stored hashes, except `unknown` ones."""
         bm25 = self._collection.bm25
         if unknown:
             known |= bm25.hashes(unknown)
@@ -362,8 +360,7 @@ class CollectionWriter:
         self._prefetch.forget()
         self._cut_short = True
         repaired = await repair_differences(self._collection, self._embed, self._follow)
-        self._cut_short = False
-        self._repair = False
+        self._cut_short = self._repair = False
         self._fields |= repaired.tally.fields
         self._collection.manifest = self._collection.manifest.model_copy(
             update={"content_hash": repaired.tally.content_hash}
@@ -378,8 +375,7 @@ class CollectionWriter:
         ):
             return
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
-        if not self._more:
-            await self._collection.dense.optimize()
+        await self._collection.dense.optimize()
 
     def _completed(self) -> Manifest:
         bm25, state = self._collection.bm25, "open" if self._more else "complete"

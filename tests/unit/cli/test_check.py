@@ -132,7 +132,7 @@ def test_who_routes_where_it_is_not_the_model(
     monkeypatch.setenv("REVELATOR_ROUTER__KIND", "classifier")
     code, output = check(monkeypatch, [worker.url for worker in workers])
     assert code == 0, output
-    assert "the classifier, if its confidence is at least 70%, else the model" in output
+    assert "the classifier, from a confidence of 70% on, else the model" in output
     monkeypatch.setenv("REVELATOR_ROUTER__LOCATION", str(tmp_path))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2
