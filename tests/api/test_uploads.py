@@ -175,7 +175,7 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
             await ingest_through(service.url, [file], "mine", config(), Listener(interrupt))
         assert await state(service) == (128, "building")
         async with service.http.get("/readyz") as response:
-            assert "an ingest is running, or was interrupted" in await response.text()
+            assert "an ingest is running, or was interrupted; run it again" in await response.text()
         async with service.http.delete(f"{URL}/d1") as response:
             assert response.status == 204
         assert await state(service) == (127, "building")

@@ -114,9 +114,10 @@ class CollectionHealth:
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """Return what the counts alone reveal. For readiness, which must be cheap."""
     if manifest.state != "complete":
+        running = "is running, or " if manifest.state == "open" else ""
         return (
-            "an ingest is running, or was interrupted: then run it again, or `revelator check "
-            f"--collection {manifest.name} --repair`"
+            f"an ingest {running}was interrupted; run it again, or `revelator check --collection "
+            f"{manifest.name} --repair`"
         )
     if manifest.deleting:
         return "a deletion was interrupted; it is completed when the collection is searched"
