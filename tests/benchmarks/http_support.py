@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+PAGE = 4096
+
 
 class ServerProcess:
     """A program that prints its URL first; `cpu_s` is what all its threads have used."""
@@ -20,11 +22,18 @@ class ServerProcess:
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
 
+    def resident(self) -> int:
+        """Bytes of memory in use."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
+
 
 def cpu_s(pid: int) -> float:
-    """What all threads of a process have used."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """What all threads of a process have used that have not ended."""
+    used = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            used += int((task / "schedstat").read_text().split()[0])
+    return used / 1e9
 
 
 @contextlib.contextmanager

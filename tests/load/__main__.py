@@ -1,7 +1,6 @@
 """The service under load, as one table.
 
     python -m tests.load [direct] [overload] [fairness] [streams] [drain] [gateways] [--short]
-    python -m tests.load soak [--minutes 30]
 
 *direct*: questions at half the capacity of an engine over HTTP, and as many calls of that engine
 by the same client; by the gateway the median is at most 2 ms later, the 99th percentile 10 ms. Both
@@ -18,10 +17,6 @@ one Qdrant, under questions: both are restarted one after the other, Qdrant is k
 back, both at the same time, and one gateway is killed. Every question is answered, by another try
 within 10 s where its gateway was lost. Both servers are started by the scripts in `servers/` of
 REVELATOR_SHARED.
-
-*soak*: all kinds of
-callers for so long; the memory of the process is flat within its noise, and afterwards it has the
-tasks and open files that it had before.
 
 The engine takes 0.5 s a question, 16 at a time. `--short` is a tenth of it. Client and service
 share the machine: a busy one shows in the times, never in what is lost.
@@ -50,7 +45,6 @@ from tests.conftest import shared_root
 from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, post, took
 from tests.load.gateways import FAULTS, Gateway, Restarted, two_gateways
-from tests.load.soak import resident, soak
 from tests.support.workers import stub_worker
 
 RUNNING, SECONDS = 16, 0.5
@@ -63,7 +57,6 @@ STREAMS = 1_000
 STREAM_S, TOKENS = 5.0, 50
 DRAINED_S = 2.0  # that a question takes while a process is drained
 EACH_S = 30.0  # for which gateways run after each fault
-LEAST_GROWTH = 0.02  # of the memory in a soak, that is no growth
 
 
 def session(url: str) -> aiohttp.ClientSession:
@@ -187,12 +180,12 @@ async def crowd(many: int) -> Crowd:
     with server("tests.load.server", *options) as target:
         async with session(target.url) as http:
             await ask_stream(http)
-            before, used = resident(target), target.cpu_s()
+            before, used = target.resident(), target.cpu_s()
             async with probed(target) as waits:
                 asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
                 most = before
                 while not all(task.done() for task in asked):
-                    most = max(most, resident(target))
+                    most = max(most, target.resident())
                     await asyncio.sleep(0.05)
             answered = sum(task.result() for task in asked)
             each = (target.cpu_s() - used) / (many * TOKENS)
@@ -284,28 +277,10 @@ async def ask_stream(http: aiohttp.ClientSession) -> bool:
     return response.status == 200 and "event: answer\n" in text and "event: done\n" in text
 
 
-async def soaking(minutes: float) -> bool:
-    held = await soak(minutes)
-    for kind, count in held.sent.items():
-        told("soak", f"sent: {kind}", count, "", True)
-    for kind, count in held.odd.items():
-        told("soak", f"not as it should be: {kind}", count, "0", False)
-    told("soak", "memory at the end, MB", held.memory[-1] / 1e6, "", True)
-    most = max(LEAST_GROWTH, held.noise)
-    tasks, files = held.after.tasks - held.before.tasks, held.after.files - held.before.files
-    met = [
-        told("soak", "growth of the memory", held.growth, f"<= {most:.3f}", held.growth <= most),
-        told("soak", "tasks left over", tasks, "<= 0", tasks <= 0),
-        told("soak", "files left over", files, "<= 0", files <= 0),
-    ]
-    return all(met) and not held.odd
-
-
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = "direct, overload, fairness, streams, drain, gateways (these by default), soak"
+    names = "direct, overload, fairness, streams, drain, gateways (default: all)"
     parser.add_argument("parts", nargs="*", help=names)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of the soak")
     parser.add_argument("--short", action="store_true", help="a tenth of it")
     given = parser.parse_args()
     scale = 0.1 if given.short else 1.0
@@ -320,8 +295,6 @@ async def main() -> bool:
     }.items():
         if not given.parts or name in given.parts:
             met = await part() and met
-    if "soak" in given.parts:
-        met = await soaking(given.minutes) and met
     return met
 
 

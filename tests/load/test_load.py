@@ -10,7 +10,6 @@ import pytest
 from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
 from tests.load.gateways import FAULTS, Restarted, two_gateways
 from tests.load.raw_fuzz import fuzz
-from tests.load.soak import soak
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -69,12 +68,3 @@ async def test_bytes_that_are_no_request_are_refused_and_leave_nothing_behind() 
     assert not found.leaked, (found.before, found.after)
     assert found.alive
     assert sum(found.statuses["mutated"].values()) > 0
-
-
-@pytest.mark.timeout(300)
-async def test_a_minute_of_all_callers_leaves_nothing_behind() -> None:
-    held = await soak(1.0)
-    assert not held.odd
-    assert not held.leaked, (held.before, held.after)
-    assert held.growth < 0.25
-    assert min(held.sent.values()) > 0

@@ -8,7 +8,6 @@ it was to be by a request that was not answered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import re
 import signal
@@ -110,7 +109,6 @@ class Lives:
     """The rows of this part."""
 
     def __init__(self) -> None:
-        self.count = 0
         whats = (
             "acknowledged data lost", "ghosts after opening", "collections not to be read",
             "repairs that leave something",
@@ -141,7 +139,8 @@ class Lives:
                         served.process.send_signal(signal.SIGUSR1)
                     await served.ended(chance.uniform(0.05, 1.5) if not operation else REFUSED_S)
                     await served.kill()
-            self.count += 1
+            for row in self.rows:
+                row.count += 1
 
     async def _look(self, served: Gateway, ledger: Ledger, told: str) -> None:
         name = ledger.name
@@ -163,14 +162,16 @@ class Lives:
 
 
 async def kills(plan: Plan, folder: Path) -> list[Row]:
-    lives = Lives()
-    for case, chance in plan.cases("kills", 20):
+    """Two lives at a time."""
+    lives, free = Lives(), asyncio.Semaphore(2)
+
+    async def one(case: int, chance: random.Random) -> None:
         again = plan.again("kills", case)
-        data = folder / f"kills{case}"
-        with contextlib.suppress(ConnectionError):
-            await lives.live(data, chance, again)
-            continue
-        lives.closed.add(f"the server does not start: {again}")
-    for row in lives.rows:
-        row.count = lives.count
+        async with free:
+            try:
+                await lives.live(folder / f"kills{case}" / "data", chance, again)
+            except ConnectionError as error:
+                lives.closed.add(f"{error}: {again}")
+
+    await asyncio.gather(*(one(*each) for each in plan.cases("kills", 20)))
     return lives.rows

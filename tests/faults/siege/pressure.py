@@ -17,7 +17,6 @@ from tests.faults.siege.access import BOTH, tool
 from tests.faults.siege.world import Gateway, Plan, Row, gateway
 from tests.load.__main__ import probed
 from tests.load.raw_fuzz import Held, settled
-from tests.load.soak import resident
 
 LIMITS: Final = ("--limits", "2", "--seconds", "0.1")  # of heads and bodies; of an answer
 SETTLE_S: Final = 60.0  # recorded questions go on for 10 s
@@ -153,11 +152,11 @@ async def memory(plan: Plan, folder: Path) -> list[Row]:
 
         await in_turns(100, ask)
         await in_turns(16, ask_large)
-        start = resident(served)
+        start = served.resident()
         await in_turns(many, ask)
-        grown = (resident(served) - start) / MB
+        grown = (served.resident() - start) / MB
         await in_turns(large, ask_large)
-        both = (resident(served) - start) / MB
+        both = (served.resident() - start) / MB
     size = sum(len(turn["text"]) for turn in history) / MB
     return [
         Row("memory", "MB more after questions", many, 60, grown),

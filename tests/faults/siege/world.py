@@ -132,6 +132,7 @@ class Gateway(ServerProcess):
 async def gateway(data: Path, *options: str, errors: Path | None = None) -> AsyncIterator[Gateway]:
     """A server on a data directory, killed at the end. Raises ConnectionError if it does not
     start."""
+    data.parent.mkdir(exist_ok=True)
     with (errors or data.with_name("errors")).open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.load.server", *ENGINE, "--data", str(data), *options,
