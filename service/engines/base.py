@@ -77,6 +77,8 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine supports. `context_tokens` limits prompt and output together; None if unknown.
+    `question_tokens` limits a question in its prompts, so that an engine on CPUs can read it in
+    time; None if it may have any length.
 
     The other values are known for models trained by this project and None for others. `passages` is
     the number of passages that the model reads well for one answer, if small, and `one_at_a_time`
@@ -89,6 +91,7 @@ class Capabilities:
     logprobs: bool = False
     token_signals: bool = False
     context_tokens: int | None = None
+    question_tokens: int | None = None
     passages: int | None = None
     templates: str | None = None
     autorag: AutoragMode | None = None

@@ -41,6 +41,7 @@ from service.engines.openai_wire import (
     may_be_template,
     path_of,
     read_into,
+    read_whole,
     retry_after,
 )
 from service.engines.reasoning import Reasoning
@@ -243,11 +244,8 @@ class OpenAIGenerator:
                 return _Server((), False)
             if response.status != 200:
                 raise await self._refusal(response)
-            body = bytearray()
             with closing(response):
-                await read_into(body, partial(self._read, response), LARGEST_BODY)
-            if len(body) > LARGEST_BODY:
-                raise BadCompletion(f"sent a list of models of more than {LARGEST_BODY:,} bytes")
+                body = await read_whole(partial(self._read, response), LARGEST_BODY)
             try:
                 rows = orjson.loads(body)["data"]
                 return _Server(

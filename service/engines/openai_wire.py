@@ -302,6 +302,15 @@ async def read_into(body: bytearray, read: Callable[[], Awaitable[bytes]], limit
         body += piece
 
 
+async def read_whole(read: Callable[[], Awaitable[bytes]], limit: int) -> bytes:
+    """Return what `read` returns up to the end. Raises BadCompletion beyond `limit` bytes."""
+    body = bytearray()
+    await read_into(body, read, limit)
+    if len(body) > limit:
+        raise BadCompletion(f"sent a body of more than {limit:,} bytes")
+    return bytes(body)
+
+
 class EventLines:
     """Reads the data of server-sent events from chunks of bytes.
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextlib import closing as closing_response
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import aiohttp
 
-from service.core.concurrency import closing, interruptible
+from service.core.concurrency import closing
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities
 from service.engines.openai import OpenAIGenerator
-from service.engines.openai_wire import BadCompletion, EventLines
+from service.engines.openai_wire import BadCompletion, EventLines, read_whole
 from service.engines.signals import (
     ContextRows,
     ScoreRequest,
@@ -38,6 +40,8 @@ from service.engines.vllm_wire import (
 
 T = TypeVar("T")
 Event = str | SignalDelta
+# bytes of a reply of the plugin: the rows of 25 tokens with a context of 128,000
+LARGEST_REPLY = 64_000_000
 WITHOUT_PLUGIN = (
     "does not provide token signals, because Revelator's plugin is not running; start the server "
     "with `revelator worker`"
@@ -99,7 +103,7 @@ class VllmGenerator(OpenAIGenerator):
         if response.status != 200:
             raise await self._refusal(response)
         with self._boundary(response.url):
-            return read_info(await response.read())
+            return read_info(await self._whole(response))
 
     async def _obstacle(self) -> str | None:
         """Return why there are no signals, in the plugin's own words if it runs; None if there
@@ -118,8 +122,13 @@ class VllmGenerator(OpenAIGenerator):
 
     async def _answer(self, path: str, body: bytes, read: Callable[[bytes], T]) -> T:
         response = await self._accepted(path, body)
-        with self._boundary(response.url), interruptible(self._awaiting):
-            return read(await response.read())
+        with self._boundary(response.url):
+            return read(await self._whole(response))
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of a response, and close it. Raises BadCompletion if it is too large."""
+        with closing_response(response):
+            return await read_whole(partial(self._read, response), LARGEST_REPLY)
 
     async def _rows(self, call: str, tokens: Sequence[int]) -> ContextRows:
         path = f"/revelator/signals/{call}/rows"

@@ -18,7 +18,7 @@ _CONTROL = re.compile(
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG)\])"
     # Words in ordinary brackets too ("[prefix]", "[audio]"): tokens in their own case only.
     r"|\[(?=(?-i:/?(?:TOOL_CONTENT|CALL_ID|ARGS|THINK|PREFIX|MIDDLE|SUFFIX|REF|IMG_BREAK|IMG_END"
-    r"|AUDIO|BEGIN_AUDIO|TRANSCRIBE|CLS|SEP|MASK|PAD|UNK|BOS|EOS|control_\d+|@BOS@|multimodal)\]))",
+    r"|AUDIO|BEGIN_AUDIO|TRANSCRIBE|CLS|SEP|[gs]?MASK|PAD|UNK|BOS|EOS|control_\d+|@BOS@|multimodal)\]))",
     re.IGNORECASE,
 )
 # Invisible characters (variation selectors, fillers) may precede the colon, as white space may.

@@ -17,6 +17,7 @@ from service.answer.inquiry import OpenStep, Scope
 from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
 from service.prompts.templates import Pair, Prompt, Spoken
+from service.strategies.drafting.calls import gives_signals
 from service.strategies.revelator.roles import write_question
 from service.text import content_words, shared_words
 from service.text.words import letter_words, spelt_words
@@ -77,6 +78,29 @@ def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool
         return False
     wanted = content_words(question) - _REFERRING
     return not strict or shared_words(written, wanted) == wanted
+
+
+async def shorten(scope: Scope) -> None:
+    """Ask a question that is longer than an engine reads by its beginning and its end, which is
+    where questions are asked; the step `condense` shows what is asked."""
+    inquiry = scope.inquiry
+    question = inquiry.request.question
+    for role in {role.generator.name: role for role in inquiry.roles}.values():
+        most = role.generator.capabilities.question_tokens
+        # a token has at least one byte
+        if most is None or len(question.encode()) <= most or not gives_signals(role.generator):
+            continue
+        spans = await role.generator.token_spans(question, role.model)
+        if len(spans) > most:
+            begin, end = spans[most // 2][0], spans[-(most // 2)][0]
+            question = f"{question[:begin].rstrip()} … {question[end:].lstrip()}"
+    if question != inquiry.request.question:
+        step = scope.step("condense", question)
+        await step.start()
+        step.flag("shortened")
+        await step.emit(ThoughtWritten(text=question))
+        inquiry.request = inquiry.request.model_copy(update={"question": question})
+        await step.end()
 
 
 async def condense(scope: Scope) -> None:

@@ -36,7 +36,7 @@ from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.native import is_failure
 from service.core.private import withhold
 from service.strategies.base import Outcome
-from service.strategies.conversation import condense
+from service.strategies.conversation import condense, shorten
 from service.strategies.direct import reply
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
@@ -119,12 +119,13 @@ class _Numbered:
 
 
 async def _answer(inquiry: Inquiry, fold: Fold) -> None:
-    """Condense the conversation, route, run the handler, then end with the answer text, citations
-    and `stop`.
+    """Shorten the question, condense the conversation, route, run the handler, then end with the
+    answer text, citations and `stop`.
     """
     scope = Scope(inquiry)
     if inquiry.request.plain:
         return await reply(scope, inquiry.request.plain)
+    await shorten(scope)
     await condense(scope)
     with inquiry.routing_time:
         await _route(inquiry, scope)

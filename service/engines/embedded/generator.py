@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from service.core.errors import EngineFailure
 from service.core.extras import lacking
+from service.engines.base import Capabilities
 from service.engines.batch.generator import BatchedGenerator
 from service.engines.batch.worker import BatchEngine
 from service.engines.compiled import (
@@ -17,11 +19,16 @@ from service.engines.compiled import (
     read_card,
 )
 
+QUESTION_TOKENS: Final = 192  # about 800 characters of English
 READER: Final = Path(__file__).parents[2] / "models" / "reader"
 
 
 class EmbeddedGenerator(BatchedGenerator):
     """A model made by `revelator compile`: the folder `settings.model`, or the shipped one."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, question_tokens=QUESTION_TOKENS)
 
     @property
     def _model(self) -> str:

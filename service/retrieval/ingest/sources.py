@@ -107,12 +107,18 @@ def expand(
     """Yield the files of folders, ordered by name; of a BEIR folder only its corpus."""
     labels: set[str] = set()
     for path in files:
+        if path != STANDARD_INPUT and (leads := _leads_out(path, path.absolute().parent)):
+            yield leads
+            continue
         found = list(_below(path)) if path.is_dir() else [SourceFile(path, path.name)]
         if not found:
             yield SourceProblem(
                 str(path), 0, f"the folder contains no file; known formats: {KNOWN}"
             )
         for source in found:
+            if path.is_dir() and (leads := _leads_out(source.path, path)):
+                yield leads
+                continue
             # The label is the id: the second would replace the first.
             if is_named(source.path, format) and source.label in labels:
                 yield SourceProblem(source.name, 0, "another file of this run has the same name")
@@ -183,6 +189,18 @@ def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:
             yield row
         if empty:
             yield SourceRow(0, f"the file contains no rows, read as {kind}")
+
+
+def _leads_out(path: Path, folder: Path) -> SourceProblem | None:
+    """Return a problem if a path is a link to something outside of the folder."""
+    try:
+        inside = not path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that lead to each other
+        inside = False
+    if inside:
+        return None
+    what = "a link to something outside of its folder is not followed; name the file itself"
+    return SourceProblem(str(path), 0, what)
 
 
 def _below(folder: Path) -> Iterator[SourceFile]:

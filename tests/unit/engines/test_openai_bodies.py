@@ -6,15 +6,17 @@ import asyncio
 import tracemalloc
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from service.core.errors import EngineFailure, EngineRefusal
 from service.core.settings import EngineSettings
-from service.engines import openai
+from service.engines import openai, vllm
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.openai import OpenAIGenerator
 from tests.stubs.openai_server import StubServer
@@ -138,8 +140,27 @@ async def test_a_list_of_models_in_pieces_is_read_whole_and_without_end_refused(
         server.pieces = [body[:9], body[9:]]
         await engine.check()
         server.pieces = [MEGABYTE] * 6
-        with pytest.raises(EngineFailure, match="a list of models of more than 4,000,000 bytes"):
+        with pytest.raises(EngineFailure, match="a body of more than 4,000,000 bytes"):
             await engine.check()
+
+
+async def test_a_plugin_that_sends_more_than_its_replies_have_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm, "LARGEST_REPLY", 2_000_000)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        return await send(request, [MEGABYTE] * 3, 200, JSON, end="hang")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", endless)
+    async with TestServer(app) as server:
+        settings = EngineSettings(kind="vllm", urls=[str(server.make_url("/"))])
+        async with aclosing(vllm.VllmGenerator("worker", settings)) as worker:
+            async with asyncio.timeout(30):
+                for call in (worker.plugin_info, partial(worker.token_spans, "text")):
+                    with pytest.raises(EngineFailure, match="a body of more than 2,000,000 bytes"):
+                        await call()
 
 
 async def test_what_follows_the_end_of_a_reply_is_not_kept() -> None:

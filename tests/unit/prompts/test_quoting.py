@@ -35,6 +35,8 @@ CONTROL_TOKENS = [
     "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|im_sep|>", "<|dummy_0|>",
     # FLAN-T5, BERT kin, code models
     "<extra_id_0>", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "<fim-prefix>", "<fim_suffix>",
+    # GLM
+    "[gMASK]", "[sMASK]", "<sop>", "<eop>",
     # EfficientRAG
     "<CONTINUE>", "<FINISH>", "<TERMINATE>",
 ]  # fmt: skip

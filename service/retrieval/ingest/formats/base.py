@@ -6,8 +6,11 @@ document, or the reason why there is none.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import os
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +33,7 @@ else:
 
 STANDARD_INPUT = Path("-")
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 HEAD = 65_536  # bytes that are enough to detect the format
 # The exceptions of reading truncated or damaged compressed data; BadGzipFile is an OSError.
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
@@ -49,7 +53,7 @@ class Input:
     stream: BinaryIO
     head: bytes
     compressed: bool
-    raw: _Counted
+    raw: Counted
 
     def position(self) -> int:
         """The number of bytes of the file read so far, including read-ahead."""
@@ -68,7 +72,7 @@ def open_input(path: Path, label: str) -> Iterator[Input]:
     """
     with ExitStack() as stack:
         file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(_opened(path))
-        raw = _Counted(file)
+        raw = Counted(file)
         buffered = io.BufferedReader(raw, HEAD)
         magic = buffered.peek(4)
         opened = _decompressed(cast(BinaryIO, buffered), magic)
@@ -86,7 +90,13 @@ def plain_suffix(path: Path) -> str:
 
 
 def _opened(path: Path) -> BinaryIO:
-    return path.open("rb", buffering=0)
+    """Open a regular file. To open a FIFO would wait for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or a socket")
+    return cast(BinaryIO, io.FileIO(descriptor))
 
 
 def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
@@ -128,7 +138,7 @@ class _Filled(io.RawIOBase):
         return size
 
 
-class _Counted(_Filled):
+class Counted(_Filled):
     """Also counts the bytes that are read."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -171,6 +181,7 @@ def reads_whole(
 ) -> Callable[[Callable[[Input, bytes], Iterator[SourceRow]]], Reader]:
     """Return a decorator that makes a reader of a function of the decompressed content. The reader
     reports if one of `packages`, of the extra `documents`, is missing, or if the file is too large.
+    A function that needs packages runs in a child process.
     """
 
     def wrap(read: Callable[[Input, bytes], Iterator[SourceRow]]) -> Reader:
@@ -182,6 +193,10 @@ def reads_whole(
             content = source.stream.read(LARGEST + 1)
             if len(content) > LARGEST:
                 yield SourceRow(0, TOO_LARGE)
+            elif packages:
+                from service.retrieval.ingest.formats.child import in_child  # noqa: PLC0415
+
+                yield from in_child(f"{read.__module__}:{read.__name__}", source, content)
             else:
                 yield from read(source, content)
 

@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
+from service.answer.inquiry import Scope
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, EngineFailure
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.embedded import engine as module
+from service.engines.embedded.generator import QUESTION_TOKENS
+from service.strategies.conversation import shorten
 from tests.conftest import need
 from tests.stubs.tiny_compiled import COMPILED, save_tiny_compiled
 from tests.stubs.tiny_model import save_tiny_model
+from tests.support.asking import ScriptedRetriever, inquiry
 from tests.unit.engines.conftest import OpenEmbedded
 
 pytestmark = pytest.mark.anyio
@@ -293,3 +297,21 @@ async def test_weights_in_several_files_are_the_weights(
     assert await complete(open_embedded(parts), request) == await complete(
         open_embedded(compiled), request
     )
+
+
+async def test_a_long_question_is_asked_by_its_beginning_and_its_end(
+    open_embedded: OpenEmbedded,
+) -> None:
+    engine = open_embedded(None)  # the shipped model
+    await engine.check()
+    for middle in ("in the year 1831 ", "漢", "qzx9 Ж"):
+        question = f"Who composed Norma {middle * 4_000}"[:3_980] + " in Catania?"
+        asked = inquiry(engine, ScriptedRetriever({}), question)
+        await shorten(Scope(asked))
+        short = asked.request.question
+        assert len(await engine.token_spans(short)) <= QUESTION_TOKENS + 4
+        assert short.startswith("Who composed Norma")
+        assert short.endswith(" in Catania?")
+    asked = inquiry(engine, ScriptedRetriever({}), "Who composed Norma?")
+    await shorten(Scope(asked))
+    assert asked.request.question == "Who composed Norma?"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats import base, detect
+from service.retrieval.ingest.formats import base, child, detect
 from service.retrieval.ingest.formats import docx as docx_module
 from service.retrieval.ingest.formats import pdf as pdf_module
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
@@ -52,6 +52,16 @@ def read(path: Path, content: bytes | str | None = None) -> tuple[list[Document]
         [each for each in found if isinstance(each, Document)],
         [each.removeprefix(str(path)) for each in problems],
     )
+
+
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read documents without a child, whose modules a test cannot change."""
+
+    def read_here(reader: str, source: base.Input, content: bytes) -> Any:
+        module, _, name = reader.partition(":")
+        return getattr(importlib.import_module(module), name).__wrapped__(source, content)
+
+    monkeypatch.setattr(child, "in_child", read_here)
 
 
 def test_a_page_is_cut_at_its_headings(tmp_path: Path) -> None:
@@ -208,6 +218,7 @@ def test_a_docx_without_text_or_with_too_much_is_named(
 ) -> None:
     path = tmp_path / "a.docx"
     assert read(path, docx([("Normal", " ")])) == ([], [": the document has no text"])
+    in_this_process(monkeypatch)
     monkeypatch.setattr(docx_module, "MOST_UNPACKED", 10_000)
     found, problems = read(path, docx([("Normal", "x" * 20_000)]))
     assert (found, problems) == ([], [": its text is larger than 10,000 bytes; split it"])
@@ -251,6 +262,7 @@ def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
 ) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(["One.", "Two."]))
+    in_this_process(monkeypatch)
     monkeypatch.setattr(pdf_module, "_text", lambda page: ["One."][page.page_number])
     found = [entry.found for entry in read_files([path])]
     assert [type(each) for each in found] == [Document, SourceProblem]
