@@ -120,7 +120,10 @@ class Asked:
         return wrong
 
     async def _stop(self, before: Mapping[str, float]) -> str | None:
-        if not await until(self.world.url, START_S, lambda now: now["running"] >= 1):
+        began = await until(
+            self.world.url, START_S, lambda now: now["running"] or self.process.returncode
+        )
+        if self.process.returncode is not None or not began:
             return f"no question began: {self._said()}"
         self._say("now")
         found = await self._found(CELL_S)
@@ -169,11 +172,16 @@ async def running(client: Client, world: World) -> AsyncIterator[Asked]:
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 30)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await ended(process, 30)
+
+
+async def ended(process: asyncio.subprocess.Process, seconds: float) -> None:
+    """Wait so long for the end of a process, then kill its group."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def row(client: Client, world: World, cells: Sequence[str] = CELLS) -> dict[str, str | None]:
@@ -186,12 +194,12 @@ async def counts(url: str) -> dict[str, float]:
     """Questions that run, that were asked, and that were cancelled, as the server counts them."""
     async with aiohttp.request("GET", f"{url}/metrics") as response:
         lines = [line.rpartition(" ") for line in (await response.text()).splitlines()]
-    ended = [(name, float(n)) for name, _, n in lines if name.startswith("revelator_questions_tot")]
+    past = [(name, float(n)) for name, _, n in lines if name.startswith("revelator_questions_tot")]
     now = next(float(n) for name, _, n in lines if name == "revelator_questions_in_flight")
     return {
         "running": now,
-        "asked": sum(n for _, n in ended) + now,
-        "cancelled": sum(n for name, n in ended if 'outcome="cancelled"' in name),
+        "asked": sum(n for _, n in past) + now,
+        "cancelled": sum(n for name, n in past if 'outcome="cancelled"' in name),
     }
 
 

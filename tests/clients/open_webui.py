@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from tests.clients.matrix import STOP_S, World, counts, until
+from tests.clients.matrix import STOP_S, World, counts, ended, until
 from tests.faults.proxy import free_port
 
 START_S, ANSWER_S, TASKS_S = 600.0, 120.0, 120.0
@@ -32,7 +32,7 @@ OWN = ("host", "content-length", "transfer-encoding")
 
 @dataclass
 class Relay:
-    """Passes requests on to `to`, and keeps each with the status and the body of its response."""
+    """Passes requests on to `to`, and keeps each with the status of its response."""
 
     to: str
     port: int = field(default_factory=free_port)
@@ -53,8 +53,8 @@ class Relay:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         sent = {name: value for name, value in request.headers.items() if name.lower() not in OWN}
-        kept: dict[str, Any] = {"path": request.path, "headers": sent, "answer": ""}
-        kept |= {"body": json.loads(body) if body else None}
+        kept: dict[str, Any] = {"path": request.path, "headers": sent}
+        kept["body"] = json.loads(body) if body else None
         self.seen.append(kept)
         async with (
             aiohttp.ClientSession(auto_decompress=False) as http,
@@ -64,7 +64,6 @@ class Relay:
             response = web.StreamResponse(status=found.status, headers=back)
             await response.prepare(request)
             async for part in found.content.iter_any():
-                kept["answer"] += part.decode(errors="replace")
                 await response.write(part)
             kept["status"] = found.status
             await response.write_eof()
@@ -103,19 +102,16 @@ async def open_webui(base: str) -> AsyncIterator[str]:
         with (Path(data) / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 command, "serve", "--host", "127.0.0.1", "--port", str(port),
-                env=settings, cwd=data, stdout=log, stderr=log,
+                env=settings, cwd=data, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
             if not await _healthy(f"http://127.0.0.1:{port}/health", process):
-                raise SystemExit(f"Open WebUI did not start: {_end_of(Path(data) / 'log')}")
+                raise SystemExit(f"Open WebUI did not start: {_last(Path(data) / 'log')}")
             yield f"http://127.0.0.1:{port}"
         finally:
             with suppress(ProcessLookupError):
                 process.terminate()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 20)
-            with suppress(ProcessLookupError):
-                process.kill()
+            await ended(process, 20)
 
 
 async def _healthy(url: str, process: asyncio.subprocess.Process) -> bool:
@@ -129,13 +125,13 @@ async def _healthy(url: str, process: asyncio.subprocess.Process) -> bool:
     return False
 
 
-def _end_of(log: Path) -> str:
+def _last(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 async def row_of_open_webui(world: World, pictures: str, record: bool) -> dict[str, str | None]:
     """What is wrong with each cell, None for nothing, as the page shows it."""
-    from playwright.async_api import async_playwright
+    from playwright.async_api import Error, async_playwright
 
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     async with (
@@ -146,11 +142,16 @@ async def row_of_open_webui(world: World, pictures: str, record: bool) -> dict[s
     ):
         tab = await browser.new_page(viewport={"width": 1200, "height": 800})
         tab.set_default_timeout(ANSWER_S * 1000)
-        await tab.goto(url)
-        found = await _answered(tab, world, relay, pictures)
+        try:
+            await tab.goto(url)
+            found = await _answered(tab, world, relay, pictures)
+            found["stop"] = await _stopped(tab, url, world)
+        except Error as error:
+            await tab.screenshot(path=f"{pictures}/open-webui-failed.png")
+            return {"chat": error.message}
         if record:
             _record(relay)
-        return found | {"stop": await _stopped(tab, url, world)}
+        return found
 
 
 async def _send(tab: Any, text: str) -> None:
@@ -198,15 +199,16 @@ async def _appears(what: Any) -> bool:
 async def _tasks(relay: Relay) -> str | None:
     """What is wrong with title, tags and follow-ups."""
     for _ in range(int(TASKS_S)):
-        told = {name: relay.of_task(name) for name in TASKS}
-        if all(each and "status" in each for each in told.values()):
-            break
+        told = {name: relay.of_task(name) or {} for name in TASKS}
+        wrong = [
+            name
+            for name, each in told.items()
+            if each.get("status") != 200 or each["body"]["model"] != TASK_MODEL
+        ]
+        if not wrong:
+            return None
         await asyncio.sleep(1)
-    right = {
-        name: bool(each and each.get("status") == 200 and each["body"]["model"] == TASK_MODEL)
-        for name, each in told.items()
-    }
-    return None if all(right.values()) else f"tasks that {TASK_MODEL} answered: {right}"
+    return f"not answered by {TASK_MODEL}: {', '.join(wrong)}"
 
 
 async def _stopped(tab: Any, url: str, world: World) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 from cells import BASE, KEY, MESSAGES, MODEL, Answer, of_openai, run
 from openai import AsyncOpenAI
 
-START_S = 90
+START_S = 200
 MASTER = f"sk-{secrets.token_hex(16)}"  # without one it does not start
 
 
