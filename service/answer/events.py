@@ -94,7 +94,7 @@ class StepEnd(BaseEvent):
     event: Literal["step_end"] = "step_end"
     answer: str | None = None
     flags: list[Flag] = []
-    usage: CallUsage = CallUsage()
+    usage: CallUsage = Field(default_factory=CallUsage)
 
 
 class QueryIssued(BaseEvent):

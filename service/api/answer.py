@@ -50,7 +50,7 @@ QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
 ENDED: Final[dict[int | str, dict[str, Any]]] = {
     204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}
 }
-BODY: Final = body_schema((JSON, "AnswerRequest"))
+BODY: Final = body_schema("AnswerRequest")
 KEY_HEADER: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",

@@ -41,15 +41,16 @@ CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
 BODY_TIMEOUT_S: Final = 30.0
 
 
-def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
-    """Return the OpenAPI description of a body that a dependency reads. `kinds` maps each media
-    type to the component schema of its content; empty for text.
-    """
-    content = {
-        kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
-        for kind, model in kinds
-    }
-    return {"requestBody": {"required": required, "content": content}}
+def body_schema(model: str, *, required: bool = True) -> dict[str, Any]:
+    """Return the OpenAPI description of a JSON body that a dependency reads. `model` names its
+    component schema."""
+    schema = {"$ref": f"#/components/schemas/{model}"}
+    return {"requestBody": {"required": required, "content": {JSON: {"schema": schema}}}}
+
+
+def stream_content(description: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a response of Server-Sent Events."""
+    return {EVENT_STREAM: {"schema": {"type": "string", "description": description}}}
 
 
 def content_type(request: Request, *allowed: str) -> str:

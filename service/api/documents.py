@@ -124,7 +124,7 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     "/collections/{name}",
     dependencies=ADMINISTER,
     responses=documented(*REFUSALS),
-    openapi_extra=body_schema((JSON, "CollectionRequest"), required=False),
+    openapi_extra=body_schema("CollectionRequest", required=False),
     summary="Create or change a collection",
 )
 async def put_collection(
@@ -165,7 +165,7 @@ async def delete_collection(name: str, stores: Stores) -> None:
     "/collections/{name}/documents",
     dependencies=WRITE,
     responses=documented(*REFUSALS),
-    openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
+    openapi_extra=body_schema("DocumentBatch"),
     summary="Add documents",
 )
 async def add_documents(
@@ -182,8 +182,9 @@ async def add_documents(
 ) -> IngestReport:
     """Add documents, or replace those with the same ids. Unchanged documents are skipped. Invalid
     documents are reported in the response; the others are indexed. Send any number of documents
-    as NDJSON, one per line: they are indexed in batches, and other uploads to the collection may
-    take place between batches. An interrupted body leaves the collection `building`."""
+    as NDJSON, one per line, with `Content-Type: application/x-ndjson`: they are indexed in batches,
+    and other uploads to the collection may take place between batches. An interrupted body leaves
+    the collection `building`."""
     return await ingest(request, stores, name, await items_of(request), more=more)
 
 

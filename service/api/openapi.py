@@ -14,13 +14,14 @@ from pydantic.json_schema import models_json_schema
 
 from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
-from service.api.bodies import EVENT_STREAM, JSON
+from service.api.bodies import EVENT_STREAM, stream_content
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.examples import EXAMPLES, STREAM_EXAMPLE
 from service.api.openai.requests import ChatRequest
 from service.api.openai.responses import ResponsesRequest
 from service.core.domain import Problem
 
+MODELS: Final = event_models()
 REF: Final = "#/components/schemas/{model}"
 
 
@@ -55,7 +56,7 @@ def _models() -> dict[str, Any]:
     inputs: list[type[BaseModel]] = [
         AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest,
     ]  # fmt: skip
-    outputs: list[type[BaseModel]] = [Problem, *event_models().values()]
+    outputs: list[type[BaseModel]] = [Problem, *MODELS.values()]
     _, found = models_json_schema(
         [
             *((model, "validation") for model in inputs),
@@ -64,7 +65,7 @@ def _models() -> dict[str, Any]:
         ref_template=REF,
     )
     schemas: dict[str, Any] = found["$defs"]
-    for model in event_models().values():
+    for model in MODELS.values():
         _as_data(schemas[model.__name__], model)
     return schemas
 
@@ -81,32 +82,17 @@ def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
 
 
 def _describe_stream(operation: dict[str, Any]) -> None:
-    """Add one schema per event: its name, and the JSON of its `data`."""
-    items = [
-        {
-            "type": "object",
-            "title": name,
-            "properties": {
-                "event": {"const": name},
-                "id": {"type": "string", "description": "`<answer id>-<seq>`"},
-                "data": {
-                    "type": "string",
-                    "contentMediaType": JSON,
-                    "contentSchema": {"$ref": REF.format(model=model.__name__)},
-                },
-            },
-            "required": ["event", "id", "data"],
-        }
-        for name, model in event_models().items()
-    ]
+    """Describe the stream as text, which OpenAPI 3.1 has no other word for, and name the schema of
+    each event's `data`."""
+    events = {name: {"$ref": REF.format(model=each.__name__)} for name, each in MODELS.items()}
+    stream = stream_content(
+        "Events `event: NAME`, `data: JSON` and `id: ANSWER-SEQ`. `x-events` has the schema of the "
+        "JSON by name."
+    )
+    stream[EVENT_STREAM] |= {"example": STREAM_EXAMPLE, "x-events": events}
     operation["responses"]["200"] = {
         "description": "Events as they happen. Comments every 15 s keep the connection open.",
-        "content": {
-            EVENT_STREAM: {
-                "example": STREAM_EXAMPLE,
-                "itemSchema": {"oneOf": items},
-            }
-        },
+        "content": stream,
     }
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from service.api.bodies import EVENT_STREAM, JSON, NDJSON, body_schema
+from service.api.bodies import EVENT_STREAM, body_schema, stream_content
 from service.api.documents import (
     ADMINISTER,
     MOST_FAILED,
@@ -33,21 +33,11 @@ REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503
 
 FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "content": {
-            EVENT_STREAM: {
-                "itemSchema": {
-                    "type": "object",
-                    "description": "`progress` while the work runs: `data` has `stage`, `done` and "
-                    "`total`, which count passages. At the end `report`, with the body that is "
-                    "returned otherwise, or `error`, with a problem.",
-                    "properties": {
-                        "event": {"enum": ["progress", "report", "error"]},
-                        "data": {"type": "string", "contentMediaType": JSON},
-                    },
-                    "required": ["event", "data"],
-                }
-            }
-        }
+        "content": stream_content(
+            "Events `progress` while the work runs: `data` has `stage`, `done` and `total`, which "
+            "count passages. At the end `report`, with the body that is returned otherwise, or "
+            "`error`, with a problem."
+        )
     }
 }
 
@@ -136,14 +126,14 @@ async def _reported(
     "/collections/{name}/documents",
     dependencies=WRITE,
     responses=documented(*REPLACE_REFUSALS),
-    openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
+    openapi_extra=body_schema("DocumentBatch"),
     summary="Replace all documents of a collection",
 )
 async def replace_documents(request: Request, name: str, stores: Stores) -> IngestReport:
     """Replace the collection's contents atomically. The new documents are indexed beside the old
     ones, which serve questions until one step switches over; questions in progress finish on the
     old contents. The current embedding settings are used. Invalid documents are reported and
-    left out. An interrupted body changes nothing."""
+    left out. An interrupted body changes nothing. NDJSON is read, too."""
     items = await items_of(request)
     await stores.resolve(name)
     return await _drained(request, lambda: _replace(name, stores, items))

@@ -8,7 +8,7 @@ from collections import Counter
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, seed, settings
-from schemathesis import Case, CheckContext, Response, SerializationContext
+from schemathesis import Case, CheckContext, Response
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -48,11 +48,6 @@ SETTINGS = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-
-
-@schemathesis.serializer("application/x-ndjson")
-def ndjson(context: SerializationContext, value: object) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 script = [*answering(), ScriptStep(reply="Bellini", times=None)]

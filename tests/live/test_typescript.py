@@ -47,7 +47,7 @@ async def run(*words: str | Path, cwd: Path) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *words, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 100)
+    out, _ = await asyncio.wait_for(process.communicate(), 300)
     return process.returncode or 0, out.decode()
 
 

@@ -79,7 +79,7 @@ class AssistantMessage(Model):
 class Choice(Model):
     index: int = 0
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = Field(None, description="Always null.")
     finish_reason: Literal["stop", "length"]
 
 

@@ -121,7 +121,7 @@ class ChatRequest(Lenient):
     stop: str | Annotated[list[str], Field(max_length=16)] | None = Field(
         None, description=OF_PLAIN
     )
-    revelator: ChatOptions = ChatOptions()
+    revelator: ChatOptions = Field(default_factory=ChatOptions)
 
     @property
     def with_usage(self) -> bool:

@@ -71,7 +71,7 @@ class ResponsesRequest(Lenient):
     previous_response_id: str | None = Field(None, description="Must be null.")
     conversation: Any = Field(None, description="Must be null.")
     background: bool | None = Field(None, description="Only false is accepted.")
-    revelator: ChatOptions = ChatOptions()
+    revelator: ChatOptions = Field(default_factory=ChatOptions)
 
 
 def parse_responses(body: object) -> ChatRequest:

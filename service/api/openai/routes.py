@@ -15,7 +15,7 @@ from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
 from service.answer.request import LONGEST_QUESTION, ChatQuestion, PreparedRequest
 from service.api.answer import KEY_HEADER, Events, open_events
-from service.api.bodies import EVENT_STREAM, JSON, body_schema, read_json
+from service.api.bodies import JSON, body_schema, read_json, stream_content
 from service.api.event_stream import EventStream
 from service.api.narration import Narrator
 from service.api.openai.completions import (
@@ -49,22 +49,12 @@ REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
 PAUSE: Final = "the question is being answered"
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "content": {
-            EVENT_STREAM: {
-                "itemSchema": {
-                    "type": "object",
-                    "properties": {"data": {"type": "string"}},
-                    "required": ["data"],
-                }
-            }
-        }
-    }
+    200: {"content": stream_content("With `stream`: the events of OpenAI's API, as `data`.")}
 }
 
 
 def body_of(model: str) -> dict[str, Any]:
-    return body_schema((JSON, model)) | {"parameters": [KEY_HEADER]}
+    return body_schema(model) | {"parameters": [KEY_HEADER]}
 
 
 router = APIRouter(
