@@ -24,7 +24,6 @@ EXAMPLES: Final = {
     "explain": "revelator explain traces",
     "synthesize": "revelator synthesize hanrag --input questions.jsonl --output rows.jsonl",
     "train": "revelator train router --smoke --out run",
-    "compile": "revelator compile model compiled",
     "worker": "revelator worker your/instruct-model --gpus 0,1",
     "check": "revelator check --collection default --repair",
     "key": "revelator key search-team --rights ask,write",

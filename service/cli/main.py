@@ -12,7 +12,6 @@ import typer
 
 from service import __version__
 from service.cli.collections import collections
-from service.cli.compilation import compile_model
 from service.cli.completion import completion, prepare_completion
 from service.cli.evaluation import evaluate, tune
 from service.cli.examples import add_examples
@@ -336,7 +335,6 @@ def check(
 app.command()(key)
 app.command()(train)
 app.add_typer(collections, name="collections")
-app.command("compile")(compile_model)
 app.command()(completion)
 add_examples(app)
 

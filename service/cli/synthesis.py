@@ -7,24 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import Config, Data, fail, run, settings_from
-from service.core.errors import RevelatorError
+from service.cli.options import Config, Data, run, settings_from
 
 
 def synthesize(
     pipeline: Annotated[
-        Literal["autorag", "hanrag", "efficientrag", "compound", "embedded"],
-        typer.Argument(
-            help="Paper whose data synthesis is run, or `embedded` for the training rows of the "
-            "default model."
-        ),
+        Literal["autorag", "hanrag", "efficientrag", "compound"],
+        typer.Argument(help="Paper whose data synthesis is run."),
     ],
     input: Annotated[
         Path,
         typer.Option(
             exists=True,
             readable=True,
-            help="JSONL file with the input items. For `embedded`: a folder of question sets.",
+            help="JSONL file with the input items.",
         ),
     ],
     output: Annotated[
@@ -36,10 +32,7 @@ def synthesize(
     ],
     teacher: Annotated[
         str,
-        typer.Option(
-            help="Name of an engine in the settings, or `rules` to extract facts by patterns, "
-            "without a model. `embedded` needs `rules`."
-        ),
+        typer.Option(help="Name of an engine in the settings."),
     ] = "default",
     model: Annotated[str | None, typer.Option(help="Model that the teacher's engine uses.")] = None,
     collection: Annotated[
@@ -85,22 +78,6 @@ def synthesize(
     from service.workshop.synthesis.report import Prices  # noqa: PLC0415
 
     configure_logging("warning")
-    if pipeline == "embedded":
-        from service.workshop.synthesis.embedded.mixture import write_mixture  # noqa: PLC0415
-
-        if teacher != "rules" or heldout:
-            fail(
-                "`synthesize embedded` creates training rows by rules only. Use --teacher rules, "
-                "and omit --heldout."
-            )
-        try:
-            counts = write_mixture(
-                input, output, rows=limit, seed=seed, templates=templates,
-                exclude=tuple(exclude or ()),
-            )  # fmt: skip
-        except RevelatorError as error:
-            fail(error.detail)
-        raise typer.Exit(0 if counts.rows else 1)
     settings = settings_from(config, data_dir=data)
     options = SynthesisOptions(
         input,

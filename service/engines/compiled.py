@@ -77,15 +77,15 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
     if not path.is_file():
         raise EngineFailure(
             f"engine {name!r}: there is no embedded model at {folder} ({CARD_FILE} is missing); "
-            "create one from a folder of float weights with `revelator compile`, or set "
-            f"engines.{name}.model"
+            f"leave out engines.{name}.model to use the shipped model, and serve a folder of "
+            "float weights with kind = local"
         )
     try:
         return EmbeddedCard.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise EngineFailure(
             f"engine {name!r}: {path} cannot be read: {first_problem(error)}; it was created by "
-            "another version, or was changed: run `revelator compile` again"
+            "another version, or was changed: install again"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Makes training data and models. It imports the service, never the other way.
 
-- `facts`: facts found in passages, questions made from them, training rows, the held-out split
-- `synthesis`: `revelator synthesize`, the papers' pipelines and the rows of the embedded model
-- `recipes`: `revelator train`; `lean` trains Llamas on a CPU, `encoders` EfficientRAG's encoders
-- `compilation`: `revelator compile`, which converts float weights for the service's own engines
+- `facts`: training rows, the held-out split, labels of routes
+- `synthesis`: `revelator synthesize`, the papers' pipelines
+- `recipes`: `revelator train`; `encoders` trains EfficientRAG's encoders
+- `compilation`: the export of encoders to quantised ONNX
 """

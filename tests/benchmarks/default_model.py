@@ -1,4 +1,4 @@
-"""What a model reads, routes and judges in the prompts that serve it: the figures of a model card.
+"""What a model reads and judges in the prompts that serve it: the figures of a model card.
 
 python -m tests.benchmarks.default_model --data SETS --model FOLDER [--kind local|embedded]
     [--config FILE --engine NAME] [--templates compact] [--n 612] [--only gold,five,…] [--json FILE]
@@ -11,11 +11,6 @@ five    the same, the gold passage among five; the others are the best that BM25
         the answer, in random order; and the share of questions that are answered at all
 none    the same without the gold passage: share that is declined as `no answer found`
 judge   relevance: the gold passage against the best other one, accuracy (chance 0.5)
-route   held-out questions of people, the four kinds alike; compound ones joined from single ones
-owners  owners' questions in wordings that training lacks: share that retrieves, and
-        CommonsenseQA's held-out questions: share that goes `direct`
-final   made-up bridges and comparisons in unseen wordings over held-out facts, all sub-answers
-        given: exact match
 """
 
 from __future__ import annotations
@@ -35,22 +30,16 @@ from service.core.settings import EngineSettings, load_settings
 from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
-from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
+from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
 from service.strategies.revelator.generation import ANSWER_TOKENS
-from service.strategies.revelator.parsing import parse_route, read_answer
-from service.strategies.revelator.roles import ROUTE_LABELS, label_request
-from service.workshop.facts.corpora import Paragraph, load_passages, read_lines
-from service.workshop.facts.names import Names
-from service.workshop.facts.patterns import Fact, all_facts
-from service.workshop.facts.questions import Maker
+from service.strategies.revelator.parsing import read_answer
+from service.strategies.revelator.roles import label_request
+from service.workshop.facts.corpora import Paragraph, read_lines
 from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import canonical_form, is_held_out
-from service.workshop.facts.wordings import join_questions
-from service.workshop.synthesis.embedded.routes import Owners
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 600.0
-ROUTES: Final = ("direct", "single", "compound", "complex")
 Figure = tuple[str, float, int]
 
 
@@ -191,76 +180,8 @@ async def judge(reader: Reader, data: Path, size: int) -> list[Figure]:
     return [("relevance, accuracy", mean(right), len(right))]
 
 
-async def route(reader: Reader, data: Path, size: int) -> list[Figure]:
-    rng = random.Random(0)
-    held: dict[str, list[str]] = {kind: [] for kind in ROUTES}
-    for row in read_lines(data / "routing" / "questions.jsonl"):
-        if is_held_out(row["question"]):
-            held[row["kind"]].append(row["question"])
-    singles = held["single"]
-    held["compound"] = [join_questions(rng.sample(singles, 2), rng) for _ in range(size)]
-    gold = [(q, kind) for kind in ROUTES for q in rng.sample(held[kind], max(1, size // 4))]
-    given = await routes(reader, [question for question, _ in gold])
-    score = macro_f1(given, [kind for _, kind in gold])
-    return [("router, macro-F1 over the four kinds", score, len(gold))]
-
-
-async def routes(reader: Reader, questions: Sequence[str]) -> list[str]:
-    prompts = [reader.templates.route(question) for question in questions]
-    labels = tuple(ROUTE_LABELS.values())
-    said = await reader.all([reader.label(prompt, labels) for prompt in prompts])
-    return [str(parse_route(text)) for text in said]
-
-
-def macro_f1(given: Sequence[str], gold: Sequence[str]) -> float:
-    values = []
-    for kind in sorted(set(gold)):
-        hits = sum(a == b == kind for a, b in zip(given, gold, strict=True))
-        values.append(2 * hits / (given.count(kind) + gold.count(kind)))
-    return mean(values)
-
-
-async def owners(reader: Reader, data: Path, size: int) -> list[Figure]:
-    draw = Owners(random.Random(0), unseen=True)
-    asked = list(dict.fromkeys(draw.single() for _ in range(4 * size)))[: min(size, 300)]
-    given = await routes(reader, asked)
-    sense = [
-        row["question"]
-        for row in read_lines(data / "commonsenseqa" / "questions.jsonl")
-        if is_held_out(row["question"])
-    ][:size]
-    direct = await routes(reader, sense)
-    return [
-        ("owners' questions that retrieve", mean([r != "direct" for r in given]), len(given)),
-        ("CommonsenseQA, `direct`", mean([r == "direct" for r in direct]), len(direct)),
-    ]
-
-
-async def final(reader: Reader, data: Path, size: int) -> list[Figure]:
-    held = [
-        fact for fact in all_facts(load_passages(data, held_out=True)) if of_films_and_people(fact)
-    ]
-    maker = Maker(held, Names(held), random.Random(0), unseen=True)
-    figures = []
-    for kind, draw in (("bridge", maker.bridge), ("comparison", maker.comparison)):
-        made = list({m.question: m for m in (draw(0.0) for _ in range(2 * size))}.values())[:size]
-        prompts = [
-            reader.templates.final(m.question, [Pair(h.question, h.answer) for h in m.hops])
-            for m in made
-        ]
-        said = await reader.all([*map(reader.text, prompts)])
-        right = [exact_match(text, m.answer) for text, m in zip(said, made, strict=True)]
-        figures.append((f"made-up {kind}s, sub-answers given, EM", mean(right), len(right)))
-    return figures
-
-
-def of_films_and_people(fact: Fact) -> bool:
-    return fact.passage.source == "2wikimultihopqa"
-
-
 PARTS: Final[dict[str, Callable[[Reader, Path, int], Awaitable[list[Figure]]]]] = {
-    "gold": gold, "five": five, "none": none, "judge": judge, "route": route, "owners": owners,
-    "final": final,
+    "gold": gold, "five": five, "none": none, "judge": judge,
 }  # fmt: skip
 
 

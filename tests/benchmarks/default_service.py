@@ -8,7 +8,7 @@ Everything is the default: engine, route (`auto`), loop and retriever, if no met
 
 squad, nq      people's questions over the passages of `squad`, `squad_train`, `nq_passages` and
                2Wiki in one collection
-bridges        made-up bridges over the passages of 2Wiki (`service.workshop.facts.heldout`), as
+bridges        made-up bridges over the passages of 2Wiki (`made_up.jsonl`), as
                `complex` questions by ANRAG
 comparisons    made-up comparisons over the same passages, in the same way
 dragin         the bridges by DRAGIN
@@ -36,7 +36,6 @@ from service.evaluation.rows import read_rows
 from service.evaluation.statistics import interval
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
-from service.workshop.facts.heldout import CORPUS, heldout_questions
 from tests.benchmarks.loops_table import (
     LONGEST_S,
     MOST_MEASUREMENTS,
@@ -45,6 +44,7 @@ from tests.benchmarks.loops_table import (
     SEED,
     note_of,
 )
+from tests.benchmarks.made_up import CORPUS, made_up_questions
 
 EVERYTHING: Final = ("squad", "squad_train", "nq_passages", CORPUS)
 ANRAG: Final = "complex/anrag"
@@ -77,7 +77,7 @@ MEASURED: Final = {name: Part((name,), name) for name in REPORT}
 def rows_of(data: Path, part: Part, size: int) -> list[dict[str, Any]]:
     """At most `size` questions, always the same."""
     if part.kind:
-        return heldout_questions(data, size, kinds=(part.kind,))
+        return made_up_questions(part.kind, size)
     lines = (data / str(part.questions) / "questions.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in lines.splitlines()]
     random.Random(SEED).shuffle(rows)

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.efficientrag_recall --data DATA [--n 200] [--work FOLDER]
         [--labeler FOLDER --filter FOLDER]
 
-Bridges and comparisons synthesised from held-out passages (`service.workshop.facts.heldout`: real
+Bridges and comparisons synthesised from held-out passages (`made_up.jsonl`: real
 names, wordings that never train) over all passages of the 2Wiki corpus, and MuSiQue's 100 questions
 over its own, those that are held out apart. The loop runs as it is served, but the reader: one
 scripted call. The search's first 10 passages are compared with the first 10 of the pool, in its own
@@ -32,8 +32,8 @@ from service.core.settings.loops import EfficientragSettings
 from service.retrieval.base import SearchRequest, anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
-from service.workshop.facts.heldout import CORPUS, heldout_questions
 from service.workshop.facts.splits import is_held_out
+from tests.benchmarks.made_up import CORPUS, made_up_questions
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 CUT = 10
@@ -61,7 +61,7 @@ class Found:
 
 
 def synthesised(data: Path, size: int) -> list[Asked]:
-    rows = heldout_questions(data, size, kinds=("bridge", "comparison"))
+    rows = made_up_questions("bridge", size) + made_up_questions("comparison", size)
     return [_asked(row["kind"], row) for row in rows]
 
 

@@ -6,7 +6,7 @@
 
 OUT keeps the collections, the rows, `report.html` and `report.md`; the same command goes on with
 them. The questions are drawn at random, always alike: of `squad`, of `nq_passages`, of `musique`,
-and made-up bridges over the passages of 2Wiki (`service.workshop.facts.heldout`), each over all
+and made-up bridges over the passages of 2Wiki (`made_up.jsonl`), each over all
 passages of its own folder. With `--report N`, the multi-hop questions are those of the sets that
 only measure (`report_hotpotqa`, `report_2wikimultihopqa`, `report_musique`), of which the report
 says that this is their N-th measurement; LOG.md notes each, and there are three at most. With
@@ -49,7 +49,7 @@ from service.evaluation.rows import Row, read_rows
 from service.evaluation.statistics import interval
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
-from service.workshop.facts.heldout import CORPUS, heldout_questions
+from tests.benchmarks.made_up import CORPUS, made_up_questions
 
 README: Final = Path(__file__).parents[2] / "README.md"
 HEADING: Final = "## Choosing a loop\n"
@@ -130,7 +130,7 @@ def note_of(names: Sequence[str], measurement: int | None) -> str | None:
 def rows_of(data: Path, source: Source) -> list[dict[str, Any]]:
     """All questions of a set, in an order of chance that is always the same."""
     if source.questions is None:
-        rows = heldout_questions(data, MADE, kinds=("bridge",))
+        rows = made_up_questions("bridge", MADE)
     else:
         lines = (data / source.questions / "questions.jsonl").read_text(encoding="utf-8")
         rows = [json.loads(line) for line in lines.splitlines()]

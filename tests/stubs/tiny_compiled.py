@@ -1,17 +1,13 @@
-"""A random tiny model as the embedded engine serves it, and the floats that it stands for.
-
-python -m tests.stubs.tiny_compiled        # makes COMPILED, which needs the extra `train`
-"""
+"""The random tiny model in `COMPILED`, as the embedded engine serves it, and the floats that it
+stands for."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tests.conftest import need
+import numpy as np
+
 from tests.stubs.tiny_model import save_tiny_model
 
 COMPILED: Final = Path(__file__).parents[1] / "fixtures" / "compiled"
@@ -25,30 +21,14 @@ SHAPE = {
 }
 
 
-def save_tiny_compiled(folder: Path, *, context: int = 512, **options: Any) -> Path:
-    """`folder`/compiled, made of `folder`/float. Products of floats, unless `options` say so.
-
-    Skips the test without the extra `train`; COMPILED is one that was made before.
-    """
-    need("onnx", "torch", "transformers")
-    from service.workshop.compilation.folder import compile_folder
-
-    source = save_tiny_model(folder / "float", context=context, shape=SHAPE)
-    config = json.loads((source / "config.json").read_bytes())
-    config["revelator"] = {"templates": "compact", "autorag": "tuned", "passages": 2}
-    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    compiled = folder / "compiled"
-    compile_folder(source, compiled, version="1", base_model="random", **{"level": 1, **options})
-    return compiled
-
-
-def save_dequantised(source: Path, compiled: Path, folder: Path) -> Path:
-    """A float model folder with exactly the weights that the graph of `compiled` holds."""
+def save_dequantised(folder: Path) -> Path:
+    """A float model folder with exactly the weights that the graph of COMPILED holds."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    source = save_tiny_model(folder / "float", context=512, shape=SHAPE)
     network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    found = {name: torch.from_numpy(value) for name, value in _weights(compiled).items()}
+    found = {name: torch.from_numpy(value) for name, value in _weights().items()}
     missing = network.load_state_dict(found, strict=False).missing_keys
     assert all("norm" in name or name == "lm_head.weight" for name in missing), missing
     network.save_pretrained(folder)
@@ -56,24 +36,22 @@ def save_dequantised(source: Path, compiled: Path, folder: Path) -> Path:
     return folder
 
 
-def _weights(compiled: Path) -> dict[str, Any]:
-    import numpy as np
+def _weights() -> dict[str, Any]:
     import onnx
     from onnx import numpy_helper
 
     from service.engines.compiled import EmbeddedCard
-    from service.workshop.compilation.quantisation import Quantised, dequantise
 
-    card = EmbeddedCard.model_validate_json((compiled / "embedded.json").read_bytes())
-    graph = onnx.load(compiled / "model.onnx").graph
+    card = EmbeddedCard.model_validate_json((COMPILED / "embedded.json").read_bytes())
+    graph = onnx.load(COMPILED / "model.onnx").graph
     held = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     found: dict[str, Any] = {}
     for name, codes in held.items():
         if not name.endswith(".codes"):
             continue
         base = name.removesuffix(".codes")
-        held_zeros = held.get(f"{base}.zeros")
-        found[base] = dequantise(Quantised(codes, held[f"{base}.half_scales"], held_zeros))
+        scales = held[f"{base}.half_scales"].astype(np.float32)
+        found[base] = _dequantised(codes, scales, held.get(f"{base}.zeros"))
     query = card.shape.heads * card.shape.head_size
     key = query + card.shape.kv_heads * card.shape.head_size
     named = {"model.embed_tokens.weight": found["words"]}
@@ -90,11 +68,17 @@ def _weights(compiled: Path) -> dict[str, Any]:
     return named
 
 
-def main() -> None:
-    with TemporaryDirectory() as folder:
-        shutil.rmtree(COMPILED, ignore_errors=True)
-        shutil.copytree(save_tiny_compiled(Path(folder)), COMPILED)
+def _dequantised(codes: Any, scales: Any, zeros: Any) -> Any:
+    """Map codes (rows, blocks, bytes) and scales (rows, blocks) to the weights (rows, columns) of
+    `MatMulNBits`: 8 bits around 128 without `zeros`, else two codes of 4 bits in each byte."""
+    if zeros is None:
+        whole = codes.astype(np.float32) - 128
+    else:
+        centre = _nibbles(zeros)[:, : scales.shape[1], None]
+        whole = _nibbles(codes) - centre
+    return (whole * scales[..., None]).reshape(len(scales), -1)
 
 
-if __name__ == "__main__":
-    main()
+def _nibbles(packed: Any) -> Any:
+    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
+    return pairs.reshape(*packed.shape[:-1], -1).astype(np.float32)

@@ -23,8 +23,8 @@ NO_THINKING: Final[dict[str, Any]] = {"enable_thinking": False, "thinking": Fals
 class EngineSettings(SectionWithSecrets):
     kind: Literal["local", "embedded", "openai", "vllm"] = Field(
         "embedded",
-        description="Where the model runs. `embedded`: the shipped model, or a folder created by "
-        "`revelator compile`, with ONNX Runtime; `local`: a model folder, with transformers; "
+        description="Where the model runs. `embedded`: the shipped model, "
+        "with ONNX Runtime; `local`: a model folder, with transformers; "
         "`openai` and `vllm`: the servers at `urls`.",
     )
     urls: Annotated[list[str], NoDecode, CommaList] = Field(

@@ -1,23 +1,18 @@
 """What the labeler and the filter learn from one question, and the rows made from it (METHODS.md
 §4.5, steps 4 and 6).
 
-A teacher of any kind fills a `Lesson`. A query is a `Wording`: words, each with the hop that
-removes it. Queries change only by deleting words and by appending the words of an answer. In ``When
-was the father of the director of Heat born?``, hop 1 removes ``the director of Heat`` and hop 2
-removes the remaining ``the father of``; the words of hop 1's answer are removed with hop 2.
+Queries change only by deleting words and by appending the words of an answer.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from service.core.domain import Passage
 from service.encoders.inputs import passage_text
-from service.text import STOP_WORDS
-from service.text.words import WordSpan, word_spans
+from service.text.words import word_spans
 from service.workshop.encoders.marks import Mark
-from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import (
     FilterRow,
     LabelerRow,
@@ -25,85 +20,6 @@ from service.workshop.facts.rows import (
     TagName,
     sentence_words,
 )
-
-STAYS = 99  # hop number of a word that no hop removes
-
-
-class TaggedWord(NamedTuple):
-    text: str
-    hop: int = STAYS
-
-
-class Wording(NamedTuple):
-    """A query: its text, and its words as the filter reads them."""
-
-    text: str
-    tokens: tuple[TaggedWord, ...]
-
-
-class UsefulWord(NamedTuple):
-    """A word of an info, and whether it belongs to the answer."""
-
-    text: str
-    answer: bool
-
-
-def worded(text: str, phrases: Sequence[str]) -> Wording | None:
-    """Return the query in which hop k + 1 answers the text `phrases[k]`. Each phrase may contain
-    the previous one.
-
-    Returns None if the words are not split as the filter splits them.
-    """
-    spans = [(start := text.find(phrase), start + len(phrase)) for phrase in phrases]
-
-    def hop(word: WordSpan) -> int:
-        around = (k for k, (a, b) in enumerate(spans, 1) if a <= word.start and word.end <= b)
-        return next(around, STAYS)
-
-    tokens = tuple(TaggedWord(word.text, hop(word)) for word in word_spans(text))
-    agree = [token.text for token in tokens] == sentence_words(text, ())
-    return Wording(text, tokens) if agree and all(a >= 0 for a, _ in spans) else None
-
-
-def retyped(wording: Wording, rng: random.Random) -> Wording:
-    """Return the query as another person might type it, with other case, question mark and stop
-    words."""
-    tokens = list(wording.tokens)
-    if rng.random() < 0.25 and tokens[-1].text == "?":
-        del tokens[-1]
-    if rng.random() < 0.15:
-        thin = rng.uniform(0.1, 0.6)
-        tokens = [t for t in tokens if t.text.casefold() not in STOP_WORDS or rng.random() > thin]
-    if rng.random() < 0.3:
-        tokens = [TaggedWord(token.text.lower(), token.hop) for token in tokens]
-    if not tokens or tuple(tokens) == wording.tokens:
-        return wording
-    text = " ".join(token.text for token in tokens)
-    cut = sentence_words(text, ())
-    return Wording(text, tuple(tokens)) if cut == [t.text for t in tokens] else wording
-
-
-def rewritten(
-    wording: Wording, hop: int, useful: Sequence[Sequence[UsefulWord]]
-) -> tuple[list[str], list[Mark], Wording] | None:
-    """Return the infos, a label for each word of the filter's input, and the next query.
-
-    Hops up to `hop` are answered: their words are removed, and the words of their answers are kept.
-    The first answer's words are removed with the hop after `hop`, the second's with the one after
-    that. Returns None if the infos are not split as the filter splits them.
-    """
-    infos = [" ".join(word.text for word in info) for info in useful]
-    flat = [word for info in useful for word in info]
-    cut = sentence_words(wording.text, infos)
-    if cut != [t.text for t in wording.tokens] + [w.text for w in flat]:
-        return None
-    marks: list[Mark] = [1 if token.hop > hop else 0 for token in wording.tokens]
-    marks += [1 if word.answer else 0 for word in flat]
-    left = [token for token in wording.tokens if token.hop > hop]
-    answers = [[word.text for word in info if word.answer] for info in useful]
-    for after, answer in enumerate(filter(None, answers), 1):
-        left += [TaggedWord(word, hop + after) for word in answer]
-    return infos, marks, Wording(" ".join(token.text for token in left), tuple(left))
 
 
 class HopLesson(NamedTuple):
@@ -114,7 +30,7 @@ class HopLesson(NamedTuple):
     """
 
     query: str
-    passage: Paragraph
+    passage: Passage
     marks: Sequence[Mark]
     last: bool
 
@@ -154,10 +70,10 @@ class Negative(NamedTuple):
     """A passage that the query of a part finds but that does not answer it."""
 
     query: str
-    passage: Paragraph
+    passage: Passage
 
 
-def text_words(passage: Paragraph) -> list[str]:
+def text_words(passage: Passage) -> list[str]:
     """Return the words of a passage's text form."""
     return [word.text for word in word_spans(passage_text(passage.title, passage.text))]
 
@@ -182,14 +98,12 @@ def provenance_of(item: Lesson) -> RowProvenance:
 def labeler_rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[LabelerRow]:
     """Yield one row per part, then one per negative, in which no word is marked."""
     made = 0
-    own = {part.passage.id for part in item.parts}  # its title may contain an exchanged name
 
-    def row(query: str, passage: Paragraph, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
+    def row(query: str, passage: Passage, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
         nonlocal made
         made += 1
         source = provenance_of(item)
-        beside = [] if passage.id in own else [passage.title]
-        titles = list(dict.fromkeys([*source.titles, *beside]))
+        titles = list(dict.fromkeys([*source.titles, passage.title]))
         return LabelerRow(
             id=f"{item.id}/{made}",
             question=item.question,

@@ -6,15 +6,16 @@ The answers are read from the folder of an evaluation that asked every question 
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
 from service.evaluation.rows import ROWS, Row, read_rows
-from service.workshop.facts.routes import RoutedQuestion
-from service.workshop.facts.splits import Split, is_held_out
+from service.workshop.facts.splits import Split, canonical_form, is_held_out
 
 RIGHT: Final = "em"
 # The methods of an evaluation that represent a route, cheapest first.
@@ -23,6 +24,37 @@ STRATEGIES: Final[dict[RouteName, tuple[str, ...]]] = {
     "single": ("one_retrieval", "single"),
     "complex": ("ircot", "complex"),
 }
+
+
+VALIDATES_BELOW: Final = 26  # of 256: about a tenth
+
+
+class RoutedQuestion(NamedTuple):
+    """A question with its route, and where it comes from."""
+
+    question: str
+    route: RouteName
+    source: str
+
+    @property
+    def validates(self) -> bool:
+        """Whether a question of the training side is used to fit the temperature instead of
+        training."""
+        return hashlib.sha256(canonical_form(self.question).encode()).digest()[1] < VALIDATES_BELOW
+
+
+def weights(rows: Sequence[RoutedQuestion]) -> list[float]:
+    """Return each row's weight in the loss, with mean 1.
+
+    Routes have equal weight, and within a route a source is weighted by the square root of its
+    size.
+    """
+    sizes = Counter((row.route, row.source) for row in rows)
+    pulls: dict[str, float] = {}
+    for (route, _), size in sizes.items():
+        pulls[route] = pulls.get(route, 0.0) + size**0.5
+    share = len(rows) / len(pulls)
+    return [share * sizes[row.route, row.source] ** -0.5 / pulls[row.route] for row in rows]
 
 
 def is_evaluation(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""In-memory search over passages for distractors and negatives: BM25, optionally with vectors."""
+"""In-memory BM25 over passages, for distractors and negatives."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-import anyio
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.domain import Passage
-from service.core.settings import RetrievalSettings
-from service.retrieval.embedding import open_embedder, passage_input
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.splits import canonical_form
 
@@ -55,46 +51,3 @@ class Nearest:
         best = np.argpartition(-scores, size - 1)[:size]
         ordered = best[np.argsort(-scores[best], kind="stable")]
         return [self.passages[int(n)] for n in ordered if scores[n] > 0]
-
-
-TOP = 10
-RANK_CONSTANT = 60  # the constant of reciprocal rank fusion
-
-
-class PassageSearch:
-    """In-memory BM25 and dense search over passages, fused by rank as in the service's hybrid
-    search."""
-
-    def __init__(self, passages: Sequence[Paragraph]) -> None:
-        self.passages = list(passages)
-        self.words = Nearest(passages)
-        self.places = {passage.id: place for place, passage in enumerate(self.passages)}
-        self.vectors = _embed([p.title for p in passages], [p.text for p in passages])
-
-    def top(self, queries: Sequence[str]) -> list[list[Paragraph]]:
-        """Return the best TOP passages of each query."""
-        vectors = _embed_queries(queries)
-        return [self._one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
-
-    def _one(self, query: str, vector: NDArray[np.float32]) -> list[Paragraph]:
-        near = np.argsort(-(self.vectors @ vector), kind="stable")[:TOP].tolist()
-        lexical = [self.places[passage.id] for passage in self.words.search(query, TOP)]
-        scores: dict[int, float] = {}
-        for ranked in (lexical, near):
-            for rank, place in enumerate(ranked, 1):
-                scores[place] = scores.get(place, 0.0) + 1 / (RANK_CONSTANT + rank)
-        best = sorted(scores, key=lambda place: -scores[place])[:TOP]
-        return [self.passages[place] for place in best]
-
-
-def _embed(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.float32]:
-    served = [Passage("", title, text) for title, text in zip(titles, texts, strict=True)]
-    embedder = open_embedder(RetrievalSettings())
-    return np.array(
-        anyio.run(embedder.embed_passages, [passage_input(p) for p in served]), np.float32
-    )
-
-
-def _embed_queries(queries: Sequence[str]) -> NDArray[np.float32]:
-    embedder = open_embedder(RetrievalSettings())
-    return np.array(anyio.run(embedder.embed_queries, list(queries)), np.float32)

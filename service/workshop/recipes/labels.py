@@ -19,7 +19,6 @@ from service.workshop.encoders.network import (
     filter_input,
     labeler_input,
 )
-from service.workshop.encoders.rows import write_smoke_rows
 from service.workshop.encoders.trainer import (
     LabelerSettings,
     LabelSettings,
@@ -37,6 +36,7 @@ from service.workshop.recipes.recipe import (
     TrainingRun,
     read_data,
 )
+from service.workshop.recipes.smoke import filter_row, labeler_row, write_rows
 
 SHARED: dict[str, Any] = {
     "batch": 16, "rows_at_once": 16, "warm_up": 0.06, "weight_decay": 0.01, "schedule": "linear",
@@ -84,12 +84,12 @@ def fit_filter(
 
 
 def labeler_smoke(folder: Path) -> LabelerSettings:
-    train, held_out = write_smoke_rows(folder, "labeler")
+    train, held_out = write_rows(folder, labeler_row, 600)
     return LabelerSettings(data=(train,), held_out=(held_out,), steps=140, dropout=0, **SMOKE)
 
 
 def filter_smoke(folder: Path) -> LabelSettings:
-    train, held_out = write_smoke_rows(folder, "filter")
+    train, held_out = write_rows(folder, filter_row, 600)
     return LabelSettings(data=(train,), held_out=(held_out,), steps=70, longest=256, **SMOKE)
 
 

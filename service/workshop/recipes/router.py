@@ -1,10 +1,9 @@
 """`train router` trains a two-layer head on the frozen first layers of MiniLM, and fits its
 temperature.
 
-`--data` names folders of people's questions and passages (`service/workshop/facts/routes.py`
-describes the questions made from them), files of rows, of which those of the task `route` are used,
-or folders of evaluations, in which the route of a question is that of the cheapest correct method.
-A tenth of the training side is reserved for fitting the temperature.
+`--data` names files of rows, of which those of the task `route` are used, or folders of
+evaluations, in which the route of a question is that of the cheapest correct method. A tenth of the
+training side is reserved for fitting the temperature.
 """
 
 from __future__ import annotations
@@ -27,8 +26,12 @@ from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.base import ROUTES
 from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
 from service.strategies.revelator.parsing import parse_route
-from service.workshop.facts.cheapest import is_evaluation, labelled_questions
-from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
+from service.workshop.facts.cheapest import (
+    RoutedQuestion,
+    is_evaluation,
+    labelled_questions,
+    weights,
+)
 from service.workshop.facts.rows import read_rows
 from service.workshop.facts.splits import Split
 from service.workshop.recipes.calibration import fit_temperature
@@ -41,10 +44,8 @@ from service.workshop.recipes.recipe import (
     TrainingRun,
 )
 from service.workshop.recipes.settings import TrainerSettings
-from service.workshop.recipes.smoke import write_router_rows
+from service.workshop.recipes.smoke import router_row, write_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
-
-HELD_OUT_SCALE = 0.15  # held-out questions as a share of the synthesised training questions
 
 
 class RouterTraining(TrainerSettings):
@@ -60,11 +61,6 @@ class RouterTraining(TrainerSettings):
     hidden: int = Field(128, ge=1)
     dropout: float = Field(
         0.3, ge=0, lt=1, description="Dropout of the hidden layer. That of the input is half of it."
-    )
-    synthesised: float = Field(
-        1.0,
-        ge=0,
-        description="Number of synthesised questions, as a multiple of the usual number.",
     )
     threads: int = Field(1, ge=1)
 
@@ -137,23 +133,17 @@ class _Rows(Dataset[dict[str, Any]]):
 
 def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
     if not settings.data:
-        raise ConfigurationError(
-            "data: name a folder of questions and passages or of an evaluation, or files of rows"
-        )
-    train = [row for path in settings.data for row in _questions(path, "train", settings)]
-    held_out = [row for path in settings.held_out for row in _questions(path, "test", settings)]
+        raise ConfigurationError("data: name files of rows, or the folder of an evaluation")
+    train = [row for path in settings.data for row in _questions(path, "train")]
+    held_out = [row for path in settings.held_out for row in _questions(path, "test")]
     digest = hashlib.sha256(json.dumps([train, held_out]).encode()).hexdigest()
     return TrainingData(train, held_out, digest)
 
 
-def _questions(path: Path, side: Split, settings: RouterTraining) -> list[RoutedQuestion]:
+def _questions(path: Path, side: Split) -> list[RoutedQuestion]:
     if is_evaluation(path):
         rows = labelled_questions(path, side)
         return [row._replace(question=normal_form(row.question)) for row in rows]
-    if path.is_dir():
-        held_out = side == "test"
-        scale = settings.synthesised * (HELD_OUT_SCALE if held_out else 1.0)
-        return routed_questions(path, held_out=held_out, seed=settings.seed, scale=scale)
     found = []
     for row in read_rows(path, side):
         if row.task == "route":
@@ -231,7 +221,7 @@ def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str,
 
 
 def smoke(folder: Path) -> RouterTraining:
-    train, held_out = write_router_rows(folder)
+    train, held_out = write_rows(folder, router_row, 600)
     return RouterTraining(
         data=(train,), held_out=(held_out,), steps=120, batch=32, rows_at_once=32,
         learning_rate=5e-3, log_every=4, save_every=40, device="cpu",

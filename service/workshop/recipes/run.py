@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import typer
 
@@ -25,12 +24,6 @@ from service.workshop.recipes.checkpoint import (
 )
 from service.workshop.recipes.recipe import R, Recipe, S, Score, TrainingRun, load_recipe
 from service.workshop.recipes.settings import parse_assignments, read_settings
-
-# Training on a CPU allocates and frees the same large blocks at every update. By default, glibc
-# returns them to the system, and a third of the time is spent on zeroing pages again.
-ALLOCATOR: Final = {
-    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_ARENA_MAX": "1",
-}  # fmt: skip
 
 
 def train_recipe(
@@ -53,8 +46,6 @@ def train_recipe(
         recipe.settings, recipe.presets, preset=preset, file=file,
         flags=given | parse_assignments(assignments),
     )  # fmt: skip
-    if getattr(settings, "lean", False):
-        keep_memory()
     run = TrainingRun(out, resume, main=is_main_process(), say=typer.echo)
     record = run_recipe(recipe, settings, run)
     leave_group()
@@ -62,13 +53,6 @@ def train_recipe(
         typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
         for line in shown_scores(record):
             typer.echo(line)
-
-
-def keep_memory() -> None:
-    """Restart this process with glibc's allocator configured as in `ALLOCATOR`, unless it already
-    is."""
-    if sys.platform == "linux" and not ALLOCATOR.keys() <= os.environ.keys():
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ALLOCATOR})
 
 
 def leave_group() -> None:

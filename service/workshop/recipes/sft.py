@@ -22,12 +22,9 @@ from trl import SFTConfig, SFTTrainer
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.engines.encoding import PromptEncoder
-from service.engines.training_notes import KEY, TrainingNotes
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.lean.loop import LeanSettings, fit_lean
 from service.workshop.recipes.chats import TokenRow, chat_of, encode_chat, mix
 from service.workshop.recipes.recipe import (
-    LossPoint,
     Recipe,
     Score,
     TrainingData,
@@ -35,13 +32,14 @@ from service.workshop.recipes.recipe import (
     TrainingRun,
     read_data,
 )
-from service.workshop.recipes.smoke import write_base, write_sft_rows
+from service.workshop.recipes.settings import TrainerSettings
+from service.workshop.recipes.smoke import sft_row, write_base, write_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
 CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 
 
-class SftSettings(LeanSettings):
+class SftSettings(TrainerSettings):
     model: str = Field(description="The base model: a folder, or a name on the hub.")
     longest: int = Field(
         2048, ge=16, description="Maximum number of tokens of a row. Longer rows are omitted."
@@ -64,28 +62,6 @@ class SftSettings(LeanSettings):
     score_rows: int = Field(
         200, ge=1, description="Number of held-out rows that are answered at the end."
     )
-    lean: bool = Field(False, description="Train a Llama on a CPU by the loop in workshop/lean.")
-    batch_tokens: int = Field(
-        2048, ge=16, description="Number of tokens of an update; only with `lean`."
-    )
-    cool_down: float = Field(
-        0.0,
-        ge=0,
-        description="Number of final updates in which the learning rate decreases, or their share "
-        "if below 1; only with `lean`.",
-    )
-    save_minutes: float | None = Field(
-        None, gt=0, description="Minutes between two saved states; only with `lean`."
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="Number of threads of torch; only with `lean`. Default: chosen by torch.",
-    )
-    weight_bits: Literal[4] | None = Field(
-        None,
-        description="Train weights that `compile --bits 4` does not change; only with `lean`.",
-    )
     chat_template: str | None = Field(
         None,
         description="Jinja file used instead of the model's template, or `turns` for plain turns.",
@@ -104,11 +80,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 5, "learning_rate": 1e-5, "schedule": "cosine", "warm_up": 0.03, "batch": 64,
         "lora_rank": 0, "longest": 8192, "precision": "bf16", "gradient_checkpointing": True,
     },
-    "embedded": {
-        "epochs": 1, "learning_rate": 1e-4, "schedule": "constant", "warm_up": 40, "lora_rank": 0,
-        "longest": 1536, "precision": "bf16", "device": "cpu", "lean": True, "save_minutes": 10,
-        "save_every": 100_000, "chat_template": "turns",
-    },
     "small": {
         "epochs": 3, "learning_rate": 2e-3, "schedule": "cosine", "warm_up": 0.1, "batch": 16,
         "rows_at_once": 16, "lora_rank": 16, "lora_alpha": 32, "device": "cpu",
@@ -124,11 +95,6 @@ def fit_sft(
     _check_is_causal(settings.model)
     encoder = PromptEncoder(_tokenizer(settings))
     rows = token_rows(settings, data.train, encoder, run)
-    if settings.lean:
-        base = _load_model(settings)
-        setattr(base.config, KEY, notes_of(data.train).model_dump())
-        losses, model = fit_lean(settings, base, _lora(settings), rows, encoder, run)
-        return _written(settings, data, run, losses, model, encoder)
     trainer = SFTTrainer(
         model=_load_model(settings),
         args=sft_arguments(settings, run),
@@ -140,18 +106,6 @@ def fit_sft(
     if not run.main:
         return TrainingResult(losses)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return _written(settings, data, run, losses, model, encoder)
-
-
-def _written(
-    settings: SftSettings,
-    data: TrainingData[TrainingRow],
-    run: TrainingRun,
-    losses: Sequence[LossPoint],
-    model: Any,
-    encoder: PromptEncoder,
-) -> TrainingResult:
-    """Score the model on the held-out rows, and write it."""
     model.eval()
     scores = reply_scores(
         model, encoder, data.held_out, at_once=settings.rows_at_once, most=settings.score_rows
@@ -162,16 +116,6 @@ def _written(
     (run.folder / "README.md").unlink(missing_ok=True)  # an empty model card that peft writes
     encoder.tokenizer.save_pretrained(run.folder)
     return TrainingResult(losses, scores)
-
-
-def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
-    """Return the training notes for the model's folder: the template set, if all rows have the same
-    one."""
-    sets = {row.provenance.templates for row in rows}
-    tuned = any(row.task == "autorag" for row in rows)
-    return TrainingNotes(
-        templates=sets.pop() if len(sets) == 1 else None, autorag="tuned" if tuned else None
-    )
 
 
 def token_rows(
@@ -272,7 +216,7 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
 
 def smoke(folder: Path) -> SftSettings:
     """Return settings for training a small random model on two synthetic tasks."""
-    train, held_out = write_sft_rows(folder)
+    train, held_out = write_rows(folder, sft_row, 1200)
     return SftSettings(
         data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
         steps=200, batch=16, rows_at_once=16, learning_rate=2e-3, lora_rank=0, log_every=5,

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import anyio.to_thread
 from rich.console import Console
 
 from service.core.concurrency import closing
@@ -38,8 +37,6 @@ from service.workshop.synthesis.report import (
     write_report,
     write_rows,
 )
-from service.workshop.synthesis.rules.corpus import read_corpus
-from service.workshop.synthesis.rules.draws import TEACHER, draw_all
 from service.workshop.synthesis.teacher import Spent, Teacher
 
 
@@ -47,7 +44,7 @@ from service.workshop.synthesis.teacher import Spent, Teacher
 class SynthesisOptions:
     """The options of the command line.
 
-    `teacher` is the name of an engine or `rules`, and `model` the name of a model of that engine.
+    `teacher` is the name of an engine, and `model` the name of a model of that engine.
     `exclude` are files of questions that must not occur in the rows. `date` defaults to today.
     """
 
@@ -92,13 +89,7 @@ async def synthesize_file(
     """
     screen = console or Console()
     pipeline = pipeline_of(name, options.templates)
-    if options.teacher == TEACHER:
-        with screen.status("drawing by rules"):
-            report = await anyio.to_thread.run_sync(
-                by_rules, name, pipeline, options, abandon_on_cancel=True
-            )
-    else:
-        report = await by_teacher(settings, pipeline, options, screen)
+    report = await by_teacher(settings, pipeline, options, screen)
     screen.print(table(report))
     files = [*files_of(options.output, pipeline.kinds).values(), options.report]
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
@@ -163,23 +154,6 @@ async def run_all(
         result = settle(account, run.pipeline, run.seed)
         report = report_of(result, account, journal.header, journal.spent, options.prices)
         _write(run.pipeline, result, report, options)
-    return report
-
-
-def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: SynthesisOptions) -> Report:
-    """Draw items from passages by rules, without a teacher."""
-    lines, bad = read_lines(options.input)
-    corpus = read_corpus(lines, bad, options.side, options.seed, pipeline.templates)
-    drawn = draw_all(name, corpus, options.limit)
-    account = replace(drawn, excluded=read_questions_of(options.exclude))
-    header = {
-        "pipeline": name, "version": pipeline.version, "teacher": TEACHER, "seed": options.seed,
-        "templates": pipeline.templates or None, "side": options.side, "date": options.day,
-    }  # fmt: skip
-    result = settle(account, pipeline, options.seed)
-    report = report_of(result, account, header)
-    with _writing(options):
-        _write(pipeline, result, report, options)
     return report
 
 

@@ -23,7 +23,6 @@ from service.text.words import word_spans
 from service.workshop.encoders import lessons
 from service.workshop.encoders.lessons import Rewrite
 from service.workshop.encoders.marks import Mark, align
-from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
@@ -292,11 +291,7 @@ def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
 
 
 def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.HopLesson:
-    return lessons.HopLesson(query, _passage(part.passage), marks, part.id == last)
-
-
-def _passage(passage: Passage) -> Paragraph:
-    return Paragraph(passage.passage_id, passage.title, passage.text, "")
+    return lessons.HopLesson(query, part.passage, marks, part.id == last)
 
 
 def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
@@ -305,7 +300,7 @@ def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list
     others = [passage for passage in found if passage.passage_id not in gold]
     if not others:
         lost["search: no negative"] += 1
-    return [lessons.Negative(query, _passage(passage)) for passage in others[:1]]
+    return [lessons.Negative(query, passage) for passage in others[:1]]
 
 
 def _training_item(

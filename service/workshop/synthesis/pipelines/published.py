@@ -19,16 +19,20 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
-from service.workshop.facts.wordings import EVIDENCE
 from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, RowOrigin
 from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 
+EVIDENCE: Final = tomllib.loads(
+    Path(__file__).with_name("evidence.toml").read_text(encoding="utf-8")
+)
 RELATION: Final = ">>"  # MuSiQue writes "subject >> relation" for a hop without a question
 
 

@@ -20,8 +20,7 @@ from service.engines.base import GenerationRequest, Message, complete
 from service.engines.embedded import engine as module
 from service.engines.embedded.generator import QUESTION_TOKENS
 from service.strategies.conversation import shorten
-from tests.conftest import need
-from tests.stubs.tiny_compiled import COMPILED, save_tiny_compiled
+from tests.stubs.tiny_compiled import COMPILED
 from tests.stubs.tiny_model import save_tiny_model
 from tests.support.asking import ScriptedRetriever, inquiry
 from tests.unit.engines.conftest import OpenEmbedded
@@ -32,12 +31,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def compiled() -> Path:
     return COMPILED
-
-
-def test_what_is_kept_here_is_what_compile_makes(tmp_path: Path) -> None:
-    made = save_tiny_compiled(tmp_path)
-    for name in ("model.onnx", "weights.0.bin"):
-        assert (made / name).read_bytes() == (COMPILED / name).read_bytes(), name
 
 
 def ask(text: str, **fields: Any) -> GenerationRequest:
@@ -280,23 +273,6 @@ def test_the_engine_imports_no_torch(compiled: Path) -> None:
     )  # fmt: skip
 
     assert shown.stdout.strip() == "[]"
-
-
-async def test_weights_in_several_files_are_the_weights(
-    open_embedded: OpenEmbedded, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need("onnx")
-    from service.workshop.compilation import llama
-
-    monkeypatch.setattr(llama, "LARGEST_FILE", 60_000)
-    parts = save_tiny_compiled(tmp_path)
-
-    assert len(list(parts.glob("weights.*.bin"))) > 2
-    assert all(path.stat().st_size <= 60_000 for path in parts.glob("weights.*.bin"))
-    request = ask("Who was born in Paris?", max_tokens=10)
-    assert await complete(open_embedded(parts), request) == await complete(
-        open_embedded(compiled), request
-    )
 
 
 async def test_a_long_question_is_asked_by_its_beginning_and_its_end(

@@ -11,7 +11,8 @@ import pytest
 from service.engines.base import GenerationRequest, complete
 from service.engines.embedded import EmbeddedGenerator
 from service.engines.signals import ScoreRequest, SignalRequest
-from tests.stubs.tiny_compiled import save_dequantised, save_tiny_compiled
+from tests.conftest import need
+from tests.stubs.tiny_compiled import COMPILED, save_dequantised
 from tests.unit.engines.conftest import OpenEmbedded
 
 pytestmark = pytest.mark.anyio
@@ -46,14 +47,14 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_compiled(tmp_path_factory.mktemp("compiled"))
+def compiled() -> Path:
+    return COMPILED
 
 
 @pytest.fixture(scope="module")
-def reference(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    folder = tmp_path_factory.mktemp("dequantised")
-    return Reference(save_dequantised(compiled.parent / "float", compiled, folder))
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    need("onnx", "torch", "transformers")
+    return Reference(save_dequantised(tmp_path_factory.mktemp("dequantised")))
 
 
 async def drafted(engine: EmbeddedGenerator, prompt: str) -> tuple[list[Any], Any]:
@@ -125,13 +126,3 @@ async def test_the_logprob_of_a_call_agrees(
     )
 
     assert told.logprob == pytest.approx(sum(token.logprob for token in tokens), abs=CLOSE)
-
-
-@pytest.mark.parametrize(("bits", "word_bits"), [(8, 8), (4, 4), (8, 4)])
-async def test_every_width_of_weights_agrees(
-    open_embedded: OpenEmbedded, tmp_path: Path, bits: int, word_bits: int
-) -> None:
-    compiled = save_tiny_compiled(tmp_path, bits=bits, word_bits=word_bits)
-    reference = Reference(save_dequantised(tmp_path / "float", compiled, tmp_path / "again"))
-
-    await check_draft(open_embedded(compiled), reference, PROMPTS[1])

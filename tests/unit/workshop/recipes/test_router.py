@@ -80,15 +80,6 @@ def test_the_head_gives_what_the_network_gave(settings: Any) -> None:
     assert torch.allclose(torch.tensor(chances), logits.softmax(1), atol=1e-5)
 
 
-def test_folders_and_files_of_rows_are_read(settings: Any, data: Path) -> None:
-    both = settings.model_copy(update={"data": (data, *settings.data), "synthesised": 0.01})
-    found = read(both)
-    sources = {row.source for row in found.train}
-    assert {"smoke", "nq_open", "made bridge"} <= sources
-    assert len(found.held_out) == 50
-    assert read(both).sha256 == found.sha256
-
-
 def test_what_is_no_route_is_refused(settings: Any, tmp_path: Path) -> None:
     (path,) = settings.data
     row = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
@@ -101,7 +92,7 @@ def test_what_is_no_route_is_refused(settings: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
     with pytest.raises(InvalidRequest, match="no rows of task route"):
         read(changed)
-    with pytest.raises(ConfigurationError, match="name a folder"):
+    with pytest.raises(ConfigurationError, match="name files of rows"):
         read(settings.model_copy(update={"data": ()}))
 
 

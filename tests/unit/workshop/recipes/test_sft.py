@@ -173,7 +173,7 @@ def test_a_base_must_be_named() -> None:
 
     said = "model: this setting is required; add --set model=VALUE"
     with pytest.raises(ConfigurationError, match=said):
-        read_settings(SftSettings, PRESETS, preset="embedded")
+        read_settings(SftSettings, PRESETS, preset="small")
 
 
 def test_an_encoder_decoder_is_refused_before_anything_is_loaded(

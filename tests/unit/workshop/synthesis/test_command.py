@@ -46,7 +46,6 @@ def run(*words: str) -> tuple[int, str]:
         (["compound", "--input", "items.jsonl", "--teacher", "big"], "engines.big.model"),
         (["efficientrag", "--input", "items.jsonl"], "name a collection with --collection"),
         (["compound", "--input", "items.jsonl", "--collection", "nowhere"], "nowhere"),
-        (["compound", "--input", "items.jsonl", "--teacher", "rules"], "no fact was found"),
         (["compound", "--input", "items.jsonl", "--templates", "full"], "leave out --templates"),
         (["compound", "--input", "items.jsonl", "--limit", "0"], "--limit"),
     ],

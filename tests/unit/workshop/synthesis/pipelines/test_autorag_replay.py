@@ -16,7 +16,6 @@ from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import load
 from tests.unit.workshop.synthesis.test_recorded import BY_NAME, replay
-from tests.unit.workshop.synthesis.test_rules import make
 
 pytestmark = pytest.mark.anyio
 
@@ -57,13 +56,5 @@ async def test_dialogues_that_a_teacher_wrote(tmp_path: Path) -> None:
     await replay(BY_NAME["autorag"], load("autorag"), tmp_path / "out.jsonl")
     rows = list(read_rows(tmp_path / "out.jsonl"))
     assert rows
-    for row in rows:
-        await walked(row)
-
-
-async def test_dialogues_by_rules(tmp_path: Path) -> None:
-    _, output = await make("autorag", tmp_path)
-    rows = list(read_rows(output))
-    assert len(rows) > 10
     for row in rows:
         await walked(row)
