@@ -43,7 +43,7 @@ SHARED: dict[str, Any] = {
     "precision": "bf16",
 }  # fmt: skip
 SMOKE: dict[str, Any] = {
-    "batch": 16, "rows_at_once": 16, "learning_rate": 3e-4, "log_every": 4, "save_every": 40,
+    "batch": 16, "rows_at_once": 16, "learning_rate": 3e-4, "log_every": 4, "save_every": 20,
     "device": "cpu",
 }  # fmt: skip
 
@@ -85,12 +85,12 @@ def fit_filter(
 
 def labeler_smoke(folder: Path) -> LabelerSettings:
     train, held_out = write_rows(folder, labeler_row, 600)
-    return LabelerSettings(data=(train,), held_out=(held_out,), steps=140, dropout=0, **SMOKE)
+    return LabelerSettings(data=(train,), held_out=(held_out,), steps=60, dropout=0, **SMOKE)
 
 
 def filter_smoke(folder: Path) -> LabelSettings:
     train, held_out = write_rows(folder, filter_row, 600)
-    return LabelSettings(data=(train,), held_out=(held_out,), steps=70, longest=256, **SMOKE)
+    return LabelSettings(data=(train,), held_out=(held_out,), steps=40, longest=256, **SMOKE)
 
 
 LABELER: Recipe[LabelerSettings, LabelerRow] = Recipe(
