@@ -8,9 +8,6 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import Settings, load_settings
-from service.core.settings.names import REMOVED
-
-CHANGELOG = Path(__file__).parents[4] / "CHANGELOG.md"
 
 
 @pytest.fixture(autouse=True)
@@ -121,31 +118,6 @@ def test_a_settings_file_that_is_named_must_exist() -> None:
 def test_keys_do_not_show_in_print() -> None:
     settings = load_settings(flags={"server.keys": ["hidden"]})
     assert "hidden" not in repr(settings)
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_setting_says_what_replaces_it(name: str) -> None:
-    settings = name.replace("*", "judge" if name.startswith("roles.") else "default")
-    with pytest.raises(ConfigurationError) as caught:
-        load_settings(flags={settings: 1})
-    assert f"{settings}: this setting was removed. {REMOVED[name]}" in caught.value.detail
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_the_changelog_lists_every_removed_setting(name: str) -> None:
-    assert f"`{name}`" in CHANGELOG.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("by_variable", [False, True])
-def test_a_setting_by_its_old_name_is_told_the_new_one(
-    by_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "revelator.toml"
-    config.write_text("" if by_variable else '[hanrag]\non_no_evidence = "closed_book"\n')
-    if by_variable:
-        monkeypatch.setenv("REVELATOR_HANRAG__ON_NO_EVIDENCE", "closed_book")
-    with pytest.raises(ConfigurationError, match=r"hanrag.on_no_evidence: .* answers.no_evidence"):
-        load_settings(config)
 
 
 def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
