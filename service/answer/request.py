@@ -140,9 +140,21 @@ class AnswerRequest(BaseModel):
     )
 
 
+class OutputForm(BaseModel):
+    """The JSON that the answer is to become. `free`: any object, by `instructions`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    json_schema: dict[str, Any]
+    free: bool = False
+    instructions: str = ""
+
+
 class ChatQuestion(AnswerRequest):
     """A question of a conversation, whose last message may be longer than a question: then the
-    model condenses it."""
+    model condenses it. With a `form`, the answer becomes JSON."""
+
+    form: OutputForm | None = None
 
     question: Annotated[
         str, Field(min_length=1, max_length=LONGEST_HISTORY), AfterValidator(_not_blank)
@@ -159,6 +171,7 @@ class PlainChat(BaseModel):
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    form: OutputForm | None = None
 
 
 class PreparedRequest(ChatQuestion):

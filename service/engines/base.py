@@ -27,7 +27,8 @@ class GenerationRequest:
     otherwise they are ignored and the caller parses free text. `stop` strings end the output and
     are not part of it. Decoding is greedy unless `temperature` is above 0. `model` is the model or
     adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
-    number of its earlier calls; pools use them to keep a question at one worker.
+    number of its earlier calls; pools use them to keep a question at one worker. `from_client`: the
+    schema is a client's own, so that an engine which refuses it may still take others.
     """
 
     messages: tuple[Message, ...] = ()
@@ -42,6 +43,7 @@ class GenerationRequest:
     model: str | None = None
     question: str = ""
     turn: int = 0
+    from_client: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

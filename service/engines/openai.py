@@ -195,7 +195,8 @@ class OpenAIGenerator:
         if response.status != 200:
             await self._refusal(response)
             raise failure
-        self._refused.add((path, bool(request.choices)))
+        if not request.from_client:
+            self._refused.add((path, bool(request.choices)))
         return response, ReplyReader(request, "none")
 
     async def _open_simplest(

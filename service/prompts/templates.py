@@ -7,11 +7,12 @@ folder of a user's.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.prompts.examples import is_example
 from service.prompts.quoting import is_marker, quote
@@ -19,13 +20,16 @@ from service.prompts.quoting import is_marker, quote
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
 UNANSWERED = "No answer was found to:"  # in a merged answer, before the parts without one
-SHARED = ("shorten",)  # those of `full` serve all sets that have none of their own
+SHARED = ("shorten", "structured")  # those of `full` serve all sets that have none of their own
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
     "self_ask",
 )  # fmt: skip
-FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
+FIELDS = (
+    "question", "history", "passage", "passages", "pairs", "query", "memory", "answer", "schema",
+    "instructions",
+)  # fmt: skip
 MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
 
@@ -168,8 +172,24 @@ class TemplateSet:
         return self.render("relevance", question=quote(question), passage=passage_line(passage))
 
     def answer(self, question: str, passages: Sequence[PassageText]) -> Prompt:
-        lines = [f'Doc{n}: "{passage_line(p)}"\n' for n, p in enumerate(passages, 1)]
-        return self.render("answer", question=quote(question), passages="".join(lines))
+        return self.render("answer", question=quote(question), passages=passage_lines(passages))
+
+    def structured(
+        self,
+        question: str,
+        answer: str,
+        passages: Sequence[PassageText],
+        schema: Mapping[str, Any],
+        instructions: str,
+    ) -> Prompt:
+        return self.render(
+            "structured",
+            question=quote(question),
+            answer=quote(answer),
+            passages=passage_lines(passages),
+            schema=quote(json.dumps(schema, ensure_ascii=False)),
+            instructions=f"\nInstructions: {quote(instructions)}" if instructions else "",
+        )
 
     def closed(self, question: str) -> Prompt:
         return self.render("closed", question=quote(question))
@@ -192,6 +212,11 @@ class TemplateSet:
 def invitation(memory: bool) -> str:
     """Return the value of `$memory` in a template: a sentence, or nothing."""
     return MEMORY if memory else ""
+
+
+def passage_lines(passages: Sequence[PassageText]) -> str:
+    """Return a line ``Doc1: "Title: text"`` for each passage."""
+    return "".join(f'Doc{n}: "{passage_line(each)}"\n' for n, each in enumerate(passages, 1))
 
 
 def passage_line(passage: PassageText) -> str:

@@ -34,6 +34,8 @@ async def reply(scope: Scope, chat: PlainChat) -> None:
         temperature=chat.temperature,
         seed=chat.seed,
         stop=chat.stop,
+        json_schema=chat.form.json_schema if chat.form else None,
+        from_client=True,
     )
     try:
         await step.write("revelator", request, "answer", final=True)

@@ -3,7 +3,7 @@ body."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import structlog
@@ -23,8 +23,10 @@ from service.answer.events import (
 from service.answer.evidence import StepState
 from service.answer.fold import Fold
 from service.answer.inquiry import Emit, Inquiry, Scope
+from service.answer.request import OutputForm
 from service.core.channel import emitted
 from service.core.domain import (
+    Citation,
     LoopName,
     Problem,
     RequestLoop,
@@ -41,6 +43,7 @@ from service.strategies.direct import reply
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
 from service.strategies.revelator.roles import RouteChoice, choose_route
+from service.strategies.structured import structured
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +137,7 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
     except LimitReached as limit:
         outcome = Outcome(None, limit.stopped_by)
     outcome = await _last_resort(scope, fold, outcome)
-    return await _end(outcome.stopped_by, fold, inquiry)
+    return await _end(outcome.stopped_by, fold, scope)
 
 
 async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
@@ -181,13 +184,28 @@ def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
     return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
 
 
-async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
+async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence[Citation]) -> None:
+    """Replace the answer by JSON."""
+    first = {citation.passage_id for citation in cited}
+    passages = sorted(fold.steps.kept, key=lambda passage: passage.passage_id not in first)
+    step = scope.step("answer")
+    await step.start()
+    written = await structured(step, fold.answer_text, passages, form)
+    for each in fold.steps.all:
+        if each.answer_tokens:
+            await scope.inquiry.emit(Withdraw(step=each.id, role="answer", reason="repair"))
+    await step.emit(Token(role="answer", text=written))
+    await step.end()
+
+
+async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
     """`stop` with citations, after the answer text where no handler wrote one.
 
     An answer that the settings withhold is withdrawn. At a limit of the question the newest
     sub-answer is the answer; out of time without any, DeadlineExceeded is raised, unless the
     passages were judged and held no evidence.
     """
+    inquiry = scope.inquiry
     settings, final = inquiry.settings.answers, fold.steps.final
     if final is None and stopped_by in ("deadline", "budget"):
         final = fold.last_sub_answer
@@ -203,6 +221,8 @@ async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
     if not answered:
         await inquiry.emit(Token(role="answer", text=settings.no_answer_text))
     cited = fold.steps.citations() if answered else []
+    if answered and inquiry.request.form:
+        await _into_form(scope, fold, inquiry.request.form, cited)
     await inquiry.emit(Stop(stopped_by=stopped_by, answered=answered, citations=cited))
 
 

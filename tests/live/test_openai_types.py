@@ -3,6 +3,7 @@ use: LiteLLM, pydantic-ai and others refuse what its own client accepts."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -268,3 +269,128 @@ async def test_a_model_that_is_too_small_to_condense_says_so_at_once(model: str)
         assert "4,000 characters" in types.error(said).message
     else:
         assert types.chunks(said)[1].choices[0].delta.content == "Bellini"
+
+
+OPTIONAL = {"type": ["string", "null"]}
+PERSON = {
+    "$defs": {"Place": OPTIONAL},
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"}, "operas": {"type": "array", "items": {"type": "string"}},
+        "voice": {"enum": ["soprano", "tenor"]}, "city": {"$ref": "#/$defs/Place"},
+    },
+    "required": ["name", "operas", "voice", "city"], "additionalProperties": False,
+}  # fmt: skip
+FULL = {"name": "Vincenzo Bellini", "operas": ["Norma"], "voice": "tenor", "city": None}
+TAKEN = json.dumps(FULL | {"operas": ["Norma", "Aida"], "city": "Vienna"})
+INVENTED = json.dumps(FULL | {"name": "Giuseppe Verdi"})
+FORM: dict[str, Any] = {"type": "json_schema", "name": "person", "schema": PERSON, "strict": True}
+OBJECT = {"type": "json_object"}
+SHORTER = json.dumps({"composer": "Vincenzo Bellini"})
+
+
+def forms(form: dict[str, Any], stream: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The requests of both interfaces for an answer of this form."""
+    named = {"type": form["type"], "json_schema": form} if "schema" in form else form
+    system = {"role": "system", "content": "Reply with a JSON object that has a composer."}
+    return [
+        ("/v1/chat/completions",
+         {"messages": [system, USER], "response_format": named, "stream": stream}),
+        ("/v1/responses",
+         {"input": [system, USER], "text": {"format": form}, "stream": stream}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("replies", "form", "expected"),
+    [
+        ([TAKEN], FORM, FULL),
+        (["It is:\n```json\n" + TAKEN + "\n```"], FORM, FULL),
+        ([INVENTED, json.dumps(FULL)], FORM, FULL),
+        (["{", json.dumps(FULL)], FORM, FULL),
+        ([EngineFailure("no such grammar"), json.dumps(FULL)], FORM, FULL),
+        ([SHORTER], OBJECT, {"composer": "Vincenzo Bellini"}),
+        (["{}", json.dumps({"composer": "Verdi"})], OBJECT, {"answer": "Vincenzo Bellini"}),
+        ([INVENTED, INVENTED], FORM, None),
+        ([EngineFailure("it is down"), EngineFailure("it is down")], FORM, None),
+    ],
+)
+async def test_a_structured_answer_has_only_what_stands_somewhere(
+    replies: list[Any], form: dict[str, Any], expected: Any, stream: bool
+) -> None:
+    for path, body in forms(form, stream):
+        steps = [ScriptStep(match="Task: structure", reply=reply) for reply in replies]
+        settings = config(answers={"chat_citations": "text"})
+        async with live([*steps, *answering()], settings=settings) as service:
+            status, said = await sent(service, path, body)
+            requests = service.app.state.runtime.engines["default"].requests
+        calls = [each for each in requests if "Task: structure" in str(each)]
+        assert len(calls) == len(replies)
+        assert ("has a composer" in calls[0].messages[0].content) == (form is OBJECT)
+        assert calls[0].json_schema == form.get("schema", {"type": "object"})
+        if replies == [INVENTED, INVENTED]:  # no constraint could hold the first one to the answer
+            held = calls[1].json_schema["properties"]
+            only = {"enum": ["Vincenzo Bellini", "Norma", "Bellini", "Palermo"]}
+            assert held["name"] == {"anyOf": [only]}
+            assert calls[1].json_schema["$defs"] == {"Place": {"anyOf": [only, {"type": "null"}]}}
+            assert held["voice"] == PERSON["properties"]["voice"]  # type: ignore[index]
+        if expected is None:
+            down = isinstance(replies[-1], EngineFailure)
+            last = list(types.data_of(said))[-1] if stream else said
+            error = last["response"]["error"] if stream and "input" in body else last["error"]
+            assert ("it is down" if down else "Allow null") in error["message"]
+            assert status == (200 if stream else 503 if down else 422)
+            continue
+        assert status == 200
+        if path == "/v1/responses":
+            final = types.events(said)[-1].response if stream else types.response(said)
+            text, extra = final.output_text, final.model_extra
+        elif stream:
+            found = types.chunks(said)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in found)
+            extra = found[-1].model_extra
+        else:
+            whole = types.chat(said)
+            message = whole.choices[0].message
+            text, extra = message.content or "", whole.model_extra
+        assert json.loads(text) == expected
+        assert extra["revelator"]["llm_calls"] == len(requests)  # type: ignore[index]
+        cited = extra["revelator"]["citations"]  # type: ignore[index]
+        assert [each["title"] for each in cited] == ["Norma", "Bellini"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_there_is_no_answer_a_structured_one_is_refused(stream: bool) -> None:
+    refusal = "No answer was found in the passages."
+    settings = config(answers={"unsupported": "abstain"})
+    async with live(answering("Giuseppe Verdi"), settings=settings) as service:
+        (chat, newer) = [(await sent(service, *each))[1] for each in forms(FORM, stream)]
+    if stream:
+        deltas = [chunk.choices[0].delta for chunk in types.chunks(chat)]
+        assert [delta.refusal for delta in deltas if delta.refusal] == [refusal]
+        assert not any(delta.content for delta in deltas)
+        kinds = [event.type for event in types.events(newer)]
+        assert {"response.refusal.delta", "response.refusal.done"} <= set(kinds)
+        assert "response.output_text.delta" not in kinds
+        response = types.events(newer)[-1].response
+    else:
+        message = types.chat(chat).choices[0].message
+        assert (message.content, message.refusal) == (None, refusal)
+        response = types.response(newer)
+    assert response.output[1].content[0].refusal == refusal
+
+
+async def test_a_schema_that_cannot_be_used_is_refused_before_the_question_is_asked() -> None:
+    for wrong in ({"type": "banana"}, {"properties": {"a": {"$ref": "#"}}}, None, [1]):
+        for path, body in forms(FORM | {"schema": wrong}, stream=True):
+            async with live([]) as service:
+                status, said = await sent(service, path, body)
+            assert (status, types.error(said).type) == (400, "invalid_request_error")
+
+
+async def test_a_plain_chat_hands_its_schema_to_the_engine() -> None:
+    async with live([ScriptStep(reply=INVENTED, times=None)]) as service:
+        for path, body in forms(FORM, stream=False):
+            status, _ = await sent(service, path, body | {"model": "revelator-plain"})
+            assert (status, request_of(service).json_schema) == (200, PERSON)

@@ -70,7 +70,8 @@ class AssistantMessage(Model):
     """`reasoning` has the steps, a line each, and so has `reasoning_content`, its older name."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    refusal: str | None = None
     reasoning: str
     reasoning_content: str
     annotations: list[UrlAnnotation]
@@ -111,13 +112,23 @@ class ModelList(Model):
 
 
 class Completing:
-    """One completion: its body, and its chunks in order. `link` makes the URL of a citation."""
+    """One completion: its body, and its chunks in order. `link` makes the URL of a citation. With
+    `refuses`, the text of a question that was not answered is a refusal.
+    """
 
     last: Final = b"data: [DONE]\n\n"
 
     def __init__(
-        self, answer_id: str, model: str, created: int, link: Link, *, with_usage: bool
+        self,
+        answer_id: str,
+        model: str,
+        created: int,
+        link: Link,
+        *,
+        with_usage: bool,
+        refuses: bool = False,
     ) -> None:
+        self._refuses = refuses
         self._link = link
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{answer_id}", "created": created, "model": model
@@ -129,7 +140,7 @@ class Completing:
         """Return the body of a completion that is not streamed."""
         text, spans = content(answer, in_text=in_text)
         message = AssistantMessage(
-            content=text, reasoning=reasoning, reasoning_content=reasoning,
+            **self._said(answer, text), reasoning=reasoning, reasoning_content=reasoning,
             annotations=self._annotations(answer, spans),
         )  # fmt: skip
         return ChatCompletion(
@@ -151,7 +162,7 @@ class Completing:
         if it was requested.
         """
         text, spans = content(answer, in_text=in_text)
-        chunks = [self._delta(content=text)]
+        chunks = [self._delta(**self._said(answer, text))]
         if annotations := self._annotations(answer, spans):
             chunks.append(self._delta(annotations=[each.model_dump() for each in annotations]))
         chunks.append(self._delta(finish_reason(answer)))
@@ -164,6 +175,11 @@ class Completing:
     def failed(self, problem: Problem) -> dict[str, Any]:
         """Return the last chunk of the stream of a question that failed."""
         return error_body(problem).model_dump()
+
+    def _said(self, answer: Answer, text: str) -> dict[str, str | None]:
+        if self._refuses and not answer.answered:
+            return {"content": None, "refusal": text}
+        return {"content": text}
 
     def _annotations(self, answer: Answer, spans: list[Span]) -> list[UrlAnnotation]:
         return [

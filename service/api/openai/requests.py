@@ -15,6 +15,7 @@ from service.answer.request import (
     MAX_TOP_K,
     ChatQuestion,
     FilterValues,
+    OutputForm,
     PlainChat,
     PreparedRequest,
     Turn,
@@ -24,6 +25,7 @@ from service.core.domain import RequestLoop, RequestRoute, RetrieverName
 from service.core.errors import InvalidRequest, RevelatorError
 from service.core.validation import parse
 from service.engines.base import ChatRole
+from service.strategies.structured import check_schema
 
 MODEL: Final = "revelator"
 PLAIN: Final = "revelator-plain"
@@ -31,6 +33,7 @@ PLAIN_ROLES: Final[Mapping[str, ChatRole]] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant"
 }  # fmt: skip
 PLAIN_TOKENS: Final = 1_024
+LONGEST_INSTRUCTIONS: Final = 4_000  # characters
 MOST_PLAIN_TOKENS: Final = 100_000
 MOST_MESSAGES: Final = 10_000
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -70,7 +73,10 @@ class StreamOptions(Lenient):
 
 
 class ResponseFormat(Lenient):
+    """`text`, `json_object`, or `json_schema` with the schema in `json_schema.schema`."""
+
     type: str
+    json_schema: dict[str, Any] | None = None
 
 
 class ChatOptions(BaseModel):
@@ -113,7 +119,11 @@ class ChatRequest(Lenient):
     function_call: Any = Field(None, description=CHOICES)
     logprobs: bool | None = Field(None, description="Only false is accepted.")
     modalities: list[str] | None = Field(None, description="Only text is accepted.")
-    response_format: ResponseFormat | None = Field(None, description="Only text is accepted.")
+    response_format: ResponseFormat | None = Field(
+        None,
+        description="With a JSON schema, the content is JSON whose strings are all in the answer "
+        "or its evidence, and `refusal` is set instead where there is no answer.",
+    )
     max_tokens: int | None = Field(None, description=OF_PLAIN)
     max_completion_tokens: int | None = Field(None, description=OF_PLAIN)
     temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
@@ -154,9 +164,25 @@ def parse_chat(body: object) -> ChatRequest:
         raise InvalidRequest("logprobs: an answer has no token probabilities; remove the field")
     if any(kind != "text" for kind in chat.modalities or ()):
         raise InvalidRequest("modalities: these models write only text")
-    if chat.response_format and chat.response_format.type != "text":
-        raise InvalidRequest("response_format: these models write only plain text")
     return chat
+
+
+def form_of(chat: ChatRequest) -> OutputForm | None:
+    """Return the form of the answer, None for text. Raises InvalidRequest."""
+    wanted = chat.response_format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        told = [_text(each, 0) for each in chat.messages if each.role in ("system", "developer")]
+        instructions = "\n".join(told)[:LONGEST_INSTRUCTIONS]
+        return OutputForm(json_schema={"type": "object"}, free=True, instructions=instructions)
+    if wanted.type != "json_schema":
+        raise InvalidRequest(
+            f"response_format.type: send 'text', 'json_object' or 'json_schema', not "
+            f"{wanted.type[:40]!r}"
+        )
+    schema = (wanted.json_schema or {}).get("schema")
+    return OutputForm(json_schema=check_schema(schema, "response_format.json_schema.schema"))
 
 
 def _forces(choice: Any) -> bool:
@@ -188,7 +214,7 @@ def answer_request(chat: ChatRequest, timeout_s: float = LONGEST_TIMEOUT_S) -> C
     options = chat.revelator.model_dump(exclude={"citations"})
     turns = [turn.model_dump() for turn in history]
     asked = {"question": question, "history": turns, "loop": loop} | options
-    return parse(ChatQuestion, asked)
+    return parse(ChatQuestion, asked).model_copy(update={"form": form_of(chat)})
 
 
 def plain_request(chat: ChatRequest, timeout_s: float) -> PreparedRequest:
@@ -211,6 +237,7 @@ def plain_request(chat: ChatRequest, timeout_s: float) -> PreparedRequest:
         temperature=min(max(chat.temperature or 0.0, 0.0), 2.0),
         seed=abs(chat.seed or 0) % 2**32,
         stop=tuple(filter(None, stop)),
+        form=form_of(chat),
     )
     timeout_s = chat.revelator.timeout_s or timeout_s
     last = messages[-1][1]

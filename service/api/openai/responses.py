@@ -46,7 +46,10 @@ class InputItem(Lenient):
 
 
 class TextFormat(Lenient):
+    """`text`, `json_object`, or `json_schema` with the schema in `schema`."""
+
     type: str
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class TextSettings(Lenient):
@@ -67,7 +70,7 @@ class ResponsesRequest(Lenient):
     stream: bool | None = None
     tools: list[Any] | None = Field(None, description=UNCALLED)
     tool_choice: Any = Field(None, description=CHOICES)
-    text: TextSettings | None = Field(None, description="Only plain text is accepted.")
+    text: TextSettings | None = None
     previous_response_id: str | None = Field(None, description="Must be null.")
     conversation: Any = Field(None, description="Must be null.")
     background: bool | None = Field(None, description="Only false is accepted.")
@@ -99,7 +102,9 @@ def parse_responses(body: object) -> ChatRequest:
         "revelator": asked.revelator.model_dump(exclude_none=True, mode="json"),
     }  # fmt: skip
     if asked.text and asked.text.format:
-        chat["response_format"] = {"type": asked.text.format.type}
+        form = asked.text.format
+        schema = {"json_schema": {"schema": form.json_schema}}
+        chat["response_format"] = {"type": form.type} | schema
     return parse_chat(chat)
 
 
@@ -133,12 +138,17 @@ class OutputText(Model):
     logprobs: list[Any] = []
 
 
+class Refusal(Model):
+    type: Literal["refusal"] = "refusal"
+    refusal: str
+
+
 class MessageItem(Model):
     type: Literal["message"] = "message"
     id: str
     role: Literal["assistant"] = "assistant"
     status: Literal["in_progress", "completed", "incomplete"]
-    content: list[OutputText]
+    content: list[OutputText | Refusal]
 
 
 class OpenAIResponse(Model):
@@ -164,8 +174,9 @@ class Responding:
 
     last: Final = b""
 
-    def __init__(self, answer_id: str, model: str, created: int) -> None:
+    def __init__(self, answer_id: str, model: str, created: int, *, refuses: bool = False) -> None:
         self._id = answer_id
+        self._refuses = refuses
         self._head: dict[str, Any] = {
             "id": f"resp_{answer_id}", "created_at": created, "model": model
         }  # fmt: skip
@@ -178,7 +189,9 @@ class Responding:
         ended = finish_reason(answer) == "stop"
         shown = OutputText(text=text, annotations=annotations)
         status: Literal["completed", "incomplete"] = "completed" if ended else "incomplete"
-        message = MessageItem(id=self._item("msg"), status=status, content=[shown])
+        refused = self._refuses and not answer.answered
+        part = Refusal(refusal=text) if refused else shown
+        message = MessageItem(id=self._item("msg"), status=status, content=[part])
         return OpenAIResponse(
             **self._head,
             status=status,
@@ -223,11 +236,22 @@ class Responding:
         return self._event("response.failed", response=body.model_dump())
 
     def _message(self, message: Any) -> Iterator[dict[str, Any]]:
-        shown: OutputText = message.content[0]
+        shown: OutputText | Refusal = message.content[0]
         yield self._item_event(
             "added", 1, message.model_copy(update={"status": "in_progress", "content": []})
         )
         at = {"item_id": message.id, "output_index": 1, "content_index": 0}
+        if isinstance(shown, Refusal):
+            part = {"part": {"type": "refusal", "refusal": ""}}
+            yield self._event("response.content_part.added", **at, **part)
+            yield self._event("response.refusal.delta", **at, delta=shown.refusal)
+            yield self._event("response.refusal.done", **at, refusal=shown.refusal)
+        else:
+            yield from self._text(shown, at)
+        yield self._event("response.content_part.done", **at, part=shown.model_dump())
+        yield self._item_event("done", 1, message)
+
+    def _text(self, shown: OutputText, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
         empty = OutputText(text="", annotations=[]).model_dump()
         yield self._event("response.content_part.added", **at, part=empty)
         text: dict[str, Any] = {"logprobs": []}
@@ -236,8 +260,6 @@ class Responding:
             noted = {"annotation_index": number, "annotation": annotation}
             yield self._event("response.output_text.annotation.added", **at, **noted)
         yield self._event("response.output_text.done", **at, **text, text=shown.text)
-        yield self._event("response.content_part.done", **at, part=shown.model_dump())
-        yield self._item_event("done", 1, message)
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         self._count += 1

@@ -64,12 +64,13 @@ router = APIRouter(
 
 class Chat(NamedTuple):
     """A chat request whose question is being answered. `in_text`: citations are also written below
-    the answer. `link` makes the URL of a citation.
+    the answer. `structured`: it is JSON. `link` makes the URL of a citation.
     """
 
     asked: ChatRequest
     events: Events
     in_text: bool
+    structured: bool
     link: Link
 
 
@@ -82,7 +83,8 @@ async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
     _check_length(asked, request.app.state.runtime)
     async with open_events(request, asked, unsent=not chat.stream) as events:
         link = links_to(page, events.collection)
-        yield Chat(chat, events, style == "text", link)
+        structured = asked.form is not None
+        yield Chat(chat, events, style == "text" and not structured, structured, link)
 
 
 def _check_length(asked: ChatQuestion, runtime: Runtime) -> None:
@@ -122,7 +124,10 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
     because this format cannot withdraw text."""
     asked = chat.asked
     at = int(time.time())
-    wire = Completing(chat.events.id, asked.model, at, chat.link, with_usage=asked.with_usage)
+    wire = Completing(
+        chat.events.id, asked.model, at, chat.link,
+        with_usage=asked.with_usage, refuses=chat.structured,
+    )  # fmt: skip
     return await _respond(chat, wire)
 
 
@@ -136,7 +141,9 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
 async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Response:
     """Answer as `/v1/chat/completions`, with the bodies and events of OpenAI's responses. They are
     not stored. The steps are the summary of an item of the type `reasoning`."""
-    return await _respond(chat, Responding(chat.events.id, chat.asked.model, int(time.time())))
+    at = int(time.time())
+    wire = Responding(chat.events.id, chat.asked.model, at, refuses=chat.structured)
+    return await _respond(chat, wire)
 
 
 async def _respond(chat: Chat, wire: Completing | Responding) -> Response:

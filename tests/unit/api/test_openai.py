@@ -110,7 +110,7 @@ def test_of_a_long_conversation_the_last_messages_are_read() -> None:
         (body(n=2), "n: "),
         (body(logprobs=True), "logprobs: "),
         (body(modalities=["text", "audio"]), "modalities: "),
-        (body(response_format={"type": "json_object"}), "response_format: "),
+        (body(response_format={"type": "grammar"}), "response_format.type: "),
         (body(stream="yes"), "stream: "),
         (body(revelator={"colour": "red"}), "revelator.colour: "),
         (body(revelator={"top_k": 0}), "revelator.top_k: "),
@@ -171,7 +171,7 @@ def test_the_input_of_a_response_is_a_question_or_a_conversation() -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id: "),
         ({"conversation": "conv_1"}, "conversation: "),
         ({"background": True}, "background: "),
-        ({"text": {"format": {"type": "json_schema"}}}, "response_format: "),
+        ({"text": {"format": {"type": "json_schema"}}}, "response_format.json_schema.schema: "),
     ],
 )
 def test_what_a_response_cannot_be(fields: dict[str, Any], told: str) -> None:

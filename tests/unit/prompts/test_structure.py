@@ -25,7 +25,7 @@ from service.core.domain import Passage
 from service.engines.base import GenerationRequest, Message
 from service.engines.compiled import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
-from service.prompts.templates import SHIPPED, Pair, Spoken, TemplateSet
+from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
 from service.strategies.autorag import dialogue
 from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.efficientrag.reader import _prompt as efficientrag_prompt
@@ -77,6 +77,9 @@ def passage(title: str, text: str) -> Passage:
 FILLS: dict[str, Fill] = {
     **ROLES,
     "shorten": lambda prompts, text, other: prompts.shorten(text, [Spoken("User", other)]),
+    "structured": lambda prompts, text, other: prompts.structured(
+        text, other, [PassageText(text, other)], {"title": text}, other
+    ),
     "condense": lambda prompts, text, other: prompts.condense(
         text, [Spoken("User", other), Spoken("Assistant", text)]
     ),

@@ -1,0 +1,227 @@
+"""The answer as JSON of a client's schema: one last call, over the answer and its evidence.
+
+The engine holds its output to the schema if it can. In any case the JSON is validated, and its
+strings are looked for in the answer and the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Validator, validator_for
+
+from service.answer.events import RetrievedPassage
+from service.answer.inquiry import OpenStep
+from service.answer.request import OutputForm
+from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
+from service.engines.base import GenerationRequest, Message
+from service.prompts.templates import PassageText
+from service.strategies.revelator.roles import RETRY_TEMPERATURE
+from service.text.grounding import bears
+
+TOKENS: Final = 1_024  # of the JSON, at most
+EVIDENCE_LETTERS: Final = 6_000
+LARGEST_SCHEMA: Final = 60_000  # characters of JSON
+DEEPEST: Final = 64  # objects and lists of a schema within each other, through references
+_BOUND: Final = {"enum", "const", "pattern", "format"}
+_DYNAMIC: Final = {"$dynamicRef", "$recursiveRef"}
+
+
+class NotStructured(RevelatorError):
+    slug, title, status = "unstructured-answer", "The answer does not fit the schema", 422
+
+
+def check_schema(schema: object, place: str) -> dict[str, Any]:
+    """Return a JSON Schema that can be used. Raises InvalidRequest, which begins with `place`, if
+    it is not valid, too large, or refers to itself or to other documents.
+    """
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{place}: it must be a JSON object, the schema of the answer")
+    if len(orjson.dumps(schema)) > LARGEST_SCHEMA:
+        raise InvalidRequest(f"{place}: a schema may have {LARGEST_SCHEMA:,} characters of JSON")
+    _check_references(schema, place)
+    try:
+        _validator(schema)
+    except (ValidationError, ReferencingError, ValueError) as error:
+        at = "".join(f".{key}" for key in getattr(error, "instance_path", ()))
+        why = str(error).splitlines()[0][:200]
+        raise InvalidRequest(f"{place}{at}: this is no JSON Schema: {why}") from None
+    return schema
+
+
+def _check_references(schema: dict[str, Any], place: str) -> None:
+    sound: set[str] = set()
+
+    def visit(node: object, depth: int, within: tuple[str, ...]) -> None:
+        if depth > DEEPEST:
+            raise InvalidRequest(f"{place}: a schema may be {DEEPEST} levels deep")
+        if isinstance(node, dict):
+            reference = node.get("$ref", "#" if _DYNAMIC & node.keys() else None)
+            if isinstance(reference, str) and reference not in sound:
+                if reference in within:
+                    raise InvalidRequest(
+                        f"{place}: it refers to itself by {reference[:80]!r}; an answer can only "
+                        "have a schema that does not recurse"
+                    )
+                visit(_referred(schema, reference, place), depth + 1, (*within, reference))
+                sound.add(reference)
+        for each in _children(node):
+            visit(each, depth + 1, within)
+
+    visit(schema, 0, ("#",))
+
+
+def _children(node: object) -> Iterator[object]:
+    yield from node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _referred(schema: object, reference: str, place: str) -> object:
+    found = schema
+    try:
+        if not reference.startswith("#/"):
+            raise KeyError(reference)
+        for part in unquote(reference[2:]).split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            found = found[int(key)] if isinstance(found, list) else found[key]  # type: ignore[index]
+    except (KeyError, IndexError, ValueError, TypeError):
+        raise InvalidRequest(
+            f"{place}: it refers to {reference[:80]!r}; a schema may only refer to its own parts, "
+            "such as '#/$defs/name'"
+        ) from None
+    return found
+
+
+def _validator(schema: dict[str, Any]) -> Validator:
+    return validator_for(schema, offline=True, pattern_options=RegexOptions(size_limit=1_000_000))
+
+
+async def structured(
+    step: OpenStep, answer: str, passages: Sequence[RetrievedPassage], form: OutputForm
+) -> str:
+    """Return the JSON, whose strings are all in the answer or its evidence: others become null, or
+    are left out of a list. Output that does not fit then is requested once more; where the engine
+    holds it to the schema, each text is then the answer, or the title of a passage.
+
+    Raises NotStructured, and the errors of `OpenStep.ask`. Without a schema, it never fails: the
+    answer is then the only field.
+    """
+    titles = list(dict.fromkeys(passage.title for passage in passages if passage.title))
+    texts = [answer, *titles, *(passage.text for passage in passages)]
+    prompt = step.inquiry.roles.revelator.templates.structured(
+        step.inquiry.question, answer, _shown(passages), form.json_schema, form.instructions
+    )
+    held: dict[str, Any] | None = form.json_schema
+    most = min(TOKENS, 64 + len(orjson.dumps(held)) // 2)
+    for heat in (0.0, RETRY_TEMPERATURE):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),), max_tokens=most, temperature=heat,
+            json_schema=held, from_client=True,
+        )  # fmt: skip
+        try:
+            reply = await step.ask("revelator", request, final=True)
+        except EngineFailure:  # it may be the constraint that the engine cannot take
+            if heat:
+                raise
+            held = None
+            continue
+        if fitting := _fitting(reply.text, form, texts):
+            return fitting
+        only = [answer] if _texts(form.json_schema) == 1 else [answer, *titles]
+        held, most = _narrowed(form.json_schema, only), TOKENS
+    if form.free:
+        return orjson.dumps({"answer": answer}).decode()
+    raise NotStructured(
+        "The model wrote no JSON that fits the schema, with strings that are in the answer or its "
+        "evidence. Allow null where the answer may lack a value, or use a larger model."
+    )
+
+
+def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
+    """Return the JSON of a reply with those of its strings that stand in a text or in the schema,
+    None if it does not fit the schema. An object without one must be whole, and not empty.
+    """
+    choices = set(_choices(form.json_schema))
+
+    def known(text: str) -> bool:
+        return text in choices or any(text in each or bears(each, text) for each in texts)
+
+    try:
+        value = _read(reply)
+    except ValueError:
+        return None
+    kept = _grounded(value, known)
+    fits = _validator(form.json_schema).is_valid(kept) and (not form.free or value == kept != {})
+    return orjson.dumps(kept).decode() if fits else None
+
+
+def _read(text: str) -> Any:
+    """Return the JSON in a reply, which may stand in a sentence or between fences. Raises
+    ValueError."""
+    starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
+    inside = text[min(starts, default=0) : max(text.rfind("}"), text.rfind("]")) + 1]
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return orjson.loads(inside)
+
+
+def _grounded(value: Any, known: Callable[[str], bool]) -> Any:
+    match value:
+        case str():
+            return value if known(value) else None
+        case list():
+            pairs = [(each, _grounded(each, known)) for each in value]
+            return [kept for each, kept in pairs if kept is not None or each is None]
+        case dict():
+            return {name: _grounded(each, known) for name, each in value.items()}
+    return value
+
+
+def _kinds(node: dict[str, Any]) -> list[object]:
+    """Return the types of a schema that takes any text, else none."""
+    kinds = node.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    return kinds if "string" in kinds and _BOUND.isdisjoint(node) else []
+
+
+def _texts(node: object) -> int:
+    """Return how many parts of a schema take any text."""
+    own = isinstance(node, dict) and bool(_kinds(node))
+    return own + sum(map(_texts, _children(node)))
+
+
+def _narrowed(node: Any, texts: Sequence[str]) -> Any:
+    """Return a schema in which the parts that take any text take only these."""
+    if isinstance(node, list):
+        return [_narrowed(each, texts) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if kinds := _kinds(node):
+        others = [{"type": kind} for kind in kinds if kind != "string"]
+        return {"anyOf": [{"enum": list(texts)}, *others]}
+    return {name: _narrowed(each, texts) for name, each in node.items()}
+
+
+def _choices(schema: object) -> Iterator[object]:
+    """Yield the strings that a schema itself offers."""
+    if isinstance(schema, dict):
+        offered = schema.get("enum")
+        for each in [*(offered if isinstance(offered, list) else ()), schema.get("const")]:
+            if isinstance(each, str):
+                yield each
+    for each in _children(schema):
+        yield from _choices(each)
+
+
+def _shown(passages: Sequence[RetrievedPassage]) -> list[PassageText]:
+    shown: list[PassageText] = []
+    room = EVIDENCE_LETTERS
+    for passage in passages:
+        room -= len(passage.title) + len(passage.text)
+        if room < 0 and shown:
+            break
+        shown.append(PassageText(passage.title, passage.text[:EVIDENCE_LETTERS]))
+    return shown
