@@ -170,7 +170,7 @@ class Tokens:
             import jwt  # noqa: PLC0415
         except ImportError:
             raise ConfigurationError(
-                "server.oidc needs the extra `oidc`: pip install 'revelator[oidc]'"
+                "server.oidc needs the extra `oidc`: pip install '.[oidc]' in the checkout"
             ) from None
         self._decode = jwt.decode
         self._header = jwt.get_unverified_header

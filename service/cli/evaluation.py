@@ -113,8 +113,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="Format of the files: NAME for all datasets, or DATASET=NAME. May be repeated. "
-            "Formats: squad, triviaqa, webquestions, flashrag, 2wiki, hotpotqa, musique, hipporag, "
-            "popqa, iirc, strategyqa, nq_open, jsonl. Default: detected from the content."
+            "Formats: squad, triviaqa, webquestions, flashrag, 2wiki, hotpotqa, musique, beir, "
+            "hipporag, popqa, iirc, strategyqa, nq_open, jsonl. Default: detected from the content."
         ),
     ] = None,
     retriever: RetrieverOption = "hybrid",

@@ -156,7 +156,7 @@ def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = No
     r"""Serve the Model Context Protocol on standard input and output, for agents.
 
     It offers answers, searches and collections, and uses the running server, if there is one. Needs
-    the extra: pip install 'revelator\[mcp]'.
+    the extra: pip install '.\[mcp]' in the checkout.
     """
     from service.api.mcp.endpoint import LACKING, installed  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -288,7 +288,7 @@ def worker(
 ) -> None:
     r"""Serve MODEL with vLLM and Revelator's plugin. Other options are passed to `vllm serve`.
 
-    Needs an environment with vLLM: pip install 'revelator\[vllm]'.
+    Needs an environment with vLLM: pip install '.\[vllm]' in the checkout.
     """
     from service.engines import vllm_command  # noqa: PLC0415
 

@@ -18,4 +18,4 @@ def lacking(what: str, error: ImportError, extra: str) -> str:
 
 
 def _needs(what: str, packages: str | None, extra: str) -> str:
-    return f"{what} needs {packages}; run: pip install 'revelator[{extra}]'"
+    return f"{what} needs {packages}; run: pip install '.[{extra}]' in the checkout"

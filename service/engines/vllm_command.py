@@ -181,5 +181,5 @@ def _require_vllm() -> None:
     if find_spec("vllm") is None:
         raise ConfigurationError(
             f"vLLM is not installed in the environment of {sys.executable}: install it there (pip "
-            "install 'revelator[vllm]'), or run revelator from the environment that has it"
+            "install '.[vllm]' in the checkout), or run revelator from the environment that has it"
         )

@@ -35,6 +35,7 @@ from service.evaluation.metrics import (
     score,
 )
 from service.evaluation.traces import Trace
+from service.strategies.revelator.in_turn import DECLINING
 from service.text.words import content_words
 
 Stage = Literal["routing", "query", "retrieval", "judging", "reading", "merging"]
@@ -45,6 +46,7 @@ _BY_KIND: Final[Mapping[StepKind, Stage]] = {
     "condense": "query", "route": "routing", "decompose": "query", "ending": "judging",
     "retrieve": "reading", "merge": "merging", "answer": "reading",
 }  # fmt: skip
+_BY_READER: Final = ("not read", DECLINING)
 _SHOWN: Final = 160  # most characters of a text in a line of evidence
 
 
@@ -89,8 +91,10 @@ def explain_trace(trace: Trace) -> Explanation:
 def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
     """Return the time of each stage in milliseconds.
 
-    The time before an event of a step is assigned to the stage whose work the event ends.
+    The time before an event of a step is assigned to the stage whose work the event ends. Where
+    the reader reads one passage after the other, its judgements end the reading.
     """
+    reading = {e.step for e in events if isinstance(e, Judgement) and e.reason in _BY_READER}
     spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     kinds: dict[str, StepKind] = {}
     last: dict[str, float] = {}
@@ -98,7 +102,9 @@ def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
         if isinstance(event, StepStart) and event.step:
             kinds[event.step] = event.kind
         elif event.step in last:
-            spent[_stage_of(event, kinds[event.step])] += event.ms - last[event.step]
+            read = isinstance(event, Judgement) and event.step in reading
+            stage = "reading" if read else _stage_of(event, kinds[event.step])
+            spent[stage] += event.ms - last[event.step]
         if event.step in kinds:
             last[event.step] = event.ms
             if isinstance(event, StepEnd):
@@ -232,7 +238,12 @@ def _missing(seen: _Seen) -> Fault | None:
         return _not_found(seen)
     if not seen.texts or any(seen.holds(passage.text) for passage in seen.passages):
         return None
-    return Fault("retrieval", "no retrieved passage contains a gold answer", _asked(seen))
+    if not seen.passages:
+        return Fault("retrieval", "the searches found no passage", _asked(seen))
+    first = min(seen.passages, key=lambda passage: passage.rank)
+    others = f", nor in {len(seen.passages) - 1:,} more" if len(seen.passages) > 1 else ""
+    where = f"{first.title or first.passage_id}, rank {first.rank}{others}"
+    return Fault("retrieval", f"gold text not found literally in {where}", _asked(seen))
 
 
 def _not_found(seen: _Seen) -> Fault | None:

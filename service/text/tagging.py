@@ -19,8 +19,8 @@ SplitterName = Literal["own", "sentencizer", "model"]
 _NEEDS = {"hanta": ("HanTa",), "spacy": ("spacy", "en_core_web_sm")}
 _NEEDS |= {"sentencizer": ("spacy",), "model": ("spacy", "en_core_web_sm")}
 _SOURCES = {
-    "HanTa": "pip install 'revelator[tagger]'",
-    "spacy": "pip install 'revelator[tagger]'",
+    "HanTa": "pip install '.[tagger]' in the checkout",
+    "spacy": "pip install '.[tagger]' in the checkout",
     "en_core_web_sm": "python -m spacy download en_core_web_sm",
 }
 # Tags of the BNC's C5 set and the classes they stand for; forms of be, have and do and the modal

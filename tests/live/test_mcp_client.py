@@ -208,7 +208,7 @@ async def test_a_server_without_the_sdk_says_how_to_get_it(
     monkeypatch.setattr("service.api.mcp.endpoint.installed", lambda: False)
     async with live() as service, service.http.post("/mcp", json={}) as response:
         assert response.status == 404
-        assert "revelator[mcp]" in (await response.json(content_type=None))["detail"]
+        assert ".[mcp]" in (await response.json(content_type=None))["detail"]
 
 
 async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path) -> None:

@@ -48,4 +48,4 @@ def test_a_folder_of_floats_names_the_extra_that_it_needs() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
     assert "EngineFailure" in done.stdout, done.stderr
-    assert "pip install 'revelator[transformers]'" in done.stdout
+    assert "pip install '.[transformers]'" in done.stdout

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PATH: Final = "/mcp"
 LACKING: Final = (
-    "the Model Context Protocol needs the extra `mcp`: pip install 'revelator[mcp]', then start "
-    "again"
+    "the Model Context Protocol needs the extra `mcp`: pip install '.[mcp]' in the checkout, "
+    "then start again"
 )
 
 

@@ -29,7 +29,7 @@ class Format:
 
     `fits` recognises it by the first element. `rows` yields pairs of a place within the element and
     a row; the place is empty if an element is one question. `aliases` are the aliases of 2Wiki's
-    answer ids.
+    answer ids, or the relevant passages of BEIR's queries.
     """
 
     name: str
@@ -251,6 +251,27 @@ def _flashrag(row: Row) -> Row:
     }
 
 
+def _beir(row: Row, qrels: Aliases) -> Iterator[Placed]:
+    """Read BEIR's queries, with the relevant passages of its qrels. Only some sets have answers."""
+    if "query-id" in row:
+        raise ValueError("qrels have no questions; name the queries.jsonl of the same set")
+    about = row.get("metadata")
+    known = {**row, **about} if isinstance(about, dict) else row
+    answers = known.get("answers", known.get("answer"))
+    if "title" in row or not answers:
+        what = "a corpus has" if "title" in row else "these queries have"
+        raise ValueError(f"{what} no answers to compare with; add `answer` to each query")
+    yield (
+        "",
+        {
+            "id": row.get("_id"),
+            "question": row.get("text"),
+            "answers": [answers] if isinstance(answers, str) else answers,
+            "supporting_passage_ids": list(qrels.get(str(row.get("_id")), ())),
+        },
+    )
+
+
 # The question types of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.
 _MULTI_HOP: Final = re.compile(
     r"bridge|comparison|bridge_comparison|compositional|inference|[2-9]hop\d*"
@@ -277,6 +298,10 @@ def _plain(row: Row) -> Row:
 
 def _has(*names: str) -> Callable[[Row], bool]:
     return lambda row: all(name in row for name in names)
+
+
+def _is_beir(row: Row) -> bool:
+    return "query-id" in row or row.keys() >= {"_id", "text"}
 
 
 def _is_hipporag(row: Row) -> bool:
@@ -315,6 +340,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("2wiki", _has("supporting_facts", "evidences"), _wiki2, "complex", yes_no=True),
         Format("hotpotqa", _has("supporting_facts"), _one(_hotpotqa), "complex", yes_no=True),
         Format("musique", _is_musique, _one(_musique), "complex"),
+        Format("beir", _is_beir, _beir),
         Format("hipporag", _is_hipporag, _one(_hipporag)),
         Format("popqa", _has("possible_answers"), _one(_popqa), "single"),
         Format("iirc", _has("questions", "links"), _iirc, "complex", yes_no=True),

@@ -51,7 +51,8 @@ def load_file(path: Path, format: str | None = None) -> LoadedFile:
     elements = list(elements_of(_content(path)))
     first = next((e.found for e in elements if not isinstance(e.found, str)), {})
     known = FORMATS[format] if format else detect(first)
-    reading = _Reading(path, known, _aliases(path.parent) if known.name == "2wiki" else {})
+    beside = {"2wiki": _aliases, "beir": _qrels}.get(known.name)
+    reading = _Reading(path, known, beside(path.parent) if beside else {})
     for element in elements:
         reading.add(element)
     return LoadedFile(reading.finish(), known)
@@ -86,6 +87,24 @@ def _aliases(folder: Path) -> Aliases:
             raise DatasetError(
                 [f"{path}:{number}: is not an object with Q_id, aliases and demonyms"]
             ) from None
+    return known
+
+
+def _qrels(folder: Path) -> Aliases:
+    """Return the ids of the relevant passages by query id, from all files of BEIR's `qrels/`."""
+    known: dict[str, list[str]] = {}
+    for path in sorted((folder / "qrels").glob("*.tsv")):
+        for element in elements_of(_content(path)):
+            try:
+                if isinstance(element.found, str):
+                    raise ValueError
+                if int(element.found["score"]) > 0:
+                    known.setdefault(element.found["query-id"], []).append(
+                        element.found["corpus-id"]
+                    )
+            except (ValueError, KeyError):
+                problem = f"{path}:{element.line}: is not a row with query-id, corpus-id and score"
+                raise DatasetError([problem]) from None
     return known
 
 

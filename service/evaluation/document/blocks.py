@@ -61,13 +61,15 @@ _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2em auto;
   max-width: 75em; padding: 0 1em; }
 h1, h2, h3 { line-height: 1.2; margin: 1.6em 0 .5em; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; width: max-content; max-width: calc(100vw - 3em); }
+@media print { .wide { overflow: visible; max-width: none; } }
 .wide + .wide { margin-top: 1em; }
 .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: #fff; }
 table { border-collapse: collapse; font-size: .9em; }
 th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; vertical-align: top;
   text-align: left; white-space: nowrap; }
-td.long { white-space: normal; min-width: 14em; }
+th, td.long { white-space: normal; }
+td.long { min-width: 14em; }
 .numbers td + td, .numbers th + th { text-align: right; }
 figure { margin: 1em 0; max-width: 50em; }
 figure svg { width: 100%; height: auto; }

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 from xml.etree import ElementTree  # parses only pygal's output  # nosec B405
 
-WITHOUT: Final = "Plots need the extra `evaluate`: pip install 'revelator[evaluate]'."
+WITHOUT: Final = "Plots need the extra `evaluate`: pip install '.[evaluate]' in the checkout."
 _SVG: Final = "http://www.w3.org/2000/svg"
 _COLOURS: Final = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f3c8d", "#666666",

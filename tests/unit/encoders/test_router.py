@@ -112,7 +112,7 @@ def test_the_settings_open_no_classifier_unless_they_name_it(tmp_path: Path) -> 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"onnxruntime.*pip install 'revelator\[local\]'"):
+    with pytest.raises(ConfigurationError, match=r"onnxruntime.*pip install '.\[local\]'"):
         open_classifier(RouterSettings(kind="classifier"))
 
 

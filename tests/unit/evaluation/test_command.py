@@ -309,7 +309,7 @@ async def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("service.evaluation.ray_entry", "service.retrieval.ingest.ray_pipeline"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(ConfigurationError, match=r"pip install 'revelator\[ray\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '.\[ray\]'"):
         await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), ray="local")
 
 

@@ -467,3 +467,20 @@ def test_gold_passages_are_found_wherever_they_were_ingested_from(
     articles = name in {"hotpotqa", "2wiki"}
     assert scores["supporting_precision"] == (2 if articles else 1) / 5
     assert scores["pool_recall"] == (0.5 if articles else 1)
+
+
+def test_beir_has_its_passages_from_the_qrels_and_says_what_is_missing(tmp_path: Path) -> None:
+    queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels" / "test.tsv"
+    qrels.parent.mkdir()
+    qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\nq1\tp2\t0\n")
+    row = {"_id": "q1", "text": "Where did Berg live?", "metadata": {"answer": "Oslo"}}
+    queries.write_text(json.dumps(row))
+    (question,) = load_file(queries).questions
+    assert (question.answers, question.supporting) == (("Oslo",), {"p1"})
+    queries.write_text(json.dumps({**row, "metadata": {}}))
+    for file, told in ((queries, "these queries have no answers"), (qrels, "no questions; name")):
+        with pytest.raises(DatasetError, match=told):
+            load_file(file)
+    qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\tmany\n")
+    with pytest.raises(DatasetError, match=r"test\.tsv:2: is not a row"):
+        load_file(queries)

@@ -68,7 +68,7 @@ async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -
     markdown = (out / "report.md").read_text(encoding="utf-8")
     assert "| single ✗ | 2 | 0 | 1.00 | 0.500 \\[0.000, 1.000\\] |" in markdown
     assert "does not beat" in markdown
-    assert "error: retrieval: no retrieved passage contains a gold answer" in markdown
+    assert "error: retrieval: gold text not found literally in" in markdown
     assert "| d | 2 |" in markdown
     assert "| note | Use 1. |" in markdown
     first = (out / "report.html").read_bytes()
@@ -230,7 +230,7 @@ def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch
     blocks = list(writing.report_blocks(run, rows("auto", [0, 1]), None))
     html = as_html("T", blocks)
     assert "<svg" not in html
-    assert "pip install &#x27;revelator[evaluate]&#x27;" in html
+    assert "pip install &#x27;.[evaluate]&#x27;" in html
     assert "<td>auto</td>" in html
     assert not plots.available()
 
@@ -336,7 +336,10 @@ async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: O
     files = [tmp_path / out / "report.md" for out in ("first", "second")]
     told = [file.read_text(encoding="utf-8") for file in files]
     assert ["this trace is of another run" in markdown for markdown in told] == [True, False]
-    assert ["error: retrieval: no retrieved" in markdown for markdown in told] == [False, True]
+    assert ["error: retrieval: gold text not found" in markdown for markdown in told] == [
+        False,
+        True,
+    ]
 
 
 def test_the_commit_and_the_machine() -> None:

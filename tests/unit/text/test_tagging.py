@@ -83,4 +83,4 @@ def test_what_is_missing_is_named_with_how_to_get_it() -> None:
     assert missing("stopwords") is None
     assert missing("own") is None
     lacking = missing("model")
-    assert lacking is None or "en_core_web_sm" in lacking or "revelator[tagger]" in lacking
+    assert lacking is None or "en_core_web_sm" in lacking or ".[tagger]" in lacking

@@ -1,5 +1,6 @@
 """JSON Lines: one object per line, with `text` and optionally `id`, `title` and metadata. BEIR's
-`corpus.jsonl` has `_id`, `title`, `text` and, in some sets, an object `metadata`."""
+`corpus.jsonl` has `_id`, `title`, `text` and, in some sets, an object `metadata`; FlashRAG's has
+`id` and `contents`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,18 @@ from service.retrieval.ingest.formats.base import (
 
 
 def read_jsonl(source: Input) -> Iterator[SourceRow]:
-    return read_objects(source, parse_document)
+    return read_objects(source, json_document)
+
+
+def json_document(value: object) -> Document:
+    """Parse a document. FlashRAG's have `contents`, whose first line is the title, in quotation
+    marks. Raises BadDocument."""
+    if isinstance(value, dict) and "text" not in value and isinstance(value.get("contents"), str):
+        title, line_end, text = value["contents"].partition("\n")
+        title, text = (title, text) if line_end else ("", title)
+        own = {key: item for key, item in value.items() if key != "contents"}
+        value = {"title": title.strip().strip('"'), **own, "text": text.strip() or title}
+    return parse_document(value)
 
 
 def read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:

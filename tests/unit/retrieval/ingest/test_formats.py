@@ -18,6 +18,7 @@ from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats import detect
 from service.retrieval.ingest.formats.base import STANDARD_INPUT, zstd
+from service.retrieval.ingest.formats.jsonl import json_document
 from service.retrieval.ingest.sources import SourceProblem, read_files
 from tests.conftest import need, unavailable
 
@@ -171,3 +172,11 @@ def test_standard_input(
 )
 def test_which_format(name: str, head: bytes, format: str | None) -> None:
     assert detect(Path(name), head) == format
+
+
+def test_flashrag_has_the_title_in_the_first_line() -> None:
+    lines = ('"Berg"\nBerg painted.', "Only text.")
+    made = [json_document({"id": str(n), "contents": line}) for n, line in enumerate(lines)]
+    assert [(each.id, each.title, each.text) for each in made] == [
+        ("0", "Berg", "Berg painted."), ("1", "", "Only text."),
+    ]  # fmt: skip

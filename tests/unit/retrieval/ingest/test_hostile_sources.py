@@ -216,7 +216,9 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "x.parquet"
     path.write_bytes(b"PAR1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert read(path)[1] == [": Parquet needs pyarrow; run: pip install 'revelator[parquet]'"]
+    assert read(path)[1] == [
+        ": Parquet needs pyarrow; run: pip install '.[parquet]' in the checkout"
+    ]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -322,4 +322,4 @@ def test_without_the_extra_what_to_install_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", without)
     documents, (problem,) = read(tmp_path / name, content)
     assert not documents
-    assert problem.endswith(f"needs {package}; run: pip install 'revelator[documents]'")
+    assert problem.endswith(f"needs {package}; run: pip install '.[documents]' in the checkout")
