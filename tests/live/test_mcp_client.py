@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from service.api.mcp import endpoint
 from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.api.test_tenants import entry, tenants
@@ -114,6 +116,25 @@ async def test_a_search_takes_a_place_and_counts_as_a_question(tmp_path: Path) -
             assert service.app.state.admission.running == 0
             assert "questions" in (await search()).content[0].text
         assert await service.metric('revelator_rejected_total{reason="key_limit"}') == 1
+
+
+async def refused(url: str, key: str) -> str:
+    """Return why `revelator mcp` does not start."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "service", "mcp", "--url", url, "--key", key,
+        stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode
+    return " ".join(said.decode().split())
+
+
+async def test_a_command_is_told_why_a_server_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with live(settings=config(server={"keys": ["secret"]})) as service:
+        assert "not one of this server's keys; check its" in await refused(service.url, "wrong")
+        monkeypatch.setattr(endpoint, "installed", lambda: False)
+        assert "needs the extra `mcp`" in await refused(service.url, "secret")
+    assert "/mcp: ConnectError; check its address" in await refused(service.url, "secret")
 
 
 async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Path) -> None:
