@@ -215,7 +215,7 @@ def _wrong(name: str, found: Mapping[str, Any], world: World, client: Client) ->
     if "error" in found:
         return str(found["error"])
     if name == "structured":
-        right = found["object"] == {"name": world.answer}
+        right = found["object"] == {"answer": world.answer}
     elif name == "tools" and client.tools:
         right = {"answer", "search"} <= set(found["text"].split())
     else:

@@ -27,7 +27,7 @@ async def test_a_client_gets_what_it_asks_for(client: Client) -> None:
     never = asyncio.Event()
     script = [
         ScriptStep(match=("Task: answer", SLOW), reply="It", gate=never, times=None),
-        ScriptStep(match="Task: structure", reply='{"name": "Vincenzo Bellini"}', times=None),
+        ScriptStep(match="Task: structure", reply='{"answer": "Vincenzo Bellini"}', times=None),
     ]
     async with live([*script, *answering()]) as service:
         world = World(service.url, QUESTION, "Vincenzo Bellini", "Norma", SLOW)

@@ -16,7 +16,7 @@ const object = (name) => ({
   required: [name],
   additionalProperties: false,
 });
-export const schema = object("name");
+export const schema = object("answer");
 export const cities = object("city");
 
 const lookup = createRequire(modules);

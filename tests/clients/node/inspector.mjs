@@ -31,5 +31,5 @@ async function ask(listing) {
 
 await run(parts, ask, async () => {
   const { structuredContent } = await answer(given.question);
-  return { object: { name: structuredContent.answer } };
+  return { object: { answer: structuredContent.answer } };
 });

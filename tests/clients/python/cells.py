@@ -24,7 +24,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAME
 class Answer(BaseModel):
     """The structure that is asked for."""
 
-    name: str
+    answer: str
 
 
 def weather(city: str) -> str:

@@ -41,7 +41,7 @@ async def ask(listing: bool) -> dict[str, Any]:
 
 
 async def structured() -> dict[str, Any]:
-    return {"object": {"name": (await call()).structured_content["answer"]}}
+    return {"object": {"answer": (await call()).structured_content["answer"]}}
 
 
 run(parts, ask, structured)
