@@ -10,14 +10,14 @@ import typer
 from service.cli.options import fail
 from service.core.errors import ConfigurationError, RevelatorError
 
-RecipeName = Literal["sft", "router", "labeler", "filter"]
+RecipeName = Literal["sft", "router", "reader", "labeler", "filter"]
 
 
 def train(
     recipe: Annotated[
         RecipeName,
         typer.Argument(
-            help="Model to train: sft (a language model), router, labeler or filter "
+            help="Model to train: sft (a language model), router, reader, labeler or filter "
             "(EfficientRAG's encoders)."
         ),
     ],

@@ -42,8 +42,11 @@ Products = Literal["float", "weights", "integer"]
 class BertGraph:
     """Collects nodes and constants. Each method adds some and returns the name of their output."""
 
-    def __init__(self, weights: Mapping[str, Any], products: Products) -> None:
+    def __init__(
+        self, weights: Mapping[str, Any], products: Products, epsilon: float = EPSILON
+    ) -> None:
         """`weights` are the tensors of a BERT, under the names that transformers uses."""
+        self._epsilon = epsilon
         self._weights = weights
         self._products = products
         self.nodes: list[Any] = []
@@ -60,14 +63,37 @@ class BertGraph:
         return helper.make_model(made, opset_imports=opsets, ir_version=10)
 
     def encode(
-        self, ids: str, mask: str, types: str | None = None, *, layers: int, heads: int
+        self,
+        ids: str,
+        mask: str,
+        types: str | None = None,
+        *,
+        layers: int,
+        heads: int,
+        distances: Any = None,
     ) -> str:
-        """Return the hidden states of the last layer, (texts, tokens, width)."""
+        """Return the hidden states of the last layer, (texts, tokens, width).
+
+        `distances` (heads, 2 N - 1) is what attention adds for distances -N + 1 … N - 1 of tokens.
+        """
         hidden = self.embeddings(ids, types)
         padding = self.add("Cast", mask, to=TensorProto.INT32)
+        bias = "" if distances is None else self._distances(ids, distances)
         for layer in range(layers):
-            hidden = self.layer(f"encoder.layer.{layer}", hidden, padding, heads)
+            hidden = self.layer(f"encoder.layer.{layer}", hidden, padding, heads, bias)
         return hidden
+
+    def _distances(self, ids: str, distances: Any) -> str:
+        """Return what attention adds, (1, heads, tokens, tokens)."""
+        zero, one, farthest = (
+            self.constant(np.array(value, np.int64)) for value in (0, 1, distances.shape[1] // 2)
+        )
+        length = self.add("Gather", self.add("Shape", ids), one)
+        places = self.add("Range", zero, length, one)
+        column = self.add("Unsqueeze", places, self.constant(np.array([1], np.int64)))
+        rows = self.add("Add", self.add("Sub", places, column), farthest)
+        added = self.add("Gather", self.constant(distances), rows, axis=1)
+        return str(self.add("Unsqueeze", added, self.constant(np.array([0], np.int64))))
 
     def add(
         self,
@@ -83,7 +109,7 @@ class BertGraph:
 
     def constant(self, value: Any) -> str:
         name = f"constant_{len(self.constants)}"
-        array = np.ascontiguousarray(value)
+        array = np.asarray(value, order="C")
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
@@ -107,7 +133,7 @@ class BertGraph:
             for part in ("weight", "bias")
         )
         total = self.add("Add", words, used)
-        return str(self.add("LayerNormalization", total, gain, shift, epsilon=EPSILON))
+        return str(self.add("LayerNormalization", total, gain, shift, epsilon=self._epsilon))
 
     def _words(self, ids: str) -> str:
         """Return rows of the word table, which has one scale per word."""
@@ -119,10 +145,11 @@ class BertGraph:
         rows = self.add("Cast", self.add("Gather", whole, ids), to=TensorProto.FLOAT)
         return str(self.add("Mul", rows, self.add("Gather", self.constant(scale), ids)))
 
-    def layer(self, name: str, hidden: str, padding: str, heads: int) -> str:
+    def layer(self, name: str, hidden: str, padding: str, heads: int, bias: str = "") -> str:
         """Add one encoder layer.
 
-        `padding`, int32 (texts, tokens), is 1 for a token and 0 for padding.
+        `padding`, int32 (texts, tokens), is 1 for a token and 0 for padding; `bias` is added to
+        the attention.
         """
         own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         matrix = np.concatenate([self._weights[f"{part}.weight"] for part in own])
@@ -130,8 +157,8 @@ class BertGraph:
         joint = self.product(hidden, matrix)
         query, key, value = self.add("Split", joint, outputs=3, axis=-1, num_outputs=3)
         mixed = self.add(
-            "MultiHeadAttention", query, key, value, self.constant(biases), padding, domain=ORT,
-            num_heads=heads,
+            "MultiHeadAttention", query, key, value, self.constant(biases), padding, bias,
+            domain=ORT, num_heads=heads,
         )  # fmt: skip
         mixed, bias = self._linear(f"{name}.attention.output.dense", mixed)
         attended = self._normalised(f"{name}.attention.output.LayerNorm", mixed, hidden, bias)
@@ -151,7 +178,7 @@ class BertGraph:
         return str(
             self.add(
                 "SkipLayerNormalization", value, residual, gain, shift, bias, domain=ORT,
-                epsilon=EPSILON,
+                epsilon=self._epsilon,
             )
         )  # fmt: skip
 

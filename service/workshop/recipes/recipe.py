@@ -105,6 +105,7 @@ class Recipe(Generic[S, R]):
 RECIPES = {  # as module:name, imported on use
     "sft": "service.workshop.recipes.sft:RECIPE",
     "router": "service.workshop.recipes.router:RECIPE",
+    "reader": "service.workshop.recipes.reader:RECIPE",
     "labeler": "service.workshop.recipes.labels:LABELER",
     "filter": "service.workshop.recipes.labels:FILTER",
 }

@@ -1,0 +1,199 @@
+"""The extractive reader: an encoder on ONNX Runtime that finds an answer in passages, or says that
+there is none.
+
+An answer is always a copy of a place in a passage (or yes, or no), so it cannot be invented. The
+passages of a question are read together, and the scores of their places compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.core.domain import Passage
+from service.core.errors import ConfigurationError, EngineFailure
+from service.core.onnx import open_onnx
+from service.core.validation import first_problem
+from service.encoders.answers import Candidate, Kind, best_of, form_of, in_order
+from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
+from service.encoders.windows import Window, Windows
+
+CARD_FILE: Final = "reader.json"
+MODEL_FILE: Final = "model.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
+OUTPUTS: Final = ("places", "kinds")  # (windows, pieces, 2) and (windows, 4)
+FILES: Final = (CARD_FILE, MODEL_FILE, TOKENIZER_FILE)
+
+JOINT: Final = ", "  # between the parts of a list
+MOST_WINDOWS: Final = 32  # of one reading, those nearest to the question
+
+
+class ReaderCard(BaseModel):
+    """The content of `reader.json`.
+
+    `longest` is the number of word pieces of an input. `calibration` has the constant and the
+    weights of a logistic regression on the features of a reading (`Candidate.features`), fitted on
+    questions that trained nothing. A reading whose probability is below `threshold` is declined.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    longest: int = Field(ge=64, le=512)
+    calibration: tuple[float, float, float, float] = (0.0, 0.5, 0.0, 0.0)
+    threshold: float = Field(0.5, ge=0, le=1)
+    base_model: str = ""
+
+
+class Reading(NamedTuple):
+    """What the reader found.
+
+    `kind` is `none` if no passage has the answer; then `answer` is the best place that was
+    declined, or "". `passage` is the index of the passage and `spans` the places of the answer in
+    its text, in characters; yes and no have none. `score` is the probability that the answer is
+    right, and `pieces` the number of word pieces that were read.
+    """
+
+    kind: Kind
+    answer: str
+    passage: int | None
+    spans: tuple[tuple[int, int], ...]
+    score: float
+    pieces: int
+
+
+class EncoderReader:
+    """A reader with the model of a folder, which is loaded at the first question."""
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        """Raise ConfigurationError if a file is missing or the card cannot be read."""
+        self.card = read_card(folder)
+        self._model = InProcess(
+            "the reader", lambda: _Model(folder, self.card, threads), EngineFailure
+        )
+
+    async def read(self, question: str, passages: Sequence[Passage]) -> Reading:
+        """Return the best answer in the passages.
+
+        Raises ConfigurationError if the model cannot be opened, EngineFailure if it fails.
+        """
+        shown = [(passage.title, passage.text) for passage in passages if passage.text.strip()]
+        if not shown or not question.strip():
+            return Reading("none", "", None, (), 0.0, 0)
+        found, pieces = await self._model.run(
+            lambda model, gone: model.candidates(question, shown, gone)
+        )
+        kept = [n for n, passage in enumerate(passages) if passage.text.strip()]
+        return self._reading(passages, kept, found, pieces)
+
+    def _reading(
+        self,
+        passages: Sequence[Passage],
+        kept: Sequence[int],
+        found: Sequence[Candidate],
+        pieces: int,
+    ) -> Reading:
+        if not found:
+            return Reading("none", "", None, (), 0.0, pieces)
+        best = found[0]
+        score = probability(self.card.calibration, best.features)
+        at = kept[best.passage]
+        text = passages[at].text
+        answer = JOINT.join(text[start:end] for start, end in best.spans) or best.kind
+        kind = best.kind if score >= self.card.threshold else "none"
+        return Reading(kind, answer, at, best.spans, score, pieces)
+
+
+def probability(weights: Sequence[float], features: Sequence[float]) -> float:
+    """Return the probability by a logistic regression; the first weight is its constant."""
+    total = weights[0] + sum(w * x for w, x in zip(weights[1:], features, strict=True))
+    return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
+
+
+def read_card(folder: Path) -> ReaderCard:
+    """Return the card of a folder. Raises ConfigurationError that says what is missing."""
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise ConfigurationError(
+                f"there is no reader at {folder} ({name} is missing); copy the whole folder, or "
+                "create one: revelator train reader"
+            )
+    try:
+        return ReaderCard.model_validate_json((folder / CARD_FILE).read_bytes())
+    except ValidationError as error:
+        raise ConfigurationError(f"{folder / CARD_FILE}: {first_problem(error)}") from None
+
+
+class _Model:
+    """The opened model with its tokenizer."""
+
+    def __init__(self, folder: Path, card: ReaderCard, threads: int) -> None:
+        self._longest = card.longest
+        try:
+            self._windows = Windows(file_tokenizer(folder / TOKENIZER_FILE))
+        except Exception as error:  # the library raises nothing narrower
+            raise ConfigurationError(
+                f"{folder / TOKENIZER_FILE} cannot be read: {error}; copy it again"
+            ) from None
+        try:
+            self._session = open_onnx(folder / MODEL_FILE, threads)
+        except Exception as error:  # the library's errors have no common base
+            reason = str(error).splitlines()[0]
+            raise ConfigurationError(
+                f"{folder / MODEL_FILE} is not a model that ONNX Runtime can open ({reason}); copy "
+                "it again"
+            ) from None
+        if {each.name for each in self._session.get_outputs()} != set(OUTPUTS):
+            raise ConfigurationError(f"{folder / MODEL_FILE} is not a reader; copy it again")
+
+    def candidates(
+        self, question: str, passages: Sequence[tuple[str, str]], gone: Event
+    ) -> tuple[list[Candidate], int]:
+        """Return the best answer of each passage, best first, and the number of pieces read."""
+        cut = self._windows.cut(question, passages, self._longest)
+        windows = [(at, window) for at, each in enumerate(cut) for window in each]
+        windows = [windows[index] for index in nearest_windows(windows, MOST_WINDOWS)]
+        best: dict[int, Candidate] = {}
+        form = form_of(question)
+        lengths = [len(window.ids) for _, window in windows]
+        for pack in packs(lengths):
+            if gone.is_set():
+                raise Gone
+            outputs = self._pass([windows[index][1] for index in pack])
+            for index, places, kinds in zip(pack, *outputs, strict=True):
+                at, window = windows[index]
+                each = best_of(at, window, places, kinds, passages[at][1], form)
+                if each and (at not in best or each.place > best[at].place):
+                    best[at] = each
+        return in_order(best.values()), sum(lengths)
+
+    def _pass(self, windows: Sequence[Window]) -> tuple[Any, Any]:
+        import numpy as np  # noqa: PLC0415
+
+        ids = padded_rows([window.ids for window in windows])
+        mask = padded_rows([[1] * len(window.ids) for window in windows])
+        ids[mask == 0] = self._windows.padding
+        places, kinds = self._session.run(list(OUTPUTS), {"ids": ids, "mask": mask})
+        if not (np.isfinite(places).all() and np.isfinite(kinds).all()):
+            raise ValueError("its outputs are not all finite")
+        return places, kinds
+
+
+def nearest_windows(windows: Sequence[tuple[int, Window]], most: int) -> list[int]:
+    """Return the indices of at most `most` windows, in order: those that share the rarest word
+    pieces with the question."""
+    if len(windows) <= most:
+        return list(range(len(windows)))
+    first = windows[0][1]
+    texts = [set(window.ids[window.first : -1]) for _, window in windows]
+    asked = set(first.ids[: first.first])
+    held = {piece: sum(piece in text for text in texts) for piece in asked}
+    worth = {piece: math.log(len(windows) / count) for piece, count in held.items() if count}
+    shared = [sum(worth.get(piece, 0.0) for piece in text & asked) for text in texts]
+    best = sorted(range(len(windows)), key=lambda index: -shared[index])[:most]
+    return sorted(best)

@@ -1,0 +1,265 @@
+"""What the extractive reader reads, declines and knows about itself.
+
+    python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
+        [--only gold,five,none,nq,calibration,company,time] [--calibrate]
+
+`--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
+`tokenizer.json`.
+
+gold         `squad/` (dev), the gold passage alone: exact match and F1, forced to answer
+five         the same among five; the others are the best that BM25 finds without the answer
+none         the same without the gold passage; the share told to be unanswerable, and the share of
+             the answerable that is kept, at the threshold of the card
+nq           `nq_passages/` (dev), the gold passage alone: exact match and F1
+calibration  on the second half of `five` and `none`, whatever the card was fitted on: the expected
+             calibration error (ten bins), how many are right where the confidence is at least 0.9,
+             and the share of the answerable that has it
+company      100 questions over documents as a company has them (`company/`), the ten best passages
+             of a BM25 search: right, wrong with confidence, declined, by kind
+time         five passages of 130 words: the median
+
+`--calibrate` fits the regression and the threshold of the card on the first half of `five` and
+`none`, and prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from service.core.domain import Passage
+from service.encoders.reader import EncoderReader, Reading, probability
+from service.evaluation.metrics import exact_match, f1
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.sources import read_files
+from service.workshop.encoders.reading import Search, places
+from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.splits import is_held_out
+
+COMPANY: Final = Path(__file__).parent / "company"
+PARTS: Final = ("gold", "five", "none", "nq", "calibration", "company", "time")
+CONFIDENT: Final = 0.9
+KEPT: Final = 0.92  # share of the answerable that the threshold keeps
+
+
+@dataclass(frozen=True)
+class Asked:
+    question: str
+    answers: tuple[str, ...]
+    gold: dict[str, Any]
+    others: tuple[dict[str, Any], ...] = ()
+
+
+class Judged(NamedTuple):
+    """A reading, whether its question can be answered from what was shown, and its scores."""
+
+    reading: Reading
+    answerable: bool
+    exact: float
+    overlap: float
+
+
+def squad(data: Path, size: int) -> list[Asked]:
+    passages = [
+        row
+        for name in ("squad", "squad_train")
+        for row in read_lines(data / name / "corpus.jsonl")
+        if name == "squad" or is_held_out(row["title"] or row["text"])
+    ]
+    of = {row["id"]: row for row in passages}
+    search = Search(passages, 40)
+    rows = list(read_lines(data / "squad" / "questions.jsonl"))
+    random.Random(0).shuffle(rows)
+    asked = []
+    for row in rows[:size]:
+        gold = of[row["supporting_passage_ids"][0]]
+        others = [
+            each for each in search.near(row["question"])
+            if each is not gold and not places(row["answers"], each["text"])
+        ]  # fmt: skip
+        asked.append(Asked(row["question"], tuple(row["answers"]), gold, tuple(others[:4])))
+    return asked
+
+
+def nq(data: Path, size: int) -> list[Asked]:
+    passages = {row["id"]: row for row in read_lines(data / "nq_passages" / "corpus.jsonl")}
+    rows = list(read_lines(data / "nq_passages" / "questions.jsonl"))
+    random.Random(0).shuffle(rows)
+    return [
+        Asked(row["question"], tuple(row["answers"]), passages[row["supporting_passage_ids"][0]])
+        for row in rows[:size]
+    ]
+
+
+async def judged(
+    reader: EncoderReader,
+    asked: Sequence[Asked],
+    shown: Callable[[Asked], list[dict[str, Any]]],
+    *,
+    answerable: bool = True,
+) -> list[Judged]:
+    made = []
+    for one in asked:
+        rows = shown(one)
+        random.Random(one.question).shuffle(rows)
+        passages = [
+            Passage(passage_id=row["id"], title=row["title"], text=row["text"]) for row in rows
+        ]
+        reading = await reader.read(one.question, passages)
+        exact = max((exact_match(reading.answer, each) for each in one.answers), default=0.0)
+        overlap = max((f1(reading.answer, each) for each in one.answers), default=0.0)
+        made.append(Judged(reading, answerable, exact, overlap))
+    return made
+
+
+def show(name: str, value: float, n: int) -> None:
+    print(f"{name}: {value:.3f} (n = {n})", flush=True)
+
+
+def scores(name: str, rows: Sequence[Judged]) -> None:
+    show(f"{name}, EM", statistics.fmean(row.exact for row in rows), len(rows))
+    show(f"{name}, F1", statistics.fmean(row.overlap for row in rows), len(rows))
+
+
+def fitted(rows: Sequence[Judged]) -> tuple[tuple[float, ...], float]:
+    """Return the weights of the regression, by Newton's method with a small penalty, and the
+    threshold that keeps the share KEPT of the answerable."""
+    x = np.array([(1.0, *row.reading.features) for row in rows])
+    y = np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
+    size = np.abs(x).max(axis=0)
+    x, w = x / size, np.zeros(x.shape[1])
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ w))
+        slope = x.T @ (p - y) + 0.1 * w
+        curve = (x * (p * (1 - p))[:, None]).T @ x + 0.1 * np.eye(len(w))
+        w -= np.linalg.solve(curve, slope)
+    weights = tuple(float(each) for each in w / size)
+    chances = [probability(weights, row.reading.features) for row in rows if row.answerable]
+    return weights, float(np.quantile(chances, 1 - KEPT))
+
+
+def calibration(rows: Sequence[Judged], weights: Sequence[float], threshold: float) -> None:
+    chances = np.array([probability(weights, row.reading.features) for row in rows])
+    right = np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
+    bins = np.minimum((chances * 10).astype(int), 9)
+    error = sum(
+        abs(chances[bins == n].mean() - right[bins == n].mean()) * (bins == n).mean()
+        for n in np.unique(bins)
+    )
+    show("calibration, expected error", float(error), len(rows))
+    answerable = np.array([row.answerable for row in rows])
+    told, kept = chances[~answerable] < threshold, chances[answerable] >= threshold
+    show("unanswerable told", float(told.mean()), len(told))
+    show("answerable kept", float(kept.mean()), len(kept))
+    sure = chances >= CONFIDENT
+    show("right where confident", float(right[sure].mean()) if sure.any() else 0.0, int(sure.sum()))
+    show("share of the answerable that is confident", float(sure[answerable].mean()), len(kept))
+
+
+def company_passages() -> list[dict[str, Any]]:
+    found = []
+    for entry in read_files([COMPANY / "documents"]):
+        for record in passages_of(entry.found) if isinstance(entry.found, Document) else ():
+            passage = record.passage
+            found.append({"id": passage.passage_id, "title": passage.title, "text": passage.text})
+    return found
+
+
+async def company(reader: EncoderReader) -> None:
+    search = Search(company_passages(), 10)
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in read_lines(COMPANY / "questions.jsonl"):
+        asked = Asked(row["question"], tuple(row["answers"]), {})
+        near = search.near(row["question"])
+        ((reading, *_),) = await judged(reader, [asked], lambda _, near=near: list(near))
+        right = is_right(row, reading)
+        outcome = "right" if right else "declined" if reading.kind == "none" else "wrong"
+        totals[row["kind"]][outcome] += 1
+        print(f"  {outcome:9}{reading.score:.2f}  {row['question']}  →  {reading.answer!r}")
+    for kind, counts in totals.items():
+        print(f"company, {kind}: {dict(counts)}")
+    whole = sum(totals.values(), Counter())
+    for outcome in ("right", "wrong", "declined"):
+        show(f"company, {outcome}", whole[outcome] / whole.total(), whole.total())
+
+
+def is_right(row: dict[str, Any], reading: Reading) -> bool:
+    if not row["answers"]:
+        return reading.kind == "none"
+    if reading.kind == "none":
+        return False
+    if row["kind"] == "list":  # all of them and little else
+        held = all(places([item], reading.answer) for item in row["answers"])
+        return held and len(reading.answer) <= 1.5 * sum(map(len, row["answers"])) + 20
+    return any(
+        exact_match(reading.answer, each) or f1(reading.answer, each) >= 0.8
+        for each in row["answers"]
+    )
+
+
+async def time(reader: EncoderReader) -> None:
+    rng = random.Random(0)
+    words = " ".join((COMPANY / "documents" / "hp60-manual.md").read_text("utf-8").split()).split()
+    passages = [
+        Passage(passage_id=str(n), title="Manual", text=" ".join(rng.choices(words, k=130)))
+        for n in range(5)
+    ]
+    taken = []
+    for _ in range(12):
+        began = perf_counter()
+        await reader.read("How long does the guarantee of the pump last?", passages)
+        taken.append((perf_counter() - began) * 1000)
+    print(f"five passages of 130 words: {statistics.median(taken):.0f} ms, least {min(taken):.0f}")
+
+
+async def run(options: argparse.Namespace) -> None:
+    reader = EncoderReader(options.reader, options.threads)
+    only = set(options.only.split(","))
+    asked = squad(options.data, options.n) if only & {"gold", "five", "none", "calibration"} else []
+    if "gold" in only:
+        scores("squad, gold alone", await judged(reader, asked, lambda one: [one.gold]))
+    if only & {"five", "none", "calibration"}:
+        five = await judged(reader, asked, lambda one: [one.gold, *one.others])
+        scores("squad, among five", five)
+        if only & {"none", "calibration"}:
+            none = await judged(reader, asked, lambda one: list(one.others), answerable=False)
+            half = len(asked) // 2
+            weights, threshold = reader.card.calibration, reader.card.threshold
+            if options.calibrate:
+                weights, threshold = fitted(five[:half] + none[:half])
+                print(json.dumps({"calibration": weights, "threshold": threshold}))
+            calibration(five[half:] + none[half:], weights, threshold)
+    if "nq" in only:
+        rows = nq(options.data, options.n)
+        scores("nq, gold alone", await judged(reader, rows, lambda one: [one.gold]))
+    if "company" in only:
+        await company(reader)
+    if "time" in only:
+        await time(reader)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--reader", type=Path, required=True)
+    parser.add_argument("--n", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--calibrate", action="store_true")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""The extractive reader: what it makes of scores, and that bad input has a clear end."""
+
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import need
+
+torch = need("torch", "transformers")
+from transformers import MPNetConfig, MPNetModel
+
+from service.core.domain import Passage
+from service.core.errors import ConfigurationError
+from service.core.onnx import open_onnx
+from service.encoders.answers import Candidate, best_of, form_of, in_order
+from service.encoders.in_process import minilm_tokenizer
+from service.encoders.reader import MOST_WINDOWS, EncoderReader, ReaderCard, nearest_windows
+from service.encoders.windows import Windows
+from service.workshop.encoders.reader_export import build_reader, export_reader
+from service.workshop.recipes.reader import ReaderNetwork, open_network, save_network, smoke
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader with small random weights."""
+    made = tmp_path_factory.mktemp("reader")
+    base = smoke(made).base
+    out = made / "out"
+    out.mkdir()
+    save_network(open_network(base, 2), base, out)
+    export_reader(out, ReaderCard(longest=64, threshold=0.0), out)
+    return out
+
+
+def passage(text: str, title: str = "") -> Passage:
+    return Passage(passage_id=f"{title} {text}"[:20], title=title, text=text)
+
+
+def candidate(
+    text: str,
+    right: list[tuple[str, float]],
+    question: str,
+    kinds: tuple[float, ...] = (1, 0, 0, 0),
+) -> list[str]:
+    """The answer where the scores of start and end are high at some words of the text."""
+    ((window,),) = Windows(minilm_tokenizer()).cut(question, [("", text)], 512)
+    places = np.full((len(window.ids), 2), -5.0)
+    for words, score in right:
+        start = text.index(words)
+        inside = [
+            n for n, (a, b) in enumerate(window.spans) if start <= a and b <= start + len(words)
+        ]
+        places[window.first + inside[0], 0] = places[window.first + inside[-1], 1] = score
+    best = best_of(0, window, places, np.array(kinds, float), text, form_of(question))
+    assert best is not None
+    return [text[a:b] for a, b in best.spans] or [best.kind]
+
+
+ROWS = (
+    "Courses 2025. Course: First aid; Place: Oslo; Fee: free. Course: Welding; Place: Porto; "
+    "Fee: 650 EUR. Course: Forklift; Place: Oslo; Fee: 420 EUR."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "question", "kinds", "answer"),
+    [
+        ("It costs 40 EUR.", [("40 EUR", 5)], "What does it cost?", (1, 0, 0, 0), ["40 EUR"]),
+        (
+            "Its members are Nina Dahl, Peter Holm and Aisha Rahman. Ben Lind is not.",
+            [("Peter Holm", 5), ("Nina Dahl", 4), ("Aisha Rahman", 4.5), ("Ben Lind", 4)],
+            "Who are the members?",
+            (1, 0, 0, 0),
+            ["Nina Dahl", "Peter Holm", "Aisha Rahman"],
+        ),
+        (
+            "Its members are Nina Dahl, Peter Holm and Aisha Rahman.",
+            [("Peter Holm", 5), ("Nina Dahl", 4)],
+            "Who is the second member?",
+            (1, 0, 0, 0),
+            ["Peter Holm"],
+        ),
+        (
+            ROWS,
+            [("Forklift", 5), ("First aid", 4), ("420 EUR", 4)],
+            "Which courses take place in Oslo?",
+            (1, 0, 0, 0),
+            ["First aid", "Forklift"],
+        ),
+        ("It is allowed.", [("allowed", 5)], "Is it allowed?", (0, 2, 1, 0), ["yes"]),
+        ("It is forbidden.", [("forbidden", 5)], "Is it allowed?", (0, 1, 2, 0), ["no"]),
+        ("It is allowed.", [("allowed", 5)], "What is it?", (0, 2, 1, 0), ["allowed"]),
+    ],
+)
+def test_an_answer_is_the_best_place_or_the_parts_of_a_list_or_yes_or_no(
+    text: str,
+    right: list[tuple[str, float]],
+    question: str,
+    kinds: tuple[float, ...],
+    answer: list[str],
+) -> None:
+    assert candidate(text, right, question, kinds) == answer
+
+
+def test_candidates_of_passages_are_in_order_and_the_first_has_its_lead() -> None:
+    made = [Candidate(n, "span", ((0, 1),), place, 0.0, 0.0) for n, place in enumerate((1, 4, 3))]
+    assert [(each.passage, each.lead) for each in in_order(made)] == [(1, 1), (2, 0), (0, 0)]
+
+
+async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:
+    reader = EncoderReader(folder)
+    assert (await reader.read("Who?", [])).kind == "none"
+    assert (await reader.read("Who?", [passage("  ")])).kind == "none"
+    assert (await reader.read(" ", [passage("Anna lives in Rome.")])).kind == "none"
+    rows = " ".join(f"Article: Pump {n}; Price: {n} EUR." for n in range(1000))
+    long = "Anna lives in Rome, near the river. " * 2900  # 100 kB
+    odd = "[CLS] [SEP] \x00 \u202e ﷽ 漢字 🏳️‍🌈"
+    for text in (rows, long, odd, "x" * 30_000):
+        shown = [passage(""), passage(text, "A title")]
+        reading = await reader.read("How much does the pump 5 cost?", shown)
+        assert reading.passage == 1
+        assert reading.answer == ", ".join(text[a:b] for a, b in reading.spans)
+        assert 0 <= reading.score <= 1
+        assert reading.pieces <= MOST_WINDOWS * 64
+
+
+async def test_64_reads_at_once_each_have_their_own_answer(folder: Path) -> None:
+    reader = EncoderReader(folder)
+    texts = [f"Person {n} lives in house {n}." for n in range(64)]
+    readings = await asyncio.gather(*[
+        reader.read(f"Where does person {n} live?", [passage(text)])
+        for n, text in enumerate(texts)
+    ])  # fmt: skip
+    for text, reading in zip(texts, readings, strict=True):
+        assert reading.answer in text
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("model.onnx", b"\x08\x0a cut short", "model.onnx is not a model"),
+        ("tokenizer.json", b"{", "tokenizer.json cannot be read"),
+        ("reader.json", b'{"format": 9}', "reader.json: "),
+        ("model.onnx", None, "model.onnx is missing"),
+    ],
+)
+async def test_weights_that_are_cut_short_or_missing_are_named(
+    folder: Path, tmp_path: Path, file: str, content: bytes | None, told: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    if content is None:
+        (tmp_path / "copy" / file).unlink()
+    else:
+        (tmp_path / "copy" / file).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=told):
+        await EncoderReader(tmp_path / "copy").read("Who?", [passage("Anna.")])
+
+
+def test_of_many_windows_those_that_share_rare_words_with_the_question_are_read() -> None:
+    text = "The pump is blue and has a motor. " * 400 + "Its guarantee lasts 24 months."
+    (cut,) = Windows(minilm_tokenizer()).cut("How long is the guarantee?", [("", text)], 64)
+    kept = nearest_windows([(0, window) for window in cut], 4)
+    assert len(cut) - 1 in kept
+    assert len(kept) == 4
+
+
+def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=256, max_position_embeddings=514,
+    )  # fmt: skip
+    network = ReaderNetwork(MPNetModel(config, add_pooling_layer=False)).eval()
+    torch.nn.init.normal_(network.encoder.encoder.relative_attention_bias.weight)
+    minilm_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    save_network(network, tmp_path, tmp_path)
+    ids, mask = torch.randint(3, 99, (2, 300)), torch.ones(2, 300, dtype=torch.long)
+    ids[0, 200:], mask[0, 200:] = 1, 0
+    with torch.inference_mode():
+        places, kinds = network(ids, mask)
+    session = open_onnx(build_reader(tmp_path, "float"), 1)
+    made = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
+    real = mask.bool().numpy()
+    assert np.abs(made[0] - places.numpy())[real].max() < 1e-4
+    assert np.abs(made[1] - kinds.numpy()).max() < 1e-4
