@@ -36,21 +36,30 @@ Group = tuple[Example, ...]  # passages of one question, whose scores are compar
 
 
 def groups_of(folder: Path, *, held_out: bool, rng: random.Random) -> list[Group]:
-    """Return the questions of one data folder, of one side of the split."""
+    """Return the questions of one data folder, of one side of the split. Passages without the
+    answer are of the same side."""
     passages = {row["id"]: row for row in read_lines(folder / "corpus.jsonl")}
-    searched = Search(list(passages.values()))
+    searched = Search([each for each in passages.values() if is_held_out(_key(each)) is held_out])
     side = "test" if held_out else "train"
     groups: list[Group] = []
     for row in read_lines(folder / "questions.jsonl"):
         gold = [passages[each] for each in row["supporting_passage_ids"]]
-        keys = [each["title"] or each["text"] for each in gold]
+        keys = [_key(each) for each in gold]
         if not gold or side_of(keys, keys, row["question"]) != side:
             continue
-        shown = [passages[each] for each in row.get("passage_ids", ())]
+        shown = [
+            passages[each]
+            for each in row.get("passage_ids", ())
+            if is_held_out(_key(passages[each])) is held_out
+        ]
         near = shown or searched.near(row["question"])
         made = _groups(row, gold, near, rng.random() if not held_out else 1.0, rng)
         groups.extend(made)
     return groups
+
+
+def _key(passage: Row) -> str:
+    return str(passage["title"] or passage["text"])
 
 
 def _groups(
