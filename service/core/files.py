@@ -51,7 +51,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def check_room(folder: Path, needed: int = ROOM, purpose: str = "to add passages
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Sync a folder, which makes the names of its new files durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from service.retrieval.collections.manifest import (
 )
 from service.retrieval.collections.qdrant import Qdrant
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
+from service.retrieval.stores.digests import damage, seal, sealed
 from service.retrieval.stores.elastic_server import ElasticServer, Login
 from service.retrieval.stores.qdrant_edge_graph import recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -216,8 +218,13 @@ class Backends:
                 "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             )
-        bm25 = _opened(self.bm25, folder, manifest)
-        dense = _opened(self.dense, folder, manifest)
+        spoilt = [] if manifest.interrupted else damage(folder)
+        bm25 = _opened(self.bm25, folder, manifest, [n for n in spoilt if n.startswith("bm25/")])
+        dense = _opened(self.dense, folder, manifest, [n for n in spoilt if n.startswith("dense/")])
+        if not manifest.interrupted and (
+            kept := sealed(folder)
+        ):  # opening a shard compacts its small files
+            seal(folder, kept, {name.split("/")[0] for name in spoilt})
         if isinstance(bm25, Unopened) and isinstance(dense, Unopened):
             raise StoreError(
                 f"collection {manifest.name!r} is unavailable: {bm25.why.detail}; "
@@ -246,11 +253,21 @@ class Backends:
         await self.dense.aclose()
 
 
-def _opened(backend: Any, folder: Path, manifest: Manifest) -> Any:
+def _opened(backend: Any, folder: Path, manifest: Manifest, spoilt: Sequence[str]) -> Any:
+    """`spoilt` files are not given to native code, which may end the process."""
     try:
+        if spoilt:
+            raise StoreLost(damaged(folder, manifest.name, spoilt))
         return backend.open(folder, manifest)
     except StoreError as error:
         return Unopened(backend.name, error)
+
+
+def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:
+    """Describe files that are not as they were written."""
+    shown = ", ".join(str(folder / each) for each in spoilt[:3])
+    more = f" and {len(spoilt) - 3} more" if len(spoilt) > 3 else ""
+    return f"damaged files of collection {name!r}: {shown}{more}"
 
 
 def open_backends(settings: RetrievalSettings) -> Backends:

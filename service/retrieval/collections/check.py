@@ -10,13 +10,15 @@ import anyio.to_thread
 from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.backends import Backends, damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Kind, Tally, differences
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.rebuild import PassageCounts, count_passages, open_writer
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
+from service.retrieval.stores.base import Unopened
+from service.retrieval.stores.digests import sealed
 
 FEW: Final = 5  # ids shown of each kind
 
@@ -62,7 +64,8 @@ async def check(
     if lost := counts.lost(collection):
         report.documents, report.passages = manifest.documents, manifest.passages
         report.vectors = counts.dense or 0
-        report.findings = [_lost(name, counts, manifest) for name in lost]
+        why = await anyio.to_thread.run_sync(_reasons, collection)
+        report.findings = [_lost(name, counts, manifest, why) for name in lost]
         return report
     found: dict[Kind, StoreDifference] = {}
 
@@ -84,6 +87,9 @@ async def check(
             "passage again"
         )
         report.findings.append(StoreDifference("embedding", detail))
+    if await anyio.to_thread.run_sync(_undigested, collection):
+        detail = f"the digests of the files, in {collection.folder}, are missing or damaged"
+        report.findings.append(StoreDifference("digests", detail))
     if not await backends.dense.agrees(manifest):
         report.findings.append(StoreDifference("copy", "Qdrant's copy of the manifest differs"))
     return report
@@ -114,7 +120,23 @@ async def repair(
     return after
 
 
-def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifference:
+def _reasons(collection: Collection) -> str:
+    """Return why embedded stores count as lost. Blocking."""
+    spoilt = collection.damaged()
+    if spoilt and collection.folder is not None:
+        return f" ({damaged(collection.folder, collection.manifest.name, spoilt)})"
+    sides = (collection.bm25, collection.dense)
+    return "".join(f" ({each.why.detail})" for each in sides if isinstance(each, Unopened))
+
+
+def _undigested(collection: Collection) -> bool:
+    """Whether the digests of the files are missing. Blocking."""
+    manifest, folder = collection.manifest, collection.folder
+    wanted = collection.embedded and manifest.passages and not manifest.interrupted
+    return bool(wanted and folder is not None and sealed(folder) is None)
+
+
+def _lost(name: str, counts: PassageCounts, manifest: Manifest, why: str) -> StoreDifference:
     """Describe the loss, and how `--repair` can undo it."""
     if counts == PassageCounts(None, None):
         can = "the other store is lost too: ingest the documents again"
@@ -123,7 +145,7 @@ def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifferen
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
     count = manifest.passages
-    text = f"{name} no longer has this collection ({count:,} passages); {can}"
+    text = f"{name} no longer has this collection ({count:,} passages){why}; {can}"
     return StoreDifference("lost", text, count)
 
 

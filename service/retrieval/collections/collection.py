@@ -13,8 +13,9 @@ import anyio.to_thread
 
 from service.core.errors import NotFound, StoreLost
 from service.retrieval.base import OpenCollection
-from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
+from service.retrieval.stores.digests import damage, seal, sealed, unseal
 
 Save = Callable[[Manifest], Awaitable[None]]
 
@@ -34,7 +35,7 @@ class Collection:
         bm25: LexicalStore,
         dense: VectorStore,
         save: Save | None = None,
-        folder: Path = Path(),
+        folder: Path | None = None,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -89,6 +90,27 @@ class Collection:
         finally:
             self._loans -= 1
             self._returned.set()
+
+    def rest(self, *, complete: bool) -> None:
+        """Give back what writing needs; where the stores are `complete`, write the digests of their
+        files, if there are none. Blocking."""
+        self.bm25.release()
+        if complete and self.folder is not None and self.embedded and not sealed(self.folder):
+            seal(self.folder)
+
+    def unseal(self) -> None:
+        """Remove the digests of the files, before they change. Blocking."""
+        if self.folder is not None:
+            unseal(self.folder)
+
+    def damaged(self) -> list[str]:
+        """Return the files that are not as they were written, by path in the folder. Blocking."""
+        return [] if self.folder is None or self.manifest.interrupted else damage(self.folder)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether a side is in files of this process."""
+        return not set(self.manifest.stores).isdisjoint(EMBEDDED)
 
     def _known(self, passage_ids: Sequence[str]) -> set[str]:
         return self.bm25.known(passage_ids)

@@ -14,14 +14,17 @@ not read until then.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
 import anyio.to_thread
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.errors import InvalidRequest, StoreError
@@ -206,7 +209,9 @@ class FileManifests:
 
     async def write(self, manifest: Manifest) -> None:
         path = self._root / manifest.name / FILE
-        await anyio.to_thread.run_sync(write_whole, path, manifest.model_dump_json(indent=2))
+        content = {**manifest.model_dump(mode="json"), "checksum": _checksum(manifest)}
+        whole = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+        await anyio.to_thread.run_sync(write_whole, path, whole)
 
     async def forget(self, name: str) -> None:
         await anyio.to_thread.run_sync(discard, self._root / name)
@@ -230,6 +235,19 @@ class FileManifests:
     def _read(self, name: str) -> Manifest | None:
         path = self._root / name / FILE
         try:
-            return parse_manifest(path.read_bytes(), str(path))
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
+        with contextlib.suppress(orjson.JSONDecodeError):
+            fields = orjson.loads(content)
+            given = fields.pop("checksum", None) if isinstance(fields, dict) else None
+            if given is not None:
+                manifest = parse_manifest(orjson.dumps(fields), str(path))
+                if given != _checksum(manifest):
+                    raise StoreError(f"{path} is damaged: its checksum differs; restore it")
+                return manifest
+        return parse_manifest(content, str(path))
+
+
+def _checksum(manifest: Manifest) -> int:
+    return zlib.crc32(manifest.model_dump_json().encode())

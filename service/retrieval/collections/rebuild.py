@@ -1,5 +1,6 @@
 """Rebuilds the part of a collection that a server has lost, and embeds a collection again.
 
+A side is lost if a server has lost it, or if files of an embedded store are damaged or missing.
 A server can lose an index of Elasticsearch or a collection of Qdrant (an operator's DELETE, a fresh
 volume). Lost vectors are embedded again from the texts in the BM25 store: the Qdrant collection is
 created here, empty, and the writer fills it. The BM25 index is filled here, because every vector is
@@ -10,24 +11,27 @@ are created empty, and the documents have to be ingested again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
 
-from service.core.errors import StoreError, StoreLost
+from service.core.errors import RevelatorError, StoreError, StoreLost
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.backends import Backends, damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
 from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, VectorStore
+from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.records import record_of
 
 PAGE: Final = 1_000  # passages read and written at once
@@ -47,8 +51,18 @@ class PassageCounts:
 
 
 async def count_passages(collection: Collection) -> PassageCounts:
-    """Count the passages in both stores. Raises RevelatorError if a store is unavailable."""
-    return PassageCounts(await _count(collection.bm25), await _count(collection.dense))
+    """Count the passages in both stores; one with damaged files is lost. Raises RevelatorError if a
+    store is unavailable, or if both have damaged files."""
+    spoilt = await anyio.to_thread.run_sync(collection.damaged)
+    if len(sides := {name.partition("/")[0] for name in spoilt}) == 2 and collection.folder:
+        raise StoreError(
+            f"{damaged(collection.folder, collection.manifest.name, spoilt)}; delete the "
+            "collection (revelator collections delete NAME) and ingest it again"
+        )
+    return PassageCounts(
+        None if "bm25" in sides else await _count(collection.bm25),
+        None if "dense" in sides else await _count(collection.dense),
+    )
 
 
 @asynccontextmanager
@@ -89,11 +103,17 @@ async def rebuild(
     """Rebuild the stores that are lost according to `counts`, as the collection's only writer.
     Returns the number of passages restored to the BM25 store. The dense store stays empty.
     """
-    manifest, restored, folder = collection.manifest, 0, collection.folder
+    manifest, restored = collection.manifest, 0
+    folder = collection.folder or Path()
+    if counts.lost(collection) and collection.folder is not None:
+        await anyio.to_thread.run_sync(unseal, folder)
     if counts.dense is None:
+        await anyio.to_thread.run_sync(_let_go, collection.dense)
         collection.dense = await anyio.to_thread.run_sync(
             lambda: backends.dense.create(folder, manifest, replace=True)
         )
+    if counts.bm25 is None:
+        await anyio.to_thread.run_sync(_let_go, collection.bm25)
     if counts.bm25 is None and counts.dense is None:
         collection.bm25 = await anyio.to_thread.run_sync(
             lambda: backends.bm25.create(folder, manifest, replace=True)
@@ -138,7 +158,7 @@ async def copy_passages(
 
 async def _refill(collection: Collection, backends: Backends, follow: Follow) -> int:
     manifest = collection.manifest
-    folder = collection.folder
+    folder = collection.folder or Path()
     spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, folder, manifest)
     count = 0
     records = _records(collection.dense)
@@ -164,6 +184,12 @@ def _records(dense: VectorStore) -> Iterator[PassageRecord]:
     for payloads in dense.payload_pages():
         for payload in payloads:
             yield record_of(payload, parts.get(payload["document_id"], 1))
+
+
+def _let_go(store: LexicalStore | VectorStore) -> None:
+    """Close a store that is replaced, whatever state it is in."""
+    with contextlib.suppress(RevelatorError):
+        store.close()
 
 
 async def _count(store: LexicalStore | VectorStore) -> int | None:

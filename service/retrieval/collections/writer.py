@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -88,7 +89,7 @@ class CollectionWriter:
         self._surplus = surplus
         self.restored = restored
         self._follow = follow
-        self._began = self._changed = False
+        self._began = self._wrote = False
         self._repair = False
         self._cut_short = False
         self._committing: asyncio.Task[None] | None = None
@@ -119,7 +120,8 @@ class CollectionWriter:
                 await self._finish()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._collection.bm25.release)
+                complete = error is None and self._wrote and not self._cut_short
+                await anyio.to_thread.run_sync(partial(self._collection.rest, complete=complete))
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
         """Return the passages of documents that are new or changed, ahead of writing them."""
@@ -161,11 +163,8 @@ class CollectionWriter:
             self._underway = {document.id for document in plan.changed}
             self._prefetch.written(self._underway)
             self._committing = asyncio.create_task(self._commit_and_count(plan))
-        return WriteCounts(
-            indexed=len(plan.changed),
-            unchanged=len(documents) - len(plan.changed),
-            embedded=len(plan.absent),
-        )
+        changed = len(plan.changed)
+        return WriteCounts(changed, len(documents) - changed, len(plan.absent))
 
     async def copy(
         self, records: Sequence[PassageRecord], on_part: Callable[[float], None] | None = None
@@ -191,7 +190,8 @@ class CollectionWriter:
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
-        self._changed = self._cut_short = True
+        await anyio.to_thread.run_sync(self._collection.unseal)
+        self._wrote = self._cut_short = True
         self._prefetch.written([document_id])
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
         self._prefetch.settled()
@@ -287,7 +287,8 @@ class CollectionWriter:
         if not self._began:
             manifest = self._collection.manifest.model_copy(update={"state": "building"})
             await self._collection.save(manifest)
-            self._began = True
+            await anyio.to_thread.run_sync(self._collection.unseal)
+            self._began = self._wrote = True
 
     async def _embed(
         self,
@@ -370,10 +371,9 @@ class CollectionWriter:
     async def _finish(self) -> None:
         if self._repair:
             await self.repair()
-        elif not (self._began or self._changed) and (
-            self._more or self._collection.manifest.state == "complete"
-        ):
+        elif not self._wrote and (self._more or self._collection.manifest.state == "complete"):
             return
+        await anyio.to_thread.run_sync(partial(self._collection.rest, complete=True))
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
         await self._collection.dense.optimize()
 

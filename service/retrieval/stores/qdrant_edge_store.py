@@ -30,6 +30,7 @@ from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores import base
 from service.retrieval.stores.batcher import Batcher
+from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.qdrant_edge_graph import (
     build,
     edge_config,
@@ -188,6 +189,7 @@ class QdrantEdgeStore(PointPages):
             return
         with self._lock:  # on the event loop, so no search is running
             self._shard.close()
+            unseal(self.folder.parent)
             put_in_place(built, self.folder)
             self._shard = edge.EdgeShard.load(str(self.folder))
 

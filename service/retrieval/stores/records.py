@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from service.core.domain import Passage, ScoredPassage
+from service.core.errors import StoreError
 from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import metadata_tokens
 
 # Point ids are UUIDs derived from passage ids, so a repeated upsert overwrites the same point.
 _NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
 # The payload fields that a search reads, and those that a comparison of stores reads.
-PASSAGE_FIELDS = ["passage_id", "title", "text", "metadata"]
+PASSAGE_FIELDS = ["passage_id", "title", "text", "metadata", "digest"]
 HASH_FIELDS = ["passage_id", "content_hash"]
 
 
@@ -44,7 +46,13 @@ def fields_of(record: PassageRecord) -> dict[str, Any]:
         "metadata": dict(passage.metadata),
         "document_id": record.document_id,
         "content_hash": record.content_hash,
+        "digest": digest_of(passage.passage_id, passage.title, passage.text),
     }
+
+
+def digest_of(passage_id: str, title: str, text: str) -> int:
+    """Return what shows whether a stored passage is read as it was written."""
+    return zlib.crc32(f"{passage_id}\0{title}\0{text}".encode(errors="surrogatepass"))
 
 
 def payload_of(record: PassageRecord) -> dict[str, Any]:
@@ -53,10 +61,17 @@ def payload_of(record: PassageRecord) -> dict[str, Any]:
 
 
 def passage_of(fields: Mapping[str, Any]) -> Passage:
+    """Return the stored passage. Raises StoreError if it is damaged."""
+    passage_id, title, text = fields["passage_id"], fields["title"], fields["text"]
+    if fields.get("digest", digest := digest_of(passage_id, title, text)) != digest:
+        raise StoreError(
+            f"passage {passage_id[:200]!r} is damaged; revelator check --collection NAME shows the "
+            "file, and --repair rebuilds it"
+        )
     return Passage(
-        passage_id=fields["passage_id"],
-        title=fields["title"],
-        text=fields["text"],
+        passage_id=passage_id,
+        title=title,
+        text=text,
         metadata=fields["metadata"],
     )
 
