@@ -27,6 +27,8 @@ EVIDENCE_LETTERS: Final = 6_000
 LARGEST_SCHEMA: Final = 60_000  # characters of JSON
 DEEPEST: Final = 64  # objects and lists of a schema within each other, through references
 _BOUND: Final = {"enum", "const", "pattern", "format"}
+_MARKS: Final = " \t\n,;:"
+_QUOTES: Final = "\"'“”„‘’«»"
 _DYNAMIC: Final = {"$dynamicRef", "$recursiveRef"}
 
 
@@ -145,11 +147,19 @@ def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
     """
     choices = set(_choices(form.json_schema))
 
-    def known(text: str) -> bool:
-        return text in choices or any(text in each or bears(each, text) for each in texts)
+    def tidy(text: str) -> str:
+        """Return the text without the marks that a model copies, or adds, at its ends."""
+        if text in choices:
+            return text
+        ways = map(text.strip, (_MARKS, _MARKS + _QUOTES))
+        return next((way for way in ways if way and any(way in each for each in texts)), text)
+
+    def known(text: str) -> str | None:
+        stands = text in choices or any(text in each or bears(each, text) for each in texts)
+        return text if stands else None
 
     try:
-        value = _read(reply)
+        value = _grounded(_read(reply), tidy)
     except ValueError:
         return None
     kept = _grounded(value, known)
@@ -168,10 +178,10 @@ def _read(text: str) -> Any:
         return orjson.loads(inside)
 
 
-def _grounded(value: Any, known: Callable[[str], bool]) -> Any:
+def _grounded(value: Any, known: Callable[[str], str | None]) -> Any:
     match value:
         case str():
-            return value if known(value) else None
+            return known(value)
         case list():
             pairs = [(each, _grounded(each, known)) for each in value]
             return [kept for each, kept in pairs if kept is not None or each is None]

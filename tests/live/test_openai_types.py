@@ -306,6 +306,7 @@ def forms(form: dict[str, Any], stream: bool) -> list[tuple[str, dict[str, Any]]
     ("replies", "form", "expected"),
     [
         ([TAKEN], FORM, FULL),
+        ([TAKEN.replace("Bellini", "Bellini”, ").replace("Norma", " Norma,")], FORM, FULL),
         (["It is:\n```json\n" + TAKEN + "\n```"], FORM, FULL),
         ([INVENTED, json.dumps(FULL)], FORM, FULL),
         (["{", json.dumps(FULL)], FORM, FULL),
