@@ -139,9 +139,10 @@ class Damaged:
             self.raw.add(told)
 
     def _quotes(self, hits: dict[str, str], told: str) -> None:
-        for passage_id, text in hits.items():
-            if text not in (TEXTS | LATER).get(passage_id.partition("#")[0], ""):
-                self.quoted.add(f"{passage_id}: {text[:60]!r}; {told}")
+        whole = TEXTS | LATER
+        wrong = [each for each in hits if hits[each] not in whole.get(each.partition("#")[0], "")]
+        if wrong and told not in self.quoted.told:
+            self.quoted.add(told)
 
 
 async def corruption(plan: Plan, folder: Path) -> list[Row]:

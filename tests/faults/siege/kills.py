@@ -110,10 +110,10 @@ class Lives:
 
     def __init__(self) -> None:
         whats = (
-            "acknowledged data lost", "ghosts after opening", "collections not to be read",
-            "repairs that leave something",
+            "acknowledged data lost", "ghosts after opening", "hits of another version",
+            "collections not to be read", "repairs that leave something",
         )  # fmt: skip
-        self.lost, self.ghosts, self.closed, self.unrepaired = self.rows = [
+        self.lost, self.ghosts, self.other, self.closed, self.unrepaired = self.rows = [
             Row("kills", what, 0) for what in whats
         ]
 
@@ -144,15 +144,28 @@ class Lives:
 
     async def _look(self, served: Gateway, ledger: Ledger, told: str) -> None:
         name = ledger.name
+        known: dict[str, set[str]] = {}  # texts, before and after the search, which may mend it
+
+        async def get() -> None:
+            for each in ledger.may:
+                for passage_id, text in (await served.document(name, each))[1].items():
+                    known.setdefault(passage_id, set()).add(text)
+
+        await get()
         status, hits = await served.search(name, "dense")
         if status != 200:
             self.closed.add(f"{name}: {status} {str(hits)[:200]}; {told}")
             hits = {}
-        known: dict[str, str] = {}
-        for document_id in {passage_id.partition("#")[0] for passage_id in hits}:
-            known |= (await served.document(name, document_id))[1]
-        if ghosts := [each for each, text in hits.items() if known.get(each) != text]:
-            self.ghosts.add(f"{name}: {len(ghosts)}, such as {ghosts[0]}; {told}")
+        await get()
+        for row, found in (
+            (self.ghosts, [each for each in hits if each not in known]),
+            (
+                self.other,
+                [each for each in hits if hits[each] not in known.get(each, {hits[each]})],
+            ),
+        ):
+            if found:
+                row.add(f"{name}: {len(found)}, such as {found[0]}; {told}")
         for wrong in await ledger.settle(served):
             self.lost.add(f"{name}/{wrong}; {told}")
         for method, path in (("POST", "repair"), ("GET", "check")):
