@@ -31,7 +31,7 @@ async def undisturbed(tmp_path: Path) -> State:
 
 # Operations of this ingest: 1 and 2 manifests, 3 to 18 upserts, 19 delete, 20 flush, 21 commit,
 # then the second batch, 28 the manifest. Even ones die before it, odd ones after it.
-@pytest.mark.parametrize("operation", [10, 21])
+@pytest.mark.parametrize("operation", [2, 3, 10, 20, 21, 28])
 async def test_killed_at_a_durable_operation(
     tmp_path: Path, undisturbed: State, operation: int
 ) -> None:

@@ -51,7 +51,7 @@ async def made(folder: Path, file: Path) -> State:
 # 9 the manifest that switches, 10 the removal of the old folder, 11 the last manifest. Of a repair:
 # 1 the manifest, upserts, a delete of what is surplus, a flush, the manifest. Even ones die before
 # it, odd ones after it.
-@pytest.mark.parametrize("operation", [8, 9])
+@pytest.mark.parametrize("operation", [1, 4, 8, 9, 10])
 async def test_a_reindex_killed_at_a_durable_operation(tmp_path: Path, operation: int) -> None:
     """Before the switch all is old, after it all is new, and half-built generations go."""
     old, new = documents(tmp_path / "old", COUNT, words=90), documents(tmp_path / "new", COUNT)
@@ -83,7 +83,7 @@ async def spoil(data: Path) -> None:
         await collections.aclose()
 
 
-@pytest.mark.parametrize("operation", [2, 3])
+@pytest.mark.parametrize("operation", [1, 2, 3, 4])
 async def test_a_repair_killed_at_a_durable_operation(tmp_path: Path, operation: int) -> None:
     data, file = tmp_path / "data", documents(tmp_path / "file", COUNT)
     whole = await made(data, file)

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,7 @@ async def use(served: Gateway, told: str, ended: Row, lost: Row) -> None:
 
 async def disk(plan: Plan, folder: Path) -> list[Row]:
     ended, lost = Row("disk", "servers that end", 0), Row("disk", "acknowledged data lost", 0)
+    refused = Row("disk", "starts refused, saying why", 0, inf)  # without one byte for its lock
     kinds = ("tmpfs", "ext4")
     cases = [(kind, free) for free in FREE_MB for kind in kinds]
     for kind, free in cases[:: max(1, round(len(cases) / plan.count(len(cases))) // 2 * 2 + 1)]:
@@ -77,14 +79,15 @@ async def disk(plan: Plan, folder: Path) -> list[Row]:
                     assert status == 200, body
                 await stop(served)
             leave_free(place, free)
-            ended.count += 1
-            lost.count += 1
+            for row in (ended, lost, refused):
+                row.count += 1
             for again in range(2):
                 try:
                     async with gateway(data, errors=errors) as served:
                         await use(served, f"{told}, start {again + 1}", ended, lost)
                 except ConnectionError as error:
-                    ended.add(f"{told}, start {again + 1}: {error}")
+                    said = "make room on its disk" in errors.read_text()[-300:]
+                    (refused if said else ended).add(f"{told}, start {again + 1}: {error}")
             (place / "other").unlink(missing_ok=True)
             async with gateway(data, errors=errors) as served:
                 for name in NAMES:
@@ -92,4 +95,4 @@ async def disk(plan: Plan, folder: Path) -> list[Row]:
                     if found != [200] * DOCUMENTS:
                         lost.add(f"{name}: {found}, with room again; {told}")
         place.rmdir()
-    return [ended, lost]
+    return [ended, lost, refused]

@@ -12,6 +12,7 @@ import random
 import re
 import signal
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,6 +117,7 @@ class Lives:
         self.lost, self.ghosts, self.other, self.closed, self.unrepaired = self.rows = [
             Row("kills", what, 0) for what in whats
         ]
+        self.other.limit = inf  # it was written, but not acknowledged: it is counted alone
 
     async def live(self, data: Path, chance: random.Random, again: str) -> None:
         fresh = iter(range(1, 1_000_000))
