@@ -104,8 +104,9 @@ async def structured(
     step: OpenStep, answer: str, passages: Sequence[RetrievedPassage], form: OutputForm
 ) -> str:
     """Return the JSON, whose strings are all in the answer or its evidence: others become null, or
-    are left out of a list. Output that does not fit then is requested once more; where the engine
-    holds it to the schema, each text is then the answer, or the title of a passage.
+    are left out of a list. Output that does not fit then, or has nothing of the answer, is
+    requested once more; where the engine holds it to the schema, each text is then the answer, or
+    the title of a passage.
 
     Raises NotStructured, and the errors of `OpenStep.ask`. Without a schema, it never fails: the
     answer is then the only field.
@@ -116,6 +117,7 @@ async def structured(
         step.inquiry.question, answer, _shown(passages), form.json_schema, form.instructions
     )
     held: dict[str, Any] | None = form.json_schema
+    fitting: str | None = None
     most = min(TOKENS, 64 + len(orjson.dumps(held)) // 2)
     for heat in (0.0, RETRY_TEMPERATURE):
         request = GenerationRequest(
@@ -124,12 +126,15 @@ async def structured(
         )  # fmt: skip
         try:
             reply = await step.ask("revelator", request, final=True)
-        except EngineFailure:  # it may be the constraint that the engine cannot take
-            if heat:
+        except RevelatorError as error:
+            if fitting:
+                return fitting
+            if heat or not isinstance(error, EngineFailure):
                 raise
-            held = None
+            held = None  # it may be the constraint that the engine cannot take
             continue
-        if fitting := _fitting(reply.text, form, texts):
+        fitting = _fitting(reply.text, form, texts) or fitting
+        if fitting and (heat or not _texts(form.json_schema) or _tells(fitting, answer)):
             return fitting
         only = [answer] if _texts(form.json_schema) == 1 else [answer, *titles]
         held, most = _narrowed(form.json_schema, only), TOKENS
@@ -165,6 +170,20 @@ def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
     kept = _grounded(value, known)
     fits = _validator(form.json_schema).is_valid(kept) and (not form.free or value == kept != {})
     return orjson.dumps(kept).decode() if fits else None
+
+
+def _tells(reply: str, answer: str) -> bool:
+    """Whether a value of the JSON is in the answer, or has it inside."""
+
+    def values(node: object) -> Iterator[str]:
+        if isinstance(node, dict | list):
+            for each in _children(node):
+                yield from values(each)
+        elif node is not None:
+            yield str(node)
+
+    told = filter(None, values(orjson.loads(reply)))
+    return any(each in answer or bears(answer, each) or bears(each, answer) for each in told)
 
 
 def _read(text: str) -> Any:

@@ -309,6 +309,7 @@ def forms(form: dict[str, Any], stream: bool) -> list[tuple[str, dict[str, Any]]
         ([TAKEN.replace("Bellini", "Bellini”, ").replace("Norma", " Norma,")], FORM, FULL),
         (["It is:\n```json\n" + TAKEN + "\n```"], FORM, FULL),
         ([INVENTED, json.dumps(FULL)], FORM, FULL),
+        ([json.dumps(FULL | {"name": "Palermo"}), json.dumps(FULL)], FORM, FULL),
         (["{", json.dumps(FULL)], FORM, FULL),
         ([EngineFailure("no such grammar"), json.dumps(FULL)], FORM, FULL),
         ([SHORTER], OBJECT, {"composer": "Vincenzo Bellini"}),
