@@ -26,7 +26,7 @@ from service.core.settings.urls import shown
 from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.router import open_classifier
-from service.engines.base import Generator
+from service.engines.base import Generator, RawProbe
 from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
@@ -34,7 +34,7 @@ from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResul
 from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
-from service.strategies.registry import SAMPLED, check_loop
+from service.strategies.registry import RAW, SAMPLED, check_loop
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import open_tracing, traced
 
@@ -87,6 +87,8 @@ class Runtime:
             )
         if asked.route != "direct":
             loop = resolve_loop("single", asked.loop)
+            if loop in RAW and isinstance(self.roles.reader.generator, RawProbe):
+                await self.roles.reader.generator.find_raw()
             check_loop(loop, self.roles, self.settings)
             if (asked.samples or 1) > 1 and loop not in SAMPLED:
                 raise InvalidRequest(

@@ -15,6 +15,7 @@ from service.core.connections import open_session
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
+from service.core.settings.urls import authorization
 from service.engines.factory import open_generator
 from service.engines.pool.report import WorkerPool, WorkerState
 from service.retrieval.collections.backends import open_backends
@@ -35,7 +36,7 @@ async def check_in_terminal(settings: Settings) -> int:
         served = owner.url or "no URL"
         holder = f"process {owner.pid} holds the data directory and serves {served}"
         checks.append(Check("server", True, holder))
-        checks += await _ask_server(owner.url)
+        checks += await _ask_server(owner.url, settings)
         async with open_engines(settings) as engines:
             checks += describe_roles(settings, engines)
     else:
@@ -103,14 +104,14 @@ def _pool_table(name: str, workers: Sequence[WorkerState]) -> Table:
     return table
 
 
-async def _ask_server(url: str | None) -> list[Check]:
+async def _ask_server(url: str | None, settings: Settings) -> list[Check]:
     import aiohttp  # noqa: PLC0415
 
     if url is None:
         return [Check("readiness", False, NOT_SERVING)]
     try:
         async with (
-            open_session(total_s=10) as session,
+            open_session(headers=authorization(url, settings.own_key), total_s=10) as session,
             session.get(f"{url}/readyz") as response,
         ):
             text = await response.text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from service.core.concurrency import closing
 from service.core.domain import AutoragMode
@@ -80,7 +80,8 @@ class Delta:
 class Capabilities:
     """What an engine supports. `context_tokens` limits prompt and output together; None if unknown.
     `question_tokens` limits a question in its prompts, so that an engine on CPUs can read it in
-    time; None if it may have any length.
+    time; None if it may have any length. `raw` is False if the server is known to lack raw
+    completions.
 
     The other values are known for models trained by this project and None for others. `passages` is
     the number of passages that the model reads well for one answer, if small, and `one_at_a_time`
@@ -94,6 +95,7 @@ class Capabilities:
     token_signals: bool = False
     context_tokens: int | None = None
     question_tokens: int | None = None
+    raw: bool = True
     passages: int | None = None
     templates: str | None = None
     autorag: AutoragMode | None = None
@@ -128,6 +130,14 @@ class Generator(Protocol):
         """
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class RawProbe(Protocol):
+    """An engine whose server may lack raw completions."""
+
+    async def find_raw(self) -> None:
+        """Find out once whether the server has raw completions, for `capabilities.raw`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class OpenAIGenerator:
         self._priority = settings.kind == "vllm"
         self._connections = _connections(name, settings, on_resent)
         self._simplest = False  # until the server's chat template has refused messages unchanged
+        self._raw: bool | None = None  # whether there are raw completions, once known
         self._closed = False
         self._awaiting: set[interruptible] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -116,11 +117,12 @@ class OpenAIGenerator:
     @property
     def capabilities(self) -> Capabilities:
         """What calls may request. With `auto`, this is optimistic until a server has refused."""
+        raw = self._raw is not False
         if self._settings.constrained == "none":
-            return Capabilities(logprobs=True)
+            return Capabilities(logprobs=True, raw=raw)
         choices = ("/chat/completions", True) not in self._refused
         schema = ("/chat/completions", False) not in self._refused
-        return Capabilities(choices=choices, json_schema=schema, logprobs=True)
+        return Capabilities(choices=choices, json_schema=schema, logprobs=True, raw=raw)
 
     def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         return self._reasoning.stream(request, self._stream)
@@ -154,6 +156,15 @@ class OpenAIGenerator:
             served = ", ".join(server.models)
             what = f"does not serve {wanted!r}, but {served}; set engines.{self._name}.model"
             raise self._failure(self._base, what)
+
+    async def find_raw(self) -> None:
+        """Send an empty request, which a server with raw completions refuses as invalid. If no
+        server responds, nothing is known."""
+        if self._raw is None:
+            with suppress(EngineFailure):
+                response = await self._send("/completions", b"{}")
+                response.close()
+                self._raw = response.status not in (404, 405, 501)
 
     async def aclose(self) -> None:
         """Close all connections; calls in progress fail. A second call does nothing."""

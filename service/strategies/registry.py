@@ -42,6 +42,10 @@ _ALL: tuple[Loop, ...] = (
     SelfAsk(),
 )
 SAMPLED: tuple[LoopName, ...] = ("anrag", "no_retrieval", "one_retrieval", "entropy_gate")
+# Loops that continue a raw text, without the turns of a chat.
+RAW: frozenset[LoopName] = frozenset(
+    ("dragin", "flare", "fixed_length", "fixed_sentence", "ircot", "iter_retgen")
+)
 LOOPS: dict[str, Loop] = {loop.name: loop for loop in _ALL}
 
 
@@ -50,6 +54,13 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     loop = LOOPS[name]
     if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
+    reader = roles.reader.generator
+    if name in RAW and not reader.capabilities.raw:
+        raise LoopUnavailable(
+            f"the loop {name!r} cannot run in this deployment: the server of the engine "
+            f"{reader.name!r} has no /v1/completions, which the loop needs; use another loop, or a "
+            "server that has it, such as vLLM or llama.cpp"
+        )
 
 
 async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:

@@ -129,8 +129,8 @@ def test_functions_stay_under_40_lines() -> None:
     assert not long
 
 
-def test_files_stay_under_400_lines() -> None:
-    long = [str(path) for path in parts() if len((SERVICE / path).read_text().splitlines()) >= 400]
+def test_files_stay_under_600_lines() -> None:
+    long = [str(path) for path in parts() if len((SERVICE / path).read_text().splitlines()) >= 600]
     assert not long
 
 

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from service.core.errors import ConfigurationError
+from service.answer.request import AnswerRequest
+from service.core.errors import ConfigurationError, LoopUnavailable
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Generator
 from service.engines.factory import open_generator
 from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
 from service.prompts.templates import SHIPPED
+from service.retrieval.base import anyone
 from service.runtime import describe_roles, open_runtime
 from service.strategies.autorag import autorag_mode
 from tests.stubs.fake_retriever import FakeRetriever
+from tests.stubs.openai_server import StubServer
 from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import TINY, TINY_TEMPLATES
 
@@ -159,3 +162,23 @@ def test_what_was_resolved_can_be_read() -> None:
     )
     assert lines["role judge"] == "engine scripted (embedded), judge-1, compact prompts"
     assert lines["loop autorag"] == "mode tuned"
+
+
+@pytest.mark.parametrize(("status", "runs"), [(404, False), (400, True)])
+async def test_loops_that_continue_raw_text_find_out_before_they_run(
+    status: int, runs: bool
+) -> None:
+    def refuses(body: dict[str, Any]) -> str | None:
+        return None if "messages" in body else "no prompt"
+
+    asked = AnswerRequest.model_validate({"question": "Who?", "route": "single", "loop": "ircot"})
+    async with StubServer(refuses=refuses, refusal=status) as server:
+        settings = Settings(engines={"default": EngineSettings(kind="openai", urls=[server.url])})
+        async with open_runtime(settings, retriever=FakeRetriever({"sample": []})) as runtime:
+            if runs:
+                await runtime.prepare(asked, anyone)
+                return
+            with pytest.raises(LoopUnavailable, match="has no /v1/completions"):
+                await runtime.prepare(asked, anyone)
+            await runtime.prepare(asked.model_copy(update={"loop": "anrag"}), anyone)
+            assert len(server.bodies) == 1  # asked once, with nothing to generate
