@@ -87,6 +87,18 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def image_script() -> Path:
+    """Builds an image: `image.sh CHECKOUT DOCKERFILE TAG`, as root, with Debian's buildah."""
+    script = shared_root() / "tools" / "image.sh"
+    if not script.is_file() or os.geteuid() != 0:
+        unavailable(
+            "the building of images",
+            "set REVELATOR_SHARED to a folder that holds tools/image.sh, and run as root",
+        )
+    return script
+
+
+@pytest.fixture(scope="session")
 def elasticsearch_script() -> Path:
     """Starts an Elasticsearch: `run.sh DATA PORT`, see tests/elasticsearch_node.py."""
     script = shared_root() / "servers" / "elasticsearch" / "run.sh"
