@@ -21,7 +21,7 @@ from service.core.onnx import open_onnx
 from service.core.validation import first_problem
 from service.encoders.answers import Candidate, Kind, best_of, form_of, in_order
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
-from service.encoders.windows import Window, Windows
+from service.encoders.windows import SHORTEST, Window, Windows
 
 CARD_FILE: Final = "reader.json"
 MODEL_FILE: Final = "model.onnx"
@@ -44,7 +44,7 @@ class ReaderCard(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    longest: int = Field(ge=64, le=512)
+    longest: int = Field(ge=SHORTEST, le=512)
     calibration: tuple[float, float, float, float] = (0.0, 0.5, 0.0, 0.0)
     threshold: float = Field(0.5, ge=0, le=1)
     base_model: str = ""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 QUESTION_PIECES: Final = 48
 TITLE_PIECES: Final = 16
+SHORTEST: Final = 96  # pieces of an input; the longest question and title leave room for text
 OVERLAP: Final = 32  # pieces that two neighbouring windows of a long passage share
 
 
@@ -62,12 +63,13 @@ def _cut(
 ) -> list[Window]:
     before = [*head, *title, colon] if title else head
     room = longest - len(before) - 1
+    pieces, offsets = text.ids, text.offsets  # each reading of them copies all
     windows = []
     start = 0
     while True:
-        end = min(start + room, len(text.ids))
-        ids = [*before, *text.ids[start:end], sep]
-        windows.append(Window(ids, len(before), text.offsets[start:end]))
-        if end == len(text.ids):
+        end = min(start + room, len(pieces))
+        ids = [*before, *pieces[start:end], sep]
+        windows.append(Window(ids, len(before), offsets[start:end]))
+        if end == len(pieces):
             return windows
-        start = end - OVERLAP
+        start = end - min(OVERLAP, room // 2)

@@ -32,7 +32,7 @@ from service.core.errors import ConfigurationError
 from service.encoders.answers import KINDS
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.encoders.reader import ReaderCard
-from service.encoders.windows import Windows
+from service.encoders.windows import SHORTEST, Windows
 from service.workshop.encoders.reader_export import export_reader
 from service.workshop.encoders.reading import (
     Example,
@@ -62,7 +62,7 @@ class ReaderTraining(RecipeSettings):
     base: Path = Field(Path(), description="Folder of an encoder, or of an earlier reader.")
     layers: int = Field(6, ge=1, description="Number of layers of the encoder that are used.")
     frozen: int = Field(2, ge=0, description="Lower layers that stay as they are.")
-    longest: int = Field(160, ge=64, le=512, description="Word pieces of an input.")
+    longest: int = Field(160, ge=SHORTEST, le=512, description="Word pieces of an input.")
     tables: int = Field(2500, ge=0, description="Number of made-up questions about tables.")
     minutes: float = Field(150.0, gt=0, description="Work after which training ends.")
     steps: int = Field(1_000_000, ge=1, description="Updates after which training ends.")
@@ -348,9 +348,9 @@ def smoke(folder: Path) -> ReaderTraining:
     config.to_json_file(base / CONFIG)
     write_smoke_questions(folder)
     return ReaderTraining(
-        data=(folder,), held_out=(folder,), base=base, layers=2, frozen=0, longest=64, tables=0,
+        data=(folder,), held_out=(folder,), base=base, layers=2, frozen=0, longest=SHORTEST,
         steps=80, batch=16, learning_rate=3e-3, head_rate=3e-3, warm_up=10, log_every=10,
-        save_every=50,
+        save_every=50, tables=0,
     )  # fmt: skip
 
 

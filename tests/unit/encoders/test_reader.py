@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = made / "out"
     out.mkdir()
     save_network(open_network(base, 2), base, out)
-    export_reader(out, ReaderCard(longest=64, threshold=0.0), out)
+    export_reader(out, ReaderCard(longest=96, threshold=0.0), out)
     return out
 
 
@@ -130,7 +130,9 @@ async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) 
         assert reading.passage == 1
         assert reading.answer == ", ".join(text[a:b] for a, b in reading.spans)
         assert 0 <= reading.score <= 1
-        assert reading.pieces <= MOST_WINDOWS * 64
+        assert reading.pieces <= MOST_WINDOWS * 96
+    endless = "Which " + "pump " * 500 + "costs 5 EUR?"  # leaves room for text and moves on
+    assert (await reader.read(endless, [passage(rows, "title " * 100)])).passage == 0
 
 
 async def test_64_reads_at_once_each_have_their_own_answer(folder: Path) -> None:
