@@ -23,7 +23,7 @@ from service.core.progress import Follow, unseen
 from service.retrieval.base import OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.check import CheckReport
+from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.generations import RETIRE_S, Generations
 from service.retrieval.collections.health import CollectionHealth
@@ -252,7 +252,23 @@ class Collections:
             return await self._embed_again(name, follow)
         async with self._generations.writer_of(name) as collection:
             work = check.repair if repair else check.check
-            return await work(collection, self._backends, self._embedder, follow)
+            spoilt = await self._spoilt_manifest(name)
+            report = await work(collection, self._backends, self._embedder, follow)
+            if spoilt is not None:
+                report.findings.append(StoreDifference("manifest", spoilt))
+            if spoilt is not None and repair:
+                await collection.save(collection.manifest)
+                report.done.append("manifest written again")
+            return report
+
+    async def _spoilt_manifest(self, name: str) -> str | None:
+        """Return what is wrong with the stored manifest of an open collection, which itself goes on
+        with the one in memory."""
+        try:
+            stored = await self._generations.manifests.read(name)
+        except StoreError as error:
+            return error.detail
+        return None if stored else "the manifest is missing; --repair writes it again"
 
     async def _embed_again(self, name: str, follow: Follow) -> CheckReport:
         _check_writable(name)

@@ -325,6 +325,27 @@ async def test_damaged_stores_are_a_store_error(tmp_path: Path) -> None:
             await collections.document("c", "etna")
 
 
+@pytest.mark.parametrize("way", ["removed", "flipped"])
+async def test_a_manifest_that_is_damaged_under_an_open_collection_is_found_and_written_again(
+    tmp_path: Path, way: str
+) -> None:
+    path = tmp_path / "collections" / "c" / "manifest.json"
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        await ingest_documents(CORPUS, "c", collections)
+        content = path.read_bytes()
+        if way == "removed":
+            path.unlink()
+        else:
+            path.write_bytes(re.sub(rb'("passages": ?)5', rb'\g<1>7', content))
+        [finding] = (await collections.check("c")).findings
+        assert "is missing" in finding.detail or "its checksum differs" in finding.detail
+        report = await collections.check("c", repair=True)
+        assert (report.done, report.left) == (["manifest written again"], [])
+        assert (await collections.check("c")).findings == []
+    assert path.read_bytes() == content
+
+
 async def test_collections_that_are_not_used_are_closed_and_their_number_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
