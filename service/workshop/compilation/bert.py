@@ -83,11 +83,15 @@ class BertGraph:
             hidden = self.layer(f"encoder.layer.{layer}", hidden, padding, heads, bias)
         return hidden
 
+    def number(self, value: int) -> str:
+        """Add a constant without dimensions, which `Range` needs."""
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(value, np.int64), name))
+        return name
+
     def _distances(self, ids: str, distances: Any) -> str:
         """Return what attention adds, (1, heads, tokens, tokens)."""
-        zero, one, farthest = (
-            self.constant(np.array(value, np.int64)) for value in (0, 1, distances.shape[1] // 2)
-        )
+        zero, one, farthest = map(self.number, (0, 1, distances.shape[1] // 2))
         length = self.add("Gather", self.add("Shape", ids), one)
         places = self.add("Range", zero, length, one)
         column = self.add("Unsqueeze", places, self.constant(np.array([1], np.int64)))
@@ -109,7 +113,7 @@ class BertGraph:
 
     def constant(self, value: Any) -> str:
         name = f"constant_{len(self.constants)}"
-        array = np.asarray(value, order="C")
+        array = np.ascontiguousarray(value)
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
@@ -157,8 +161,8 @@ class BertGraph:
         joint = self.product(hidden, matrix)
         query, key, value = self.add("Split", joint, outputs=3, axis=-1, num_outputs=3)
         mixed = self.add(
-            "MultiHeadAttention", query, key, value, self.constant(biases), padding, bias,
-            domain=ORT, num_heads=heads,
+            "MultiHeadAttention", query, key, value, self.constant(biases), padding,
+            *([bias] if bias else []), domain=ORT, num_heads=heads,
         )  # fmt: skip
         mixed, bias = self._linear(f"{name}.attention.output.dense", mixed)
         attended = self._normalised(f"{name}.attention.output.LayerNorm", mixed, hidden, bias)

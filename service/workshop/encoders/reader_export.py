@@ -51,7 +51,7 @@ def build_reader(trained: Path, products: Products = "integer") -> bytes:
         encoder = _as_bert(encoder)
     graph = BertGraph(encoder, products, config["layer_norm_eps"])
     hidden = graph.encode("ids", "mask", layers=layers, heads=heads, distances=distances)
-    first = graph.add("Gather", hidden, graph.constant(np.array(0, np.int64)), axis=1)
+    first = graph.add("Gather", hidden, graph.number(0), axis=1)
     outputs = []
     for name, value, head in zip(OUTPUTS, (hidden, first), ("span", "kind"), strict=True):
         made = graph.exact(value, weights[f"{head}.weight"], weights[f"{head}.bias"])

@@ -241,7 +241,7 @@ class Fitting:
             self.optimizer.load_state_dict(saved["optimizer"])
             self.step, self.elapsed = saved["step"], saved["elapsed"]
             self.losses = [LossPoint(*each) for each in saved["losses"]]
-            run.say(f"resumed at update {self.step}")
+            run.say(f"resumed at step {self.step}")
 
     def save(self) -> None:
         """Save the state, and the weights as they are, in one step each."""
@@ -273,7 +273,7 @@ class Fitting:
             if self.step % settings.log_every == 0:
                 loss = float(np.mean(recent))
                 self.losses.append(LossPoint(self.step, loss, left * settings.learning_rate))
-                self.run.say(f"update {self.step}  loss {loss:.4f}  {self.elapsed / 60:.1f} min")
+                self.run.say(f"step {self.step}  loss {loss:.4f}  {self.elapsed / 60:.1f} min")
                 recent.clear()
             if self.step % settings.save_every == 0:
                 self.save()

@@ -63,7 +63,7 @@ class Worker:
 
 
 def opened(entry: Any, workers: list[Worker]) -> Any:
-    runtime = SimpleNamespace(engines={}, ask=None, prepare=None)
+    runtime = SimpleNamespace(engines={}, ask=None, prepare=prepared)
     return entry.OnRay(runtime, workers)
 
 

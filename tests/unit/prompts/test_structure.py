@@ -78,7 +78,7 @@ FILLS: dict[str, Fill] = {
     **ROLES,
     "shorten": lambda prompts, text, other: prompts.shorten(text, [Spoken("User", other)]),
     "structured": lambda prompts, text, other: prompts.structured(
-        text, other, [PassageText(text, other)], {"title": text}, other
+        text, other, [PassageText(text, other)], {"title": text}, f"In {other}"
     ),
     "condense": lambda prompts, text, other: prompts.condense(
         text, [Spoken("User", other), Spoken("Assistant", text)]

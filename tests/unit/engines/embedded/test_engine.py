@@ -15,13 +15,12 @@ import pytest
 
 from service.answer.inquiry import Scope
 from service.core.concurrency import closing
-from service.core.errors import ConfigurationError, EngineFailure
+from service.core.errors import EngineFailure
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.embedded import engine as module
 from service.engines.embedded.generator import QUESTION_TOKENS
 from service.strategies.conversation import shorten
 from tests.stubs.tiny_compiled import COMPILED
-from tests.stubs.tiny_model import save_tiny_model
 from tests.support.asking import ScriptedRetriever, inquiry
 from tests.unit.engines.conftest import OpenEmbedded
 
@@ -224,31 +223,6 @@ async def test_a_card_of_a_later_format_is_refused(
 
     with pytest.raises(EngineFailure, match=r"format: .*created by another version"):
         await engine.check()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"architectures": ["GPT2LMHeadModel"]}, "not LlamaForCausalLM"),
-        ({"attention_bias": True}, "biases"),
-        ({"hidden_act": "gelu"}, "activation"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "scaled"),
-        ({"head_dim": 8}, "head size"),
-    ],
-)
-def test_what_the_graph_cannot_express_is_not_compiled(
-    tmp_path: Path, change: dict[str, Any], reason: str
-) -> None:
-    source = save_tiny_model(tmp_path / "float")
-    config = json.loads((source / "config.json").read_bytes()) | change
-    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    from service.workshop.compilation.folder import compile_folder
-
-    with pytest.raises(ConfigurationError, match=reason):
-        compile_folder(source, tmp_path / "compiled", version="1", base_model="random")
-
-    assert not (tmp_path / "compiled").exists()
 
 
 def test_the_engine_imports_no_torch(compiled: Path) -> None:

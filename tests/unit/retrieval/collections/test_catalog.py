@@ -337,7 +337,7 @@ async def test_a_manifest_that_is_damaged_under_an_open_collection_is_found_and_
         if way == "removed":
             path.unlink()
         else:
-            path.write_bytes(re.sub(rb'("passages": ?)5', rb'\g<1>7', content))
+            path.write_bytes(re.sub(rb'("passages": ?)5', rb"\g<1>7", content))
         [finding] = (await collections.check("c")).findings
         assert "is missing" in finding.detail or "its checksum differs" in finding.detail
         report = await collections.check("c", repair=True)

@@ -49,7 +49,7 @@ def test_files_that_keep_a_parser_busy_cost_seconds_and_only_themselves(
     good, bad = read(tmp_path)
     assert time.monotonic() - began < 25
     assert set(good) - {"1.html"} == {"0.html", "3.docx"}
-    assert [each[:8] for each in bad if "left out" in each][-1:] == ["/2.pdf: "]
+    assert {each.partition(":")[0] for each in bad} - {"/1.html"} == {"/2.pdf"}
 
 
 def test_a_parser_that_needs_too_much_memory_or_dies_costs_its_file(

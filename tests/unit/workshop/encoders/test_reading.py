@@ -75,7 +75,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         broken.fit()
     said: list[str] = []
     Fitting(settings, data, TrainingRun(tmp_path / "broken", resume=True, say=said.append)).fit()
-    assert said[0] == "resumed at update 2"
+    assert said[0] == "resumed at step 2"
     whole, resumed = (
         load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken")
     )
