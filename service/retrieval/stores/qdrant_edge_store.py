@@ -156,6 +156,7 @@ class QdrantEdgeStore(PointPages):
             for record, vector in zip(records, vectors, strict=True)
         ]
         with self._lock:
+            unseal(self.folder.parent)
             self._shard.update(edge.UpdateOperation.upsert_points(points))
 
     @native_call
@@ -164,6 +165,7 @@ class QdrantEdgeStore(PointPages):
             for start in range(0, len(passage_ids), DELETE):
                 part = passage_ids[start : start + DELETE]
                 ids: list[int | uuid.UUID | str] = [point_id(passage_id) for passage_id in part]
+                unseal(self.folder.parent)
                 self._shard.update(edge.UpdateOperation.delete_points(ids))
 
     @native_call

@@ -25,6 +25,7 @@ from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.collections.manifest import Analysis
 from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
+from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.query_words import query_words
 from service.retrieval.stores.records import fields_of, passage_of, ranked
 
@@ -161,6 +162,7 @@ class TantivyStore:
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records` in one durable commit, all or nothing."""
         with self._write_lock:
+            unseal(self.folder.parent)
             writer = self._writer or self._open_writer()
             try:
                 for document_id in document_ids:
