@@ -221,8 +221,11 @@ def check(told: Outage, side: str, *, harmless: bool = False, fault: str = "") -
     """That questions and probes went on, nothing was lost, and all was whole again soon."""
     assert {asked.lacking for asked in told.questions} == {() if harmless else (side,)}, fault
     assert told.settled, fault
+    full = fault == "disk full"  # harmless to questions, but told
     for probe in told.settled:
-        assert (probe.status, bool(probe.degraded)) == (200, not harmless), (fault, told.probes)
+        degraded = full or not harmless
+        assert (probe.status, bool(probe.degraded)) == (200, degraded), (fault, told.probes)
+        assert not full or all(each.startswith("disk: ") for each in probe.degraded), told.probes
         assert probe.seconds < 1.0 + SLACK_S, (fault, probe)
     assert told.lost_first_s < SEARCH_S + SLACK_S
     assert told.lost_later_s < SLACK_S

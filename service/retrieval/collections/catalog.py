@@ -119,7 +119,9 @@ class Collections:
         """Lend the stores of a collection, or of a generation by the name that `hold` returned.
         Raises NotFound and StoreError."""
         collection = self._generations.held(name) or await self.get(name)
-        if collection.manifest.interrupted and collection.righting is None:
+        # After a failure in this process, the next run uses the vectors that were written.
+        unfinished = collection.killed and collection.manifest.interrupted
+        if (unfinished or collection.manifest.deleting) and collection.righting is None:
             collection.righting = asyncio.create_task(self._put_right(collection.manifest.name))
             self._righting.add(collection.righting)
             collection.righting.add_done_callback(self._righting.discard)

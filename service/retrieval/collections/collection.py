@@ -42,6 +42,7 @@ class Collection:
         self.bm25 = bm25
         self.dense = dense
         self.problem: str | None = None
+        self.killed = manifest.interrupted  # when opened: its writer's process has ended
         self.righting: asyncio.Task[None] | None = None  # completes a write that was interrupted
         self._save = save
         self._loans = 0

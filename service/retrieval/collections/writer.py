@@ -120,7 +120,8 @@ class CollectionWriter:
                 await self._finish()
         finally:
             with anyio.CancelScope(shield=True):
-                complete = error is None and self._wrote and not self._cut_short
+                changed = self._wrote or self.restored > 0
+                complete = error is None and changed and not self._cut_short
                 await anyio.to_thread.run_sync(partial(self._collection.rest, complete=complete))
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
