@@ -50,7 +50,7 @@ def check_schema(schema: object, place: str) -> dict[str, Any]:
     except (ValidationError, ReferencingError, ValueError) as error:
         at = "".join(f".{key}" for key in getattr(error, "instance_path", ()))
         why = str(error).splitlines()[0][:200]
-        raise InvalidRequest(f"{place}{at}: this is no JSON Schema: {why}") from None
+        raise InvalidRequest(f"{place}{at}: this is not a JSON Schema: {why}") from None
     return schema
 
 

@@ -25,9 +25,9 @@ def nested(levels: int) -> dict[str, Any]:
     [
         (None, ": it must be a JSON object"),
         ([], ": it must be a JSON object"),
-        ({"type": "banana"}, ".type: this is no JSON Schema"),
-        ({"properties": [1]}, ".properties: this is no JSON Schema"),
-        ({"type": "string", "pattern": "(("}, ".pattern: this is no JSON Schema"),
+        ({"type": "banana"}, ".type: this is not a JSON Schema"),
+        ({"properties": [1]}, ".properties: this is not a JSON Schema"),
+        ({"type": "string", "pattern": "(("}, ".pattern: this is not a JSON Schema"),
         ({"$ref": "#"}, ": it refers to itself by '#'"),
         ({"properties": {"a": {"$ref": "#"}}}, ": it refers to itself by '#'"),
         ({"$dynamicRef": "#x"}, ": it refers to itself"),
