@@ -18,13 +18,14 @@ from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.core.channel import emitted
 from service.core.concurrency import deadline, gather
-from service.core.domain import RoleName
+from service.core.domain import Passage, RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.private import hold
 from service.core.settings import EngineSettings, RoleSettings, Settings
 from service.core.settings.urls import shown
 from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
+from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
 from service.engines.base import Generator, RawProbe
 from service.engines.factory import open_generator
@@ -190,6 +191,8 @@ class Runtime:
         loads: dict[str, Callable[[], Awaitable[object]]] = {}
         if self.roles.classifier is not None:
             loads["router"] = partial(self.roles.classifier.classify, PROBE)
+        if self.roles.extractor is not None:
+            loads["reader"] = partial(self.roles.extractor.read, PROBE, [Passage("", "", PROBE)])
         if self.stores is not None:
             loads["retrieval"] = self.stores.retriever.warm
         return loads
@@ -300,12 +303,14 @@ async def open_engines(
 def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str]) -> Roles:
     named = settings.roles
     revelator = _role("revelator", named.revelator, engines, pooled)
+    reader = _role("reader", named.reader, engines, pooled)
     return Roles(
         revelator=revelator,
-        reader=_role("reader", named.reader, engines, pooled),
+        reader=reader,
         judge=_role("judge", named.judge or named.revelator, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
         classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
+        extractor=open_extractor(named.reader, small=reader.generator.capabilities.small),
     )
 
 
@@ -338,6 +343,8 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
     if named.judge is not None:
         roles.append(_role("judge", named.judge, engines))
     lines = [Check(f"role {role.name}", True, _describe(role, settings)) for role in roles]
+    if open_extractor(named.reader, small=roles[1].generator.capabilities.small):
+        lines.append(Check("reader", True, f"an encoder ({named.reader.encoder or 'shipped'})"))
     mode = autorag_mode(settings.autorag, roles[1])
     router = Check("router", True, _describe_router(settings, roles[0]))
     return [*lines, router, Check("loop autorag", True, f"mode {mode}")]

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from service.core.domain import RetrieverName, RoleName
 from service.core.errors import EngineInterrupted
-from service.encoders.base import Classifier, Labelling
+from service.encoders.base import Classifier, Extractor, Labelling
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet
@@ -37,13 +37,15 @@ class Role:
 @dataclass(frozen=True, slots=True)
 class Roles:
     """The roles of a question. `labelling` is for loops that judge and rewrite with encoders; a
-    `classifier` routes in place of the Revelator."""
+    `classifier` routes in place of the Revelator, an `extractor` reads passages in place of the
+    reader's model."""
 
     revelator: Role
     reader: Role
     judge: Role
     labelling: Labelling | None = None
     classifier: Classifier | None = None
+    extractor: Extractor | None = None
 
     def __getitem__(self, name: RoleName) -> Role:
         role: Role = getattr(self, name)

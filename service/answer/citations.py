@@ -12,21 +12,22 @@ from service.text.grounding import bearing
 
 
 class Evidence(NamedTuple):
-    """A passage that supports the (sub-)answer to a question, and the step in which it was
-    shown."""
+    """A passage that supports the (sub-)answer to a question, and the step in which it was shown.
+    `span` is the place of the answer in its text, if that is known."""
 
     step: str
     passage: RetrievedPassage
     answer: str
     question: str
+    span: tuple[int, int] | None = None
 
 
 def cite(evidence: Sequence[Evidence]) -> list[Citation]:
     """Return one citation per passage, in the order given, without duplicates."""
     citations: dict[str, Citation] = {}
-    for step, passage, answer, question in evidence:
+    for step, passage, answer, question, span in evidence:
         if passage.passage_id not in citations and passage.text.strip():
-            start, end = bearing_sentence(passage.text, answer, question)
+            start, end = bearing_sentence(passage.text, answer, question, span)
             citations[passage.passage_id] = Citation(
                 passage_id=passage.passage_id,
                 title=passage.title,
@@ -40,13 +41,19 @@ def cite(evidence: Sequence[Evidence]) -> list[Citation]:
     return list(citations.values())
 
 
-def bearing_sentence(text: str, answer: str, question: str) -> tuple[int, int]:
-    """Return the span (code points) of the sentence that contains `answer`. If none does (for a
+def bearing_sentence(
+    text: str, answer: str, question: str, place: tuple[int, int] | None = None
+) -> tuple[int, int]:
+    """Return the span (code points) of the sentence that contains `answer`, at `place` if that is
+    given and lies in one sentence. If none does (for a
     list, a sentence, yes or no, or an answer in the title), return the one that shares most
     content words with it. Ties go to the sentence closer to the question, then to the earlier
     one."""
     spans = [_trim(text, start, end) for start, end in sentences(text)]
     spans = [(start, end) for start, end in spans if start < end]
+    around = [span for span in spans if place and span[0] <= place[0] and place[1] <= span[1]]
+    if around:
+        return around[0]
     borne = bearing([text[start:end] for start, end in spans], answer)
     spans = [spans[index] for index in borne] or spans
     if len(spans) == 1:

@@ -81,9 +81,20 @@ class StepStart(BaseEvent):
     question: str | None = None
 
 
+class Place(Model):
+    """A part of a passage's text, in characters. All of it, if the answer is yes or no."""
+
+    passage_id: str
+    start: int
+    end: int
+
+
 class StepEnd(BaseEvent):
     """The end of a step. Its duration is the difference between this `ms` and that of its `step`
     event.
+
+    `confidence` is the probability that its answer is right, and `places` are where passages have
+    it; both are absent unless an encoder read it.
 
     The flag `declined` means that the model stated that it found no answer, `prompt_example` that
     its reply was an example of the prompt. Such a reply is not an `answer`, and its tokens are
@@ -95,6 +106,8 @@ class StepEnd(BaseEvent):
     answer: str | None = None
     flags: list[Flag] = []
     usage: CallUsage = Field(default_factory=CallUsage)
+    confidence: float | None = Field(None, exclude_if=lambda confidence: confidence is None)
+    places: list[Place] = Field([], exclude_if=lambda places: not places)
 
 
 class QueryIssued(BaseEvent):
@@ -236,11 +249,14 @@ class Withdraw(BaseEvent):
 
 
 class Stop(BaseEvent):
-    """Why the question ended, whether it was answered, and the citations of the answer."""
+    """Why the question ended, whether it was answered, and the citations of the answer. `supported`
+    and `confidence` are those of the body."""
 
     event: Literal["stop"] = "stop"
     stopped_by: StoppedBy
     answered: bool
+    supported: bool | None = None
+    confidence: float | None = None
     citations: list[Citation] = []
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from service.answer.citations import Evidence, cite
-from service.answer.events import RetrievedPassage, StepEnd
+from service.answer.events import Place, RetrievedPassage, StepEnd
 from service.core.domain import (
     CallUsage,
     Citation,
@@ -48,6 +48,8 @@ class StepState:
     trigger: TriggerDetail | None = None
     flags: list[Flag] = field(default_factory=list)
     usage: CallUsage = field(default_factory=CallUsage)
+    confidence: float | None = None
+    places: list[Place] = field(default_factory=list)
     ms: float = 0.0
     answer_tokens: list[str] = field(default_factory=list)
     ended: bool = False
@@ -105,7 +107,10 @@ class Steps:
         far nor supported sub-answers support it, `closed_book` if there were none.
 
         Yes and no are supported by sub-answers if there are any, and then only by supported ones.
+        What an encoder read is supported, since it declines what is not probable enough.
         """
+        if end.confidence is not None:
+            return None
         step = next((step for step in self.all if step.id == end.step), None)
         if step is None or not end.answer or not self._claims(step) or _unfounded(end.flags):
             return None
@@ -127,6 +132,31 @@ class Steps:
     def final(self) -> StepState | None:
         """The step that wrote the final answer."""
         return next((step for step in reversed(self.all) if step.answer_tokens), None)
+
+    @property
+    def supported(self) -> bool | None:
+        """Whether passages support the final answer. None if nothing was searched."""
+        if not any(step.queries for step in self.all):
+            return None
+        return self.final is not None and not _unfounded(self.final.flags)
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability that the final answer is right: that of its reading, or the lowest one of
+        the sub-answers that support it. None if one of them is unknown.
+        """
+        final = self.final
+        if final is None:
+            return None
+        if final.confidence is not None or not self.supported:
+            return final.confidence
+        parts = [
+            step.confidence
+            for step in self._within(final)
+            if step is not final and step.answer and self._claims(step)
+        ]
+        known = [each for each in parts if each is not None]
+        return min(known) if known and len(known) == len(parts) else None
 
     @property
     def kept(self) -> list[RetrievedPassage]:
@@ -166,6 +196,13 @@ class Steps:
     ) -> dict[tuple[str, int], Evidence]:
         """Return the passages that contain an answer, with their step and their place in it."""
         shown = [(step.id, n, p) for step in within for n, p in enumerate(step.shown())]
+        if by.places:
+            spans = {place.passage_id: (place.start, place.end) for place in reversed(by.places)}
+            return {
+                (step, n): Evidence(step, p, answer, by.question or "", spans[p.passage_id])
+                for step, n, p in shown
+                if p.passage_id in spans
+            }
         borne = support(answer, by.question or "", [_text(passage) for _, _, passage in shown])
         return {
             shown[index][:2]: Evidence(shown[index][0], shown[index][2], answer, by.question or "")

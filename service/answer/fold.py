@@ -77,6 +77,7 @@ class Fold:
             case StepEnd():
                 step.ended = True
                 step.answer, step.flags, step.usage = event.answer, event.flags, event.usage
+                step.confidence, step.places = event.confidence, event.places
                 step.ms = round(event.ms - step.opened_ms, 3)
 
     @property
@@ -128,6 +129,8 @@ class Fold:
             question=self._start.question,
             answer=self.answer_text,
             answered=self._stop.answered,
+            supported=self._stop.supported,
+            confidence=self._stop.confidence,
             route=self.route,
             loop=self.loop,
             steps=[step.body() for step in self._steps.values()],

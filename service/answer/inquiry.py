@@ -27,6 +27,7 @@ from service.answer.calls import (
 from service.answer.events import (
     BaseEvent,
     PassagesFound,
+    Place,
     QueryIssued,
     RetrievedPassage,
     StepEnd,
@@ -130,7 +131,8 @@ class OpenStep:
     or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
     question was reached before they were used for an answer. `cut`: the latest call was ended
     early, by its token limit or by a limit of the question. `pieces`: the text that the latest
-    `write` has emitted and not withdrawn.
+    `write` has emitted and not withdrawn. `confidence` and `places`: those of an answer that an
+    encoder read (`StepEnd`).
     """
 
     inquiry: Inquiry
@@ -146,6 +148,8 @@ class OpenStep:
     usage: CallUsage = field(default_factory=CallUsage)
     weighed: bool = False
     probability: float | None = None
+    confidence: float | None = None
+    places: list[Place] = field(default_factory=list)
 
     @property
     def written(self) -> str:
@@ -168,7 +172,15 @@ class OpenStep:
         await self.emit(StepStart(kind=self.kind, question=self.question))
 
     async def end(self) -> None:
-        await self.emit(StepEnd(answer=self.answer, flags=list(self.flags), usage=self.usage))
+        await self.emit(
+            StepEnd(
+                answer=self.answer,
+                flags=list(self.flags),
+                usage=self.usage,
+                confidence=self.confidence,
+                places=self.places,
+            )
+        )
 
     def flag(self, flag: Flag) -> None:
         if flag not in self.flags:

@@ -80,6 +80,8 @@ _MESSAGE: Final = {
 _PARTICULARS: Final = {
     "id": "4bd54b-390cd8262dff3e3f",
     "answered": True,
+    "supported": True,
+    "confidence": None,
     "route": "complex",
     "loop": "anrag",
     "stopped_by": "answer",
@@ -98,6 +100,8 @@ EXAMPLES: Final[dict[str, Any]] = {
         "question": QUESTION,
         "answer": "20 September 1966",
         "answered": True,
+        "supported": True,
+        "confidence": None,
         "route": "complex",
         "loop": "anrag",
         "steps": [_STEP],

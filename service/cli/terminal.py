@@ -134,10 +134,17 @@ class EventPrinter:
         self._console.print(
             f"[dim]{_counted(usage.retrievals, 'retrieval')}, "
             f"{_counted(usage.llm_calls, 'engine call')}, "
-            f"{body.timing_ms.total / 1000:.1f} s, stopped by {body.stopped_by}"
+            f"{body.timing_ms.total / 1000:.1f} s, stopped by {body.stopped_by}{_sureness(body)}"
             f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
             highlight=False,
         )
+
+
+def _sureness(body: Answer) -> str:
+    """Return what is known about an answer being right."""
+    doubt = ", not supported by passages" if body.answered and body.supported is False else ""
+    known = body.confidence
+    return doubt if known is None else f"{doubt}, confidence {known:.0%}"
 
 
 def _shown(text: str) -> str:

@@ -184,7 +184,9 @@ class Answer(Model):
     """The answer to a question, with its steps, citations and cost.
 
     `answered` is false if no answer is given; `answer` is then the text of
-    `answers.no_answer_text`. `stopped_by`: `answer` (the loop ended by itself), `max_steps` (the
+    `answers.no_answer_text`. `supported`: whether passages support the answer, null if nothing was
+    searched. `confidence`: the probability that it is right, null where it is unknown, because a
+    language model has read. `stopped_by`: `answer` (the loop ended by itself), `max_steps` (the
     loop's limit), `deadline` (the time limit) or `budget` (a limit of calls, tokens or retrievals).
     `degraded` names retrievers that were unavailable.
     """
@@ -193,6 +195,8 @@ class Answer(Model):
     question: str
     answer: str
     answered: bool
+    supported: bool | None = None
+    confidence: float | None = None
     route: RouteName
     loop: LoopName
     steps: list[Step]

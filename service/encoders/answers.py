@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
 from service.text.sentences import sentences
 
-Kind = Literal["span", "yes", "no", "none"]
-KINDS: Final[tuple[Kind, ...]] = ("span", "yes", "no", "none")
+KINDS: Final[tuple[AnswerKind, ...]] = ("span", "yes", "no", "none")
 LONGEST_ANSWER: Final = 30  # pieces
 TRIED: Final = 8  # beginnings and ends of a window that are combined
 WORSE: Final = 6.0  # how much lower than the best part of a list the place of another may be
@@ -44,7 +44,7 @@ class Candidate:
     `lead` what its place has more than the best one in another passage."""
 
     passage: int
-    kind: Kind
+    kind: AnswerKind
     spans: tuple[tuple[int, int], ...]
     place: float
     margin: float
@@ -100,7 +100,7 @@ def best_of(
     if (found := scored.best(0, len(text))) is None:
         return None
     place, span = found
-    kind: Kind = "span"
+    kind: AnswerKind = "span"
     spans: tuple[tuple[int, int], ...] = (span,)
     if form == "yes_no" and max(kinds[1], kinds[2]) > kinds[0]:
         kind, spans = "yes" if kinds[1] >= kinds[2] else "no", ()
@@ -139,8 +139,10 @@ def _members(text: str, span: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates of different passages, best first; the first one has its lead."""
+    """Return the candidates of different passages, best first, with their leads."""
     ordered: Sequence[Candidate] = sorted(candidates, key=lambda each: -each.place)
     if len(ordered) < 2:
         return list(ordered)
-    return [replace(ordered[0], lead=ordered[0].place - ordered[1].place), *ordered[1:]]
+    first, second = ordered[0].place, ordered[1].place
+    leads = [first - second, *(each.place - first for each in ordered[1:])]
+    return [replace(each, lead=lead) for each, lead in zip(ordered, leads, strict=True)]

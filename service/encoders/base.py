@@ -1,13 +1,14 @@
-"""The encoders' protocols: labeler and filter (METHODS.md §4.2), and classifier of routes."""
+"""The encoders' protocols: labeler and filter (METHODS.md §4.2), classifier of routes, and
+extractor of answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
-from service.core.domain import RouteName
+from service.core.domain import Passage, RouteName
 
 
 class Tag(IntEnum):
@@ -85,3 +86,37 @@ class Classifier(Protocol):
     async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
         """Return the most likely of the allowed routes, and its probability among them. Raises
         RevelatorError if the classification failed."""
+
+
+AnswerKind = Literal["span", "yes", "no", "none"]
+
+
+class Reading(NamedTuple):
+    """What a reader found in passages.
+
+    `kind` is `none` if no passage has the answer; then `answer` is the best place that was
+    declined, or "". `passage` is the index of the passage and `spans` the places of the answer in
+    its text, in characters; yes and no have none. `score` is the probability that the answer is
+    right, and `scores` that of each passage's best answer; both are unknown where a language model
+    reads. `pieces` is the number of word pieces that an encoder read.
+    """
+
+    kind: AnswerKind
+    answer: str
+    passage: int | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+    score: float | None = None
+    scores: tuple[float, ...] = ()
+    pieces: int = 0
+
+
+class Extractor(Protocol):
+    """Finds the answer to a question in passages. What is less probable than `threshold` is
+    declined."""
+
+    @property
+    def threshold(self) -> float: ...
+
+    async def read(self, question: str, passages: Sequence[Passage]) -> Reading:
+        """Return the best answer in the passages, which are read together. Raises RevelatorError if
+        that failed."""

@@ -11,18 +11,23 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure
+from service.core.extras import missing_packages
 from service.core.onnx import open_onnx
+from service.core.settings import ReaderRoleSettings
 from service.core.validation import first_problem
-from service.encoders.answers import Candidate, Kind, best_of, form_of, in_order
+from service.encoders.answers import Candidate, best_of, form_of, in_order
+from service.encoders.base import Extractor, Reading
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
+from service.retrieval.embedding.factory import default_threads
 
+SHIPPED: Final[Path | None] = None  # the folder of the encoder that reads for the shipped model
 CARD_FILE: Final = "reader.json"
 MODEL_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -50,23 +55,6 @@ class ReaderCard(BaseModel):
     base_model: str = ""
 
 
-class Reading(NamedTuple):
-    """What the reader found.
-
-    `kind` is `none` if no passage has the answer; then `answer` is the best place that was
-    declined, or "". `passage` is the index of the passage and `spans` the places of the answer in
-    its text, in characters; yes and no have none. `score` is the probability that the answer is
-    right, and `pieces` the number of word pieces that were read.
-    """
-
-    kind: Kind
-    answer: str
-    passage: int | None
-    spans: tuple[tuple[int, int], ...]
-    score: float
-    pieces: int
-
-
 class EncoderReader:
     """A reader with the model of a folder, which is loaded at the first question."""
 
@@ -77,6 +65,10 @@ class EncoderReader:
             "the reader", lambda: _Model(folder, self.card, threads), EngineFailure
         )
 
+    @property
+    def threshold(self) -> float:
+        return self.card.threshold
+
     async def read(self, question: str, passages: Sequence[Passage]) -> Reading:
         """Return the best answer in the passages.
 
@@ -84,7 +76,7 @@ class EncoderReader:
         """
         shown = [(passage.title, passage.text) for passage in passages if passage.text.strip()]
         if not shown or not question.strip():
-            return Reading("none", "", None, (), 0.0, 0)
+            return Reading("none", "", score=0.0, scores=(0.0,) * len(passages))
         found, pieces = await self._model.run(
             lambda model, gone: model.candidates(question, shown, gone)
         )
@@ -98,15 +90,38 @@ class EncoderReader:
         found: Sequence[Candidate],
         pieces: int,
     ) -> Reading:
+        scores = [0.0] * len(passages)
         if not found:
-            return Reading("none", "", None, (), 0.0, pieces)
+            return Reading("none", "", score=0.0, scores=tuple(scores), pieces=pieces)
+        for each in found:
+            scores[kept[each.passage]] = probability(self.card.calibration, each.features)
         best = found[0]
-        score = probability(self.card.calibration, best.features)
         at = kept[best.passage]
         text = passages[at].text
         answer = JOINT.join(text[start:end] for start, end in best.spans) or best.kind
-        kind = best.kind if score >= self.card.threshold else "none"
-        return Reading(kind, answer, at, best.spans, score, pieces)
+        kind = best.kind if scores[at] >= self.threshold else "none"
+        return Reading(kind, answer, at, best.spans, scores[at], tuple(scores), pieces)
+
+
+def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extractor | None:
+    """Return the encoder that reads passages, or None if the reader's language model does. No
+    model is loaded.
+
+    If the settings do not say which, the shipped encoder, if there is one, reads for a `small`
+    model that can open it. Raises ConfigurationError, which says what is missing.
+    """
+    folder = settings.encoder or (SHIPPED if small else None)
+    if folder is None or folder == "none":
+        return None
+    problem = missing_packages("the reader", ("numpy", "onnxruntime", "tokenizers"), "local")
+    try:
+        if problem:
+            raise ConfigurationError(problem)
+        return EncoderReader(folder, default_threads())
+    except ConfigurationError as error:
+        if settings.encoder is None:
+            return None
+        raise ConfigurationError(f"roles.reader.encoder: {error.detail}") from None
 
 
 def probability(weights: Sequence[float], features: Sequence[float]) -> float:

@@ -9,12 +9,11 @@ from service.answer.events import Judgement, TokenRole
 from service.answer.inquiry import OpenStep, Scope
 from service.core.domain import LoopName
 from service.core.errors import LimitReached
-from service.prompts.templates import PassageText
 from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
-from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.in_turn import answer_in_turn
-from service.strategies.revelator.relevance import Verdict, judge_relevance
+from service.strategies.revelator.reader import Reader, reader_of
+from service.strategies.revelator.relevance import Verdict
 
 TOP_K: Final = 3
 UNREAD: Final = "judgement could not be parsed"
@@ -52,9 +51,9 @@ async def retrieve_and_answer(
 
     Without `judged`, only the passages for the reader are fetched, and all of them are shown to it.
     """
-    settings = step.inquiry.settings.hanrag
-    reader = step.inquiry.roles.reader.generator.capabilities
-    top_k = step.inquiry.request.top_k or reader.passages or TOP_K
+    settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
+    model = step.inquiry.roles.reader.generator.capabilities
+    top_k = step.inquiry.request.top_k or (not reader.reads_all and model.passages) or TOP_K
     try:
         result = await step.search(question, max(settings.fetch_k, top_k) if judged else top_k)
     except LimitReached as limit:
@@ -62,7 +61,7 @@ async def retrieve_and_answer(
         return
     judged = judged and "relevance" not in settings.skip
     count = len(result.passages)
-    if reader.one_at_a_time and settings.relevance_by is None:
+    if model.one_at_a_time and settings.relevance_by is None and not reader.reads_all:
         await _answer_in_turn(step, question, result, top_k, as_role, judged=judged)
         return
     if not judged:
@@ -70,10 +69,10 @@ async def retrieve_and_answer(
         await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:
         await step.show_passages(result, [None] * count, [None] * count)
-        choices = await _judge(step, question, result, top_k)
+        choices = await _judge(step, reader, result, count if reader.reads_all else top_k)
         for judgement in _judgements(result, choices):
             await step.emit(judgement)
-    await _answer(step, question, result, choices, as_role)
+    await _answer(step, reader, result, choices, as_role)
 
 
 async def _answer_in_turn(
@@ -93,17 +92,17 @@ async def _answer_in_turn(
     if await answer_in_turn(step, question, passages, top_k, as_role):
         step.left_unread = step.answer is None and step.stopped_by != "answer"
     elif judged:
-        await _answer(step, question, result, [UNSUITABLE] * len(passages), as_role)
+        unsuitable = [UNSUITABLE] * len(passages)
+        await _answer(step, reader_of(step, question), result, unsuitable, as_role)
     else:
         step.flag("declined")
 
 
 async def _judge(
-    step: OpenStep, question: str, result: SearchResult, top_k: int
+    step: OpenStep, reader: Reader, result: SearchResult, top_k: int
 ) -> list[RelevanceChoice]:
     """Judge all hits concurrently, as far as the limits of the question allow."""
-    passages = [hit.passage for hit in result.passages]
-    verdicts = await judge_relevance(step, question, passages)
+    verdicts = await reader.judge([hit.passage for hit in result.passages])
     limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
     if limits:
         step.stopped_by = limits[0].stopped_by
@@ -112,7 +111,7 @@ async def _judge(
 
 async def _answer(
     step: OpenStep,
-    question: str,
+    reader: Reader,
     result: SearchResult,
     choices: Sequence[RelevanceChoice],
     as_role: TokenRole,
@@ -138,9 +137,7 @@ async def _answer(
                     reason="no passage was relevant",
                 )
                 await step.emit(judgement)
-    texts = [PassageText(passage.title, passage.text) for passage in kept]
-    prompt = step.inquiry.roles.reader.templates.answer(question, texts)
-    await write_answer(step, prompt, as_role)
+    await reader.read(kept, as_role)
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 

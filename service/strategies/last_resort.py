@@ -7,11 +7,10 @@ from typing import Final
 
 from service.answer.events import RetrievedPassage
 from service.answer.inquiry import Scope
-from service.core.domain import StoppedBy
-from service.prompts.templates import PassageText
+from service.core.domain import Passage, StoppedBy
 from service.strategies.anrag import Anrag
 from service.strategies.base import Outcome
-from service.strategies.revelator.generation import write_answer
+from service.strategies.revelator.reader import reader_of
 
 TOKENS_PER_LETTER: Final = 0.3  # generous: English prose has about 0.25
 ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer
@@ -25,14 +24,12 @@ async def answer_from(
     take."""
     step = scope.step("answer", question)
     await step.start()
-    reader = scope.inquiry.roles.reader
-    able = reader.generator.capabilities
-    shown = best_first(passages, able.passages, able.context_tokens)
+    reader, able = reader_of(step, question), scope.inquiry.roles.reader.generator.capabilities
+    limits = (None, None) if reader.reads_all else (able.passages, able.context_tokens)
+    shown = best_first(passages, *limits)
     if len(shown) < len({passage.passage_id for passage in passages}):
         step.flag("shortened")
-    texts = [PassageText(passage.title, passage.text) for passage in shown]
-    prompt = reader.templates.answer(question, texts)
-    await write_answer(step, prompt, "answer")
+    await reader.read([Passage(each.passage_id, each.title, each.text) for each in shown], "answer")
     await step.end()
     return Outcome(step.answer, stopped_by)
 

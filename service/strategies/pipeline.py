@@ -181,7 +181,10 @@ def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
     if fold.kept_nothing and inquiry.abstains:
         return True
     from_memory = "closed_book" in step.flags and inquiry.abstains
-    return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
+    abstains = settings.unsupported == "abstain" or (
+        settings.unsupported is None and inquiry.roles.extractor is not None
+    )
+    return abstains and ("unsupported" in step.flags or from_memory)
 
 
 async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence[Citation]) -> None:
@@ -216,6 +219,8 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
                 "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
     answered = final is not None and not _withheld(final, fold, inquiry)
+    supported = fold.steps.supported and answered
+    confidence = fold.steps.confidence if answered else None
     if final is not None and not answered:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:
@@ -223,7 +228,14 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
     cited = fold.steps.citations() if answered else []
     if answered and inquiry.request.form:
         await _into_form(scope, fold, inquiry.request.form, cited)
-    await inquiry.emit(Stop(stopped_by=stopped_by, answered=answered, citations=cited))
+    stop = Stop(
+        stopped_by=stopped_by,
+        answered=answered,
+        supported=supported,
+        confidence=confidence,
+        citations=cited,
+    )
+    await inquiry.emit(stop)
 
 
 async def _route(inquiry: Inquiry, scope: Scope) -> None:

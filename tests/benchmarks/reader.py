@@ -39,7 +39,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from service.core.domain import Passage
-from service.encoders.reader import EncoderReader, Reading, probability
+from service.encoders.base import Reading
+from service.encoders.reader import EncoderReader, probability
 from service.evaluation.metrics import exact_match, f1
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document

@@ -14,7 +14,7 @@ from service.answer.request import PreparedRequest
 from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
-from service.encoders.base import Classifier, Labelling
+from service.encoders.base import Classifier, Extractor, Labelling
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
@@ -68,6 +68,7 @@ def inquiry(
     limits: Limits | None = None,
     labelling: Labelling | None = None,
     classifier: Classifier | None = None,
+    extractor: Extractor | None = None,
     prompts: str = "compact",
     **request: Any,
 ) -> Inquiry:
@@ -82,6 +83,7 @@ def inquiry(
             judge=Role("judge", engine, None, templates),
             labelling=labelling,
             classifier=classifier,
+            extractor=extractor,
         ),
         retriever=retriever,
         settings=settings or Settings(),

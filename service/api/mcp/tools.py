@@ -73,11 +73,15 @@ class IngestArguments(Arguments):
 
 
 class AnswerResult(Model):
-    """An answer with its citations and cost. `answered` is false where the passages hold none."""
+    """An answer with its citations and cost. `answered` is false where the passages hold none.
+    `supported`: whether they support it. `confidence`: the probability that it is right, if known.
+    """
 
     id: str
     answer: str
     answered: bool
+    supported: bool | None
+    confidence: float | None
     route: RouteName
     loop: LoopName
     citations: list[Citation]

@@ -57,6 +57,8 @@ class Particulars(Model):
 
     id: str
     answered: bool
+    supported: bool | None
+    confidence: float | None
     route: RouteName
     loop: LoopName
     stopped_by: StoppedBy
@@ -273,7 +275,16 @@ def tokens(usage: Usage) -> ChatUsage:
 
 def particulars(answer: Answer) -> Particulars:
     fields = answer.model_dump(
-        include={"id", "answered", "route", "loop", "stopped_by", "degraded"}
+        include={
+            "id",
+            "answered",
+            "supported",
+            "confidence",
+            "route",
+            "loop",
+            "stopped_by",
+            "degraded",
+        }
     )
     usage = answer.usage
     return Particulars(

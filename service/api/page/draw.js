@@ -131,6 +131,9 @@ export class View {
       ["LLM calls", number(usage.llm_calls)],
       ["Prompt + completion tokens", `${number(usage.prompt_tokens)} + ${number(usage.completion_tokens)}`],
     ];
+    const { supported, confidence } = this.run.stop ?? {};
+    if (typeof supported === "boolean") rows.push(["Supported by passages", supported ? "yes" : "no"]);
+    if (typeof confidence === "number") rows.push(["Confidence", `${Math.round(confidence * 100)} %`]);
     if (stoppedBy) rows.push(["Stopped by", STOPPED[stoppedBy] ?? stoppedBy]);
     if (degraded.length) rows.push(["Unavailable", degraded.join(", ")]);
     if (this.cost.childElementCount !== rows.length) {

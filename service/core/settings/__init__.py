@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from service.core.settings.engines import EngineSettings, RoleSettings, RolesSettings
+from service.core.settings.engines import (
+    EngineSettings,
+    ReaderRoleSettings,
+    RoleSettings,
+    RolesSettings,
+)
 from service.core.settings.loading import Settings, load_settings
 from service.core.settings.loops import (
     AutoragSettings,
@@ -32,6 +37,7 @@ __all__ = [
     "EscalationSettings",
     "HanragSettings",
     "LimitSettings",
+    "ReaderRoleSettings",
     "RerankerSettings",
     "RetrievalSettings",
     "RoleSettings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
@@ -132,9 +133,18 @@ class RoleSettings(Section):
     )
 
 
+class ReaderRoleSettings(RoleSettings):
+    encoder: Path | Literal["none"] | None = Field(
+        None,
+        description="Folder of an encoder that finds answers in passages in place of the engine's "
+        "model, as `revelator train reader` writes it, or `none`. It copies, judges passages and "
+        "declines by itself; the model still writes what is in no passage. Default: none.",
+    )
+
+
 class RolesSettings(Section):
     revelator: RoleSettings = RoleSettings()
-    reader: RoleSettings = RoleSettings()
+    reader: ReaderRoleSettings = ReaderRoleSettings()
     judge: RoleSettings | None = Field(
         None,
         description="Role that judges whether passages are relevant and whether a loop may end. "

@@ -113,11 +113,12 @@ class AnswerSettings(Section):
         "answer from its own knowledge (`closed_book`), or show it the three best-ranked "
         "passages (`top3_unfiltered`).",
     )
-    unsupported: Literal["flag", "abstain", "allow"] = Field(
-        "flag",
+    unsupported: Literal["flag", "abstain", "allow"] | None = Field(
+        None,
         description="If neither a kept passage nor a supported sub-answer contains the answer: "
         "give it with the flag `unsupported` (`flag`), give no answer (`abstain`), or let the "
-        "model answer from its own knowledge with the flag `closed_book` (`allow`).",
+        "model answer from its own knowledge with the flag `closed_book` (`allow`). Default: "
+        "`abstain` if an encoder reads (`roles.reader.encoder`), else `flag`.",
     )
     no_answer_text: str = Field(
         "No answer was found in the passages.",

@@ -108,9 +108,12 @@ async def _conclude(run: HopSearch, stopped_by: StoppedBy) -> Outcome:
     if not run.pool.candidates and (stopped_by == "deadline" or not closed_book):
         return Outcome(None, stopped_by)
     step = run.scope.step("answer", run.question)
-    reader = run.inquiry.roles.reader
-    most = reader.generator.capabilities.passages
-    shown = run.pool.to_read(most, room_for_passages(reader, run.question, run.options.official))
+    reader, official = run.inquiry.roles.reader, run.options.official
+    most, room = None, None
+    if official or run.inquiry.roles.extractor is None:
+        most = reader.generator.capabilities.passages
+        room = room_for_passages(reader, run.question, official)
+    shown = run.pool.to_read(most, room)
     for judgement in _left_out(run.pool, shown):
         await run.inquiry.emit(judgement)
     await step.start()
@@ -119,7 +122,7 @@ async def _conclude(run: HopSearch, stopped_by: StoppedBy) -> Outcome:
     elif len(shown) < min(most or len(run.pool.candidates), len(run.pool.candidates)):
         step.flag("shortened")
     passages = [candidate.passage for candidate in shown]
-    await read(step, run.question, passages, run.as_role, official=run.options.official)
+    await read(step, run.question, passages, run.as_role, official=official)
     await step.end()
     return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 

@@ -1,4 +1,5 @@
-"""READ: the only call of the model (METHODS.md §4.2, line 10; METHODS.md §4.3).
+"""READ: the only call of the model (METHODS.md §4.2, line 10; METHODS.md §4.3), or of the encoder
+that reads in its place.
 
 A template set with `efficientrag_read` asks for JSON; another one (the embedded model's) uses its
 `answer` prompt. The official prompt invites an answer from memory, so it is also used if there is
@@ -35,6 +36,7 @@ from service.strategies.revelator.parsing.salvage import (
     one_line,
     unwrap,
 )
+from service.strategies.revelator.reader import reader_of
 from service.strategies.revelator.roles import RETRY_TEMPERATURE
 
 TEMPLATE: Final = "efficientrag_read"
@@ -67,6 +69,9 @@ async def read(
     At a limit of the question, which `step.stopped_by` names, the answer is the text written so
     far.
     """
+    if step.inquiry.roles.extractor is not None and passages and not official:
+        await reader_of(step, question).read(passages, as_role)
+        return
     templates = step.inquiry.roles.reader.templates
     prompt = _prompt(templates, question, passages, official)
     in_json = templates.has(TEMPLATE) and (official or bool(passages))

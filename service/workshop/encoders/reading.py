@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tantivy
 
-from service.encoders.answers import Kind
+from service.encoders.base import AnswerKind
 from service.text.sentences import sentences
 from service.workshop.facts.corpora import read_lines
 from service.workshop.facts.splits import canonical_form, is_held_out, side_of
@@ -27,7 +27,7 @@ class Example(NamedTuple):
     question: str
     title: str
     text: str
-    kind: Kind
+    kind: AnswerKind
     spans: tuple[tuple[int, int], ...] = ()
 
 
@@ -71,7 +71,7 @@ def _groups(
         return
     if answers[0].lower() in {"yes", "no"}:
         if len(gold) == 1:
-            kind: Kind = "yes" if answers[0].lower() == "yes" else "no"
+            kind: AnswerKind = "yes" if answers[0].lower() == "yes" else "no"
             yield (Example(question, gold[0]["title"], gold[0]["text"], kind),)
         return
     held = [(each, places(answers, each["text"])) for each in gold]

@@ -16,15 +16,28 @@ from tests.conftest import need
 torch = need("torch", "transformers")
 from transformers import MPNetConfig, MPNetModel
 
-from service.core.domain import Passage
+from service.answer.fold import collect
+from service.answer.request import AnswerRequest
+from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
+from service.core.settings import ReaderRoleSettings, Settings
 from service.encoders.answers import Candidate, best_of, form_of, in_order
 from service.encoders.in_process import minilm_tokenizer
-from service.encoders.reader import MOST_WINDOWS, EncoderReader, ReaderCard, nearest_windows
+from service.encoders.reader import (
+    MOST_WINDOWS,
+    EncoderReader,
+    ReaderCard,
+    nearest_windows,
+    open_extractor,
+)
 from service.encoders.windows import Windows
+from service.retrieval.base import anyone
+from service.runtime import open_runtime
 from service.workshop.encoders.reader_export import build_reader, export_reader
 from service.workshop.recipes.reader import ReaderNetwork, open_network, save_network, smoke
+from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.anyio
 
@@ -111,9 +124,9 @@ def test_an_answer_is_the_best_place_or_the_parts_of_a_list_or_yes_or_no(
     assert candidate(text, right, question, kinds) == answer
 
 
-def test_candidates_of_passages_are_in_order_and_the_first_has_its_lead() -> None:
+def test_candidates_of_passages_are_in_order_with_their_leads() -> None:
     made = [Candidate(n, "span", ((0, 1),), place, 0.0, 0.0) for n, place in enumerate((1, 4, 3))]
-    assert [(each.passage, each.lead) for each in in_order(made)] == [(1, 1), (2, 0), (0, 0)]
+    assert [(each.passage, each.lead) for each in in_order(made)] == [(1, 1), (2, -1), (0, -3)]
 
 
 async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:
@@ -194,3 +207,28 @@ def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None
     real = mask.bool().numpy()
     assert np.abs(made[0] - places.numpy())[real].max() < 1e-4
     assert np.abs(made[1] - kinds.numpy()).max() < 1e-4
+
+
+async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder: Path) -> None:
+    settings = Settings.model_validate({"roles": {"reader": {"encoder": str(folder)}}})
+    engine = ScriptedGenerator()
+    async with open_runtime(
+        settings, engines={"default": engine}, retriever=FakeRetriever()
+    ) as runtime:
+        assert [check for check in await runtime.warm() if not check.ok] == []
+        request = AnswerRequest(question="Who composed Norma?", route="single")
+        prepared = await runtime.prepare(request, anyone)
+        body = await collect(runtime.ask(prepared))
+    assert isinstance(body, Answer)
+    assert any(body.answer in each.text for each in SAMPLE)
+    assert (body.usage.llm_calls, body.supported) == (1, True)
+    assert body.confidence is not None
+    assert body.usage.prompt_tokens > 20
+
+
+def test_a_folder_without_a_reader_is_refused_at_the_start(tmp_path: Path) -> None:
+    settings = ReaderRoleSettings(encoder=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"roles\.reader\.encoder: there is no reader at"):
+        open_extractor(settings)
+    assert open_extractor(ReaderRoleSettings(encoder="none"), small=True) is None
+    assert open_extractor(ReaderRoleSettings()) is None

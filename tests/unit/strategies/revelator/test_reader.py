@@ -1,0 +1,174 @@
+"""An encoder reads in place of the language model: the same routes and loops, no call of an
+engine for what passages say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from service.answer.budget import Limits
+from service.answer.events import AnswerReady, Failed, Judgement, StepEnd, Stop, Token
+from service.answer.fold import Fold
+from service.core.domain import Answer, Passage
+from service.core.errors import EngineFailure
+from service.core.settings import Settings
+from service.encoders.base import Reading, Tag
+from tests.support.asking import body_of, events_of, passage
+from tests.support.scripted import ScriptStep
+from tests.unit.strategies.efficientrag.test_loop import labelling
+from tests.unit.strategies.test_handlers import decomposed, flags, say
+
+pytestmark = pytest.mark.anyio
+NORMA = passage(
+    "norma", "Norma is an opera. It was composed by Vincenzo Bellini, in 1831.", "Norma"
+)
+AIDA = passage("aida", "Aida is an opera by Verdi. It is not by Vincenzo Bellini.", "Aida")
+CITY = passage("city", "Bellini was born in Catania.", "Bellini")
+Found = tuple[str, float]  # an answer and its probability
+
+
+class ScriptedExtractor:
+    """Finds answers by the title of a passage; those of a question by a word of it."""
+
+    threshold = 0.5
+
+    def __init__(self, found: Mapping[str, Found], delay: float = 0.0, fails: bool = False) -> None:
+        self.found, self.delay, self.fails = found, delay, fails
+        self.batches: list[list[str]] = []
+
+    async def read(self, question: str, passages: Sequence[Passage]) -> Reading:
+        self.batches.append([each.passage_id for each in passages])
+        await anyio.sleep(self.delay)
+        if self.fails:
+            raise EngineFailure("the reader failed")
+        answers = [self.found.get(each.title, ("", 0.1)) for each in passages]
+        best = max(range(len(answers)), key=lambda n: answers[n][1])
+        answer, score = answers[best]
+        start = passages[best].text.find(answer)
+        plain = answer in ("yes", "no")
+        kind: Any = "none" if score < self.threshold else answer if plain else "span"
+        spans = () if plain else ((start, start + len(answer)),)
+        return Reading(kind, answer, best, spans, score, tuple(s for _, s in answers), 100)
+
+
+async def asked(
+    found: Mapping[str, Found],
+    hits: Sequence[Passage] = (AIDA, NORMA),
+    script: Sequence[ScriptStep] = (),
+    question: str = "Who composed Norma?",
+    **options: Any,
+) -> tuple[Answer, ScriptedExtractor]:
+    extractor = ScriptedExtractor(found)
+    options = {"route": "single", "extractor": extractor} | options
+    return await body_of(script, {"": hits}, question, **options), extractor
+
+
+async def test_all_passages_are_read_in_one_batch_that_judges_and_answers() -> None:
+    extractor = ScriptedExtractor({"Norma": ("Vincenzo Bellini", 0.9), "Aida": ("Verdi", 0.6)})
+    events = await events_of(
+        [], {"": [AIDA, NORMA, CITY]}, "Who composed it?", route="single", extractor=extractor
+    )
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert extractor.batches == [["aida", "norma", "city"]]
+    assert (body.usage.llm_calls, body.usage.prompt_tokens) == (1, 100)
+    assert body.usage.completion_tokens == 0
+    assert (body.answer, body.answered, body.supported) == ("Vincenzo Bellini", True, True)
+    assert body.confidence == 0.9
+    judged = [(e.passage_id, e.relevant, e.kept) for e in events if isinstance(e, Judgement)]
+    assert judged == [("aida", True, True), ("norma", True, True), ("city", False, False)]
+    assert [e.text for e in events if isinstance(e, Token)] == ["Vincenzo Bellini"]
+    assert [c.text for c in body.citations] == [
+        "It was composed by Vincenzo Bellini, in 1831."
+    ]  # its place, although another passage has these words
+    (stop,) = [event for event in events if isinstance(event, Stop)]
+    assert (stop.supported, stop.confidence) == (True, 0.9)
+    (end,) = [event for event in events if isinstance(event, StepEnd)]
+    assert (end.confidence, end.flags) == (0.9, [])
+    fold = Fold()
+    for event in events:
+        fold.add(event)
+    assert fold.answer(body.timing_ms) == body
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({}, "no_evidence"),
+        ({"loop": "one_retrieval"}, "declined"),
+        ({"settings": Settings.model_validate({"hanrag": {"skip": ["relevance"]}})}, "declined"),
+        (
+            {"settings": Settings.model_validate({"answers": {"no_evidence": "top3_unfiltered"}})},
+            "declined",
+        ),
+    ],
+)
+async def test_what_is_less_probable_than_the_threshold_is_declined(
+    options: dict[str, Any], flag: str
+) -> None:
+    body, extractor = await asked({"Norma": ("Verdi", 0.4)}, **options)
+    assert (body.answered, body.supported, body.confidence) == (False, False, None)
+    assert body.answer == Settings().answers.no_answer_text
+    assert flag in flags(body)
+    assert len(extractor.batches) == 1
+
+
+async def test_yes_is_cited_by_the_passage_that_says_so() -> None:
+    body, _ = await asked({"Norma": ("yes", 0.8)}, question="Is it an opera?")
+    assert (body.answer, [c.passage_id for c in body.citations]) == ("yes", ["norma"])
+
+
+async def test_loops_that_read_call_it() -> None:
+    found = {"Norma": ("Vincenzo Bellini", 0.9)}
+    body, extractor = await asked(found, loop="one_retrieval")
+    assert (body.answer, body.confidence) == ("Vincenzo Bellini", 0.9)
+    assert extractor.batches == [["aida", "norma"]]
+    body, extractor = await asked(
+        found, loop="efficientrag", labelling=labelling({"opera": Tag.FINISH}), prompts="full"
+    )
+    assert (body.answer, body.confidence, body.usage.llm_calls) == ("Vincenzo Bellini", 0.9, 1)
+    assert [c.passage_id for c in body.citations] == ["norma"]
+
+
+async def test_an_answer_of_parts_is_as_sure_as_the_least_sure_of_them() -> None:
+    script = [decomposed("Who composed Norma?", "Where?"), say("Task: merge", "Bellini; Catania")]
+    found = {"Norma": ("Bellini", 0.9), "Bellini": ("Catania", 0.6)}
+    extractor = ScriptedExtractor(found)
+    hits = {"Norma": [NORMA], "Where": [CITY]}
+    body = await body_of(script, hits, "Both?", route="compound", extractor=extractor)
+    assert (body.answer, body.supported, body.confidence) == ("Bellini; Catania", True, 0.6)
+
+
+async def test_memory_is_asked_where_the_settings_say_so_and_has_no_confidence() -> None:
+    settings = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    script = [say("Task: answer", "Verdi")]
+    body, _ = await asked({}, script=script, settings=settings)
+    assert (body.answered, body.supported, body.confidence) == (True, False, None)
+    body = await body_of([say("Task: closed", "a bank")], {}, "Where?", route="direct")
+    assert (body.answered, body.supported, body.confidence) == (True, None, None)
+
+
+async def test_without_an_encoder_an_unsupported_answer_says_so() -> None:
+    script = [say("Task: relevance", "true", 2), say("Task: answer", "Puccini")]
+    body = await body_of(script, {"": [AIDA, NORMA]}, "Who?", route="single")
+    assert (body.answered, body.supported, body.confidence) == (True, False, None)
+
+
+async def test_a_reading_that_is_late_or_fails_has_a_clear_end() -> None:
+    slow = ScriptedExtractor({"Norma": ("Vincenzo Bellini", 0.9)}, delay=5)
+    events = await events_of(
+        [], {"": [NORMA]}, "Who?", route="single", extractor=slow, limits=Limits(timeout_s=0.3)
+    )
+    assert [e.problem.status for e in events if isinstance(e, Failed)] == [504]
+    broken = ScriptedExtractor({}, fails=True)
+    events = await events_of([], {"": [NORMA]}, "Who?", route="single", extractor=broken)
+    assert [e.problem.detail for e in events if isinstance(e, Failed)] == ["the reader failed"]
+
+
+async def test_at_the_last_call_the_passages_kept_are_read_for_the_answer() -> None:
+    found = {"Norma": ("Vincenzo Bellini", 0.9)}
+    body, extractor = await asked(found, limits=Limits(max_llm_calls=1))
+    assert extractor.batches == [["aida", "norma"]]
+    assert (body.answer, body.stopped_by) == ("Vincenzo Bellini", "budget")
