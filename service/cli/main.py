@@ -79,34 +79,22 @@ def serve(
             "--insecure", help="Allow listening on hosts other than loopback without API keys."
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of processes that serve the address. More than one needs Elasticsearch "
-            "and Qdrant."
-        ),
-    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Log level.")
     ] = "warning",
 ) -> None:
     """Start the HTTP server. Without settings, it runs embedded, over a sample corpus."""
     from service.cli.banner import print_banner  # noqa: PLC0415
-    from service.cli.processes import run_workers  # noqa: PLC0415
     from service.cli.serve import run_server  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(log_level)
     settings = settings_from(
-        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure,
-        server__workers=workers,
+        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
     )  # fmt: skip
     started = partial(print_banner, page=settings.server.page, keys=settings.server.has_keys)
     try:
-        if settings.server.workers > 1:
-            run_workers(settings, partial(configure_logging, log_level), started)
-        else:
-            run_server(settings, on_started=started)
+        run_server(settings, on_started=started)
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:  # before the server handles signals

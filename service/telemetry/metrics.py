@@ -2,17 +2,10 @@
 
 The names are a contract, because dashboards and alerts use them. `route` and `loop` are `none`
 until they are known.
-
-If several processes serve one address (`service/cli/processes.py`), prometheus-client keeps the
-values of each in files of the folder `SHARED`, and `render` combines them. Each gauge defines how:
-the numbers of questions in progress are added up, and a worker or a breaker is in every state that
-some process reports.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +13,6 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
 from service.answer.fold import Fold
@@ -32,9 +24,6 @@ from service.retrieval.search.breaker import BreakerState
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
 
-Merged = Literal["livesum", "livemax", "livemostrecent"]
-
-SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client reads it when it is imported
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 QUESTION_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 RETRIEVAL_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -147,8 +136,11 @@ class Metrics:
         self._retries = self._counter(
             "revelator_retrieval_retries_total", "Number of retried searches.", "backend"
         )
-        self._breaker_state = self._state(
-            "revelator_breaker_state", "State of a backend's circuit breaker.", "backend"
+        self._breaker_state = self._gauge(
+            "revelator_breaker_state",
+            "State of a backend's circuit breaker.",
+            "backend",
+            "revelator_breaker_state",
         )
         self._breaker_opened = self._counter(
             "revelator_breaker_opened_total",
@@ -174,12 +166,13 @@ class Metrics:
             "revelator_worker_up",
             "Whether a worker is available (1) or not (0).",
             "worker",
-            merged="livemostrecent",
         )
         self._worker_in_flight = self._gauge(
             "revelator_worker_in_flight", "Number of calls in progress at a worker.", "worker"
         )
-        self._worker_state = self._state("revelator_worker_state", "State of a worker.", "worker")
+        self._worker_state = self._gauge(
+            "revelator_worker_state", "State of a worker.", "worker", "revelator_worker_state"
+        )
         self._worker_failures = self._counter(
             "revelator_worker_failures_total", "Number of calls lost by a pool's worker.", "worker"
         )
@@ -187,18 +180,13 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str, merged: Merged = "livesum") -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=merged)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
-
-    def _state(self, name: str, text: str, label: str) -> Gauge:
-        """Create a gauge with a sample per state, like prometheus-client's Enum, which does not
-        support several processes."""
-        return self._gauge(name, text, label, name, merged="livemax")
 
     def _show_from_the_start(self) -> None:
         """Export samples with known labels as 0 before their first count, instead of omitting
@@ -324,11 +312,6 @@ class Metrics:
 
     def worker_gone(self, worker: str) -> None:
         """Stop exporting the gauges of a worker that left its pool. Its counters remain."""
-        if SHARED in os.environ:  # nothing can be removed from the files
-            self._worker_up.labels(worker).set(math.nan)  # left out by `render`
-            for each in get_args(Phase):
-                self._worker_state.labels(worker, each).set(0)
-            return
         self._flights.pop(worker, None)
         for gauge in (self._worker_up, self._worker_state, self._worker_in_flight):
             gauge.remove_by_labels({"worker": worker})
@@ -344,16 +327,8 @@ class Metrics:
         self._flights[worker].inc(change)
 
     def render(self) -> bytes:
-        """Return the metrics in text format, to be sent as `CONTENT_TYPE`.
-
-        Blocking with several processes, whose files are read.
-        """
-        if SHARED not in os.environ:
-            return generate_latest(self.registry)
-        everyone = CollectorRegistry()
-        MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
-        lines = generate_latest(everyone).splitlines(keepends=True)
-        return b"".join(line for line in lines if not line.endswith(b" NaN\n"))
+        """Return the metrics in text format, to be sent as `CONTENT_TYPE`."""
+        return generate_latest(self.registry)
 
 
 class Observation:

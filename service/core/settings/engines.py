@@ -49,8 +49,7 @@ class EngineSettings(SectionWithSecrets):
     max_concurrency: int = Field(
         64,
         ge=1,
-        description="Maximum number of concurrent calls, in total over the engine's vLLM workers. "
-        "Each process of `server.workers` has its own limit.",
+        description="Maximum number of concurrent calls, in total over the engine's vLLM workers.",
     )
     resolve: bool = Field(
         False,

@@ -57,13 +57,6 @@ class ServerSettings(SectionWithSecrets):
         description="Maximum number of questions answered at the same time. Three quarters as many "
         "may wait, for 30 s. Further questions get 503 with `Retry-After`.",
     )
-    workers: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="Processes that serve the address. More than one needs Elasticsearch and "
-        "Qdrant. `max_running`, rates and recordings are those of each process.",
-    )
     drain_s: float = Field(
         10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."
     )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,7 +20,7 @@ from service.core.domain import Problem
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, TokenUsage, complete
 from service.engines.factory import open_generator
-from service.telemetry.metrics import SHARED, Metrics
+from service.telemetry.metrics import Metrics
 from tests.stubs.closing_server import ClosingServer
 
 ROUTE = RouteChosen(route="complex", loop="anrag", by="model")
@@ -119,29 +115,6 @@ def test_a_worker_that_is_gone_has_counters_only_until_it_is_back() -> None:
     metrics.worker_in_flight("w1", 1)
     found = samples(metrics)
     assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
-
-
-def test_a_worker_that_is_gone_is_not_unavailable_where_processes_share_files(
-    tmp_path: Path,
-) -> None:
-    """prometheus-client reads the variable when it is imported, so this needs processes."""
-    script = (
-        "from service.telemetry.metrics import Metrics; metrics = Metrics()\n"
-        "from tests.unit.telemetry.test_metrics import left; left(metrics)\n"
-        "print(metrics.render().decode())"
-    )
-    for _ in range(2):  # the files of the first process remain, like those of one that runs
-        shown = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script],
-            env={**os.environ, SHARED: str(tmp_path)},
-            capture_output=True, text=True, check=True, timeout=100,
-        ).stdout  # fmt: skip
-        found = parsed(shown)
-        assert ("revelator_worker_up", "w1") not in found
-        assert found["revelator_worker_up", "w2"] == 1
-        assert found["revelator_worker_in_flight", "w1"] == 0
-        states = [v for (name, of), v in found.items() if (name[-5:], of[-2:]) == ("state", "w1")]
-        assert states == [0, 0, 0, 0]
 
 
 def test_backends_and_caches() -> None:
