@@ -29,7 +29,7 @@ from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
 from service.engines.base import Generator, RawProbe
 from service.engines.factory import open_generator
-from service.engines.pool.report import UNOBSERVED, PoolObserver, WorkerPool
+from service.engines.pool.workers import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResult, anyone
 from service.retrieval.search.snapshot import SnapshotRetriever

@@ -17,7 +17,7 @@ from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.core.settings.urls import authorization
 from service.engines.factory import open_generator
-from service.engines.pool.report import WorkerPool, WorkerState
+from service.engines.pool.workers import WorkerPool, WorkerState
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.core.errors import ConfigurationError
 from service.core.settings import EngineSettings
 from service.engines.base import Generator
-from service.engines.pool.report import UNOBSERVED, PoolObserver
+from service.engines.pool.workers import UNOBSERVED, PoolObserver
 
 
 def open_generator(
@@ -18,7 +18,7 @@ def open_generator(
     Raises ConfigurationError if the settings cannot work with any server.
     """
     if settings.kind == "local":
-        from service.engines.transformers import LocalGenerator  # noqa: PLC0415
+        from service.engines.local import LocalGenerator  # noqa: PLC0415
 
         return LocalGenerator(name, settings)
     if settings.kind == "embedded":

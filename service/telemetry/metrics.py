@@ -18,7 +18,7 @@ from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound,
 from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
-from service.engines.pool.member import Phase
+from service.engines.pool.workers import Phase
 from service.retrieval.search.breaker import BreakerState
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]

@@ -11,8 +11,8 @@ import pytest
 
 from service.core.settings import EngineSettings
 from service.engines.factory import open_generator
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
+from service.engines.pool import workers as limits
+from service.engines.pool.workers import PoolLimits
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, live
 

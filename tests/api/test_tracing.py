@@ -17,7 +17,7 @@ from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Generator
 from service.engines.factory import open_generator
-from service.engines.pool.report import UNOBSERVED
+from service.engines.pool.workers import UNOBSERVED
 from service.telemetry.logs import configure_logging
 from tests.conftest import need
 from tests.stubs.openai_server import StubServer

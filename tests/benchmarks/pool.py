@@ -24,8 +24,8 @@ from service.core.concurrency import closing
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Generator, complete
 from service.engines.factory import open_generator
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
+from service.engines.pool import workers as limits
+from service.engines.pool.workers import PoolLimits
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.client_cpu import cpu_per_call
 from tests.benchmarks.http_support import in_ms, quantile

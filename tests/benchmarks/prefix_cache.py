@@ -33,8 +33,8 @@ from service.answer.request import parse_request
 from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
-from service.engines.batch.prefixes import BLOCK, PrefixCache
-from service.engines.compiled import CARD_FILE
+from service.engines.batch.engine import BLOCK, PrefixCache
+from service.engines.embedded import CARD_FILE
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from service.telemetry.logs import configure_logging

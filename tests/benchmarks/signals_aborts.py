@@ -20,8 +20,7 @@ from pathlib import Path
 from service.core.concurrency import gather
 from service.core.settings import EngineSettings
 from service.engines.signals import ScoreRequest, SignalRequest
-from service.engines.vllm import VllmGenerator
-from service.engines.vllm_wire import PluginInfo
+from service.engines.vllm import PluginInfo, VllmGenerator
 from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 

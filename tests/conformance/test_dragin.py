@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from service.engines.transformers import LocalGenerator
+from service.engines.local import LocalGenerator
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY, open_tiny
 

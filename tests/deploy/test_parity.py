@@ -16,7 +16,7 @@ import yaml
 from service.cli.serve import FLUSH_S
 from service.core.settings import Settings, load_settings
 from service.core.settings.loading import PREFIX
-from service.engines.pool import probe
+from service.engines.pool import upkeep as probe
 from tests.deploy.compose import services
 from tests.deploy.helm import CHART, EXAMPLES, ROOT, Object, named, objects, pods
 from tests.deploy.images import FOLDER, image, instructions

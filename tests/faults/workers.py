@@ -19,9 +19,8 @@ from service.answer.events import AnswerReady, Failed, Token, Withdraw
 from service.answer.request import AnswerRequest
 from service.core.concurrency import closing
 from service.core.settings import Settings
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
-from service.engines.pool.report import WorkerPool
+from service.engines.pool import workers as limits
+from service.engines.pool.workers import PoolLimits, WorkerPool
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever

@@ -18,8 +18,8 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
+from service.engines.pool import workers as limits
+from service.engines.pool.workers import PoolLimits
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever

@@ -40,7 +40,7 @@ def _weights() -> dict[str, Any]:
     import onnx
     from onnx import numpy_helper
 
-    from service.engines.compiled import EmbeddedCard
+    from service.engines.embedded import EmbeddedCard
 
     card = EmbeddedCard.model_validate_json((COMPILED / "embedded.json").read_bytes())
     graph = onnx.load(COMPILED / "model.onnx").graph

@@ -29,7 +29,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 OPENERS = {"runtime", "engines", "retrieval"}
 CONCRETE = (
     "service.engines.openai",
-    "service.engines.transformers",
+    "service.engines.local",
     "service.engines.embedded",
     "service.engines.vllm",
     "service.retrieval.stores.tantivy_store",
@@ -99,7 +99,7 @@ def test_the_vllm_plugin_shares_only_the_wire() -> None:
     assert used == SHARED_WITH_VLLM
     assert users == {
         "engines/vllm_command.py imports service.vllm_plugin",
-        "engines/vllm_wire.py imports service.vllm_plugin",
+        "engines/vllm.py imports service.vllm_plugin",
     }
 
 

@@ -1,21 +1,29 @@
-"""The state of a call in a batch: a row of output, with or without signals, or a text to score."""
+"""The state of a call in a batch: a row of output, with or without signals, or a text to score.
+
+Constraints restrict a row's output to its choices, or to JSON that follows a schema. Admission
+turns calls into rows, and logits into the output of the calls.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.core.errors import EngineFailure
 from service.engines.attention_numpy import Array, Maxima, entropies
-from service.engines.base import Delta, FinishReason, TokenUsage
-from service.engines.batch.constraints import ChoiceConstraint, Constraint, Logits
-from service.engines.batch.prefixes import block_names
-from service.engines.batch.worker import Job, ScoreJob, SignalJob
+from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
+from service.engines.batch.worker import AnyJob, Call, Item, Job, ScoreJob, SignalJob, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.output import (
+    CONTEXT_TAIL,
     Detokenizer,
     StopCutter,
     TokenAssembler,
@@ -30,6 +38,155 @@ from service.engines.signals import (
     SignalDelta,
     Span,
 )
+
+Logits = NDArray[np.float32]
+
+
+class ConstraintError(ValueError):
+    """The constraint itself cannot be satisfied (for example an unsupported schema)."""
+
+
+class Constraint(Protocol):
+    """A constraint. `label` is the exact text of a finished choice, None where the tokens are the
+    text.
+    """
+
+    label: str | None
+
+    def mask(self, logits: Logits) -> Logits:
+        """Return logits (vocabulary,) with −inf for tokens that must not come next."""
+
+    def advance(self, token: int) -> bool:
+        """Take the chosen token. Returns True if nothing may follow it."""
+
+
+class TrieNode:
+    __slots__ = ("children", "label", "labels")
+
+    def __init__(self) -> None:
+        self.children: dict[int, TrieNode] = {}
+        self.label: str | None = None
+        self.labels: set[str] = set()
+
+
+def build_trie(
+    choices: Iterable[str], spellings: Callable[[str], Iterable[tuple[int, ...]]]
+) -> TrieNode:
+    """Build a trie over the token spellings of each choice, which may have several."""
+    root = TrieNode()
+    for choice in choices:
+        for spelling in spellings(choice):
+            node = root
+            node.labels.add(choice)
+            for token in spelling:
+                node = node.children.setdefault(token, TrieNode())
+                node.labels.add(choice)
+            node.label = node.label or choice
+    return root
+
+
+class ChoiceConstraint:
+    """Restricts the output to choices. Ends as soon as one choice is left.
+
+    A choice that is the beginning of others ends by an end token, which competes with their tokens.
+    """
+
+    def __init__(self, root: TrieNode, end_tokens: Iterable[int]) -> None:
+        self.label: str | None = None
+        self._node = root
+        self._ends = tuple(end_tokens)
+
+    def mask(self, logits: Logits) -> Logits:
+        allowed = list(self._node.children)
+        if self._node.label is not None:
+            allowed.extend(self._ends)
+        masked = np.full_like(logits, -np.inf)
+        masked[allowed] = logits[allowed]
+        return masked
+
+    def log_share(self, logits: Logits, token: int) -> float:
+        """Return the log-probability (natural) of this token's branch among all permitted branches.
+
+        A choice may be spelt in several ways, so all tokens that lead to the same choices count
+        together.
+        """
+        leads = {child: node.labels for child, node in self._node.children.items()}
+        if self._node.label is not None:
+            leads |= {end: {self._node.label} for end in self._ends if end not in leads}
+        top = max(float(logits[child]) for child in leads)
+        raised = {child: math.exp(float(logits[child]) - top) for child in leads}
+        same = sum(chance for child, chance in raised.items() if leads[child] <= leads[token])
+        return math.log(same / sum(raised.values()))
+
+    def advance(self, token: int) -> bool:
+        if token in self._ends and self._node.label is not None:
+            self.label = self._node.label
+            return True
+        self._node = self._node.children[token]
+        if len(self._node.labels) == 1:
+            (self.label,) = self._node.labels
+        return self.label is not None
+
+
+class SchemaConstraint:
+    """Restricts the output to JSON of a schema, by llguidance. One leading space is allowed,
+    because many models write one.
+    """
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self.label: str | None = None
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+
+    def mask(self, logits: Logits) -> Logits:
+        bias = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8)[: self._vocabulary]
+        allowed = np.zeros(self._vocabulary, bool)
+        allowed[: len(bias)] = bias > 0
+        return np.where(allowed, logits, np.float32(-np.inf))
+
+    def advance(self, token: int) -> bool:
+        if not self._matcher.consume_token(token):
+            raise ConstraintError(
+                f"the output cannot follow the schema: {self._matcher.get_error()}"
+            )
+        return bool(self._matcher.is_stopped())
+
+
+class SchemaCompiler:
+    """Compiles schemas for one `tokenizers.Tokenizer`, and caches the grammars."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int, end_tokens: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._end_tokens = end_tokens
+        self._lexicon: Any = None
+        self._matchers: dict[str, Any] = {}
+
+    def compile(self, schema: Mapping[str, Any]) -> SchemaConstraint:
+        """Compile a schema. Raises ConstraintError if it is invalid or not supported by
+        llguidance.
+        """
+        key = json.dumps(schema, sort_keys=False)
+        if key not in self._matchers:
+            self._matchers[key] = self._matcher(key)
+        return SchemaConstraint(self._matchers[key].deep_copy(), self._vocabulary)
+
+    def _matcher(self, schema: str) -> Any:
+        import llguidance  # noqa: PLC0415  (only schemas need it)
+
+        if self._lexicon is None:
+            tokenizer = copy(self._tokenizer)
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            self._lexicon = llguidance.LLTokenizer(
+                tokenizer.to_str(), n_vocab=self._vocabulary, eos_token=self._end_tokens
+            )
+        body = json.dumps({**json.loads(schema), "x-guidance": {"whitespace_pattern": " ?"}})
+        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: / ?/ body\nbody: %json {body}")
+        matcher = llguidance.LLMatcher(self._lexicon, grammar, log_level=0)
+        if matcher.is_error():
+            raise ConstraintError(f"the JSON schema cannot be used: {matcher.get_error()}")
+        return matcher
 
 
 class BatchRow:
@@ -67,11 +224,6 @@ class BatchRow:
     def most(self) -> int:
         """The number of cache positions that the row may come to use."""
         return len(self.prompt) + self.job.request.max_tokens
-
-    @cached_property
-    def blocks(self) -> list[bytes]:
-        """Names of the prompt's blocks in a `PrefixCache`."""
-        return block_names(self.prompt)
 
     @property
     def is_plain(self) -> bool:
@@ -246,3 +398,123 @@ def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> ReadingRow
         )
     wanted = frozenset(wanted_tokens(spans, job.request))
     return ReadingRow(job, ids, spans, wanted)
+
+
+class BatchAdmission:
+    """Opens rows and texts for one model. A call that cannot be opened fails alone."""
+
+    def __init__(
+        self,
+        name: str,
+        encoder: PromptEncoder,
+        *,
+        context_tokens: int,
+        end_tokens: frozenset[int],
+        schemas: SchemaCompiler,
+        constrained: bool,
+    ) -> None:
+        self._name = name
+        self._encoder = encoder
+        self._context = context_tokens
+        self._ends = end_tokens
+        self._schemas = schemas
+        self._constrained = constrained
+        self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
+            lambda choices: build_trie(choices, self._spellings)
+        )
+
+    def open(self, jobs: Iterable[AnyJob]) -> tuple[list[BatchRow], list[ReadingRow]]:
+        """Open the jobs. Those that cannot be opened receive their error."""
+        rows: list[BatchRow] = []
+        readings: list[ReadingRow] = []
+        for job in jobs:
+            try:
+                if isinstance(job, SignalJob):
+                    rows.append(self._signal_row(job))
+                elif isinstance(job, Job):
+                    rows.append(self._row(job))
+                else:
+                    readings.append(open_reading(self._encoder, job, self._context))
+            except Exception as error:  # caused by this call alone: a schema, a template
+                failure = EngineFailure(f"engine {self._name!r} cannot run the call: {error}")
+                deliver([(job, failure)])
+        return rows, readings
+
+    def _signal_row(self, job: SignalJob) -> SignalRow:
+        ids, spans = self._encoder.encode_with_spans(job.request.prompt or "", bos=True)
+        limit = max(1, min(job.request.max_tokens, self._context // 2))
+        prompt = _shorten(ids or [0], self._context - limit)
+        job.spans = _shorten(spans or [(0, 0)], self._context - limit)
+        decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
+        return SignalRow(job, prompt, decoder, limit=limit, end_tokens=self._ends, constraint=None)
+
+    def _row(self, job: Job) -> BatchRow:
+        request = job.request
+        prompt = self._encoder.encode(request)
+        limit = max(1, min(request.max_tokens, self._context // 2))
+        prompt = _shorten(prompt, self._context - limit)
+        context = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
+        choice = bool(request.choices) and self._constrained
+        return BatchRow(
+            job,
+            prompt,
+            Detokenizer(self._encoder.backend, context),
+            limit=self._context - len(prompt) if choice else limit,
+            end_tokens=self._ends,
+            constraint=self._constraint(request) if self._constrained else None,
+        )
+
+    def _constraint(self, request: GenerationRequest) -> Constraint | None:
+        if request.choices:
+            trie = self._trie(request.choices)
+            return ChoiceConstraint(trie, self._ends)
+        if request.json_schema is not None:
+            return self._schemas.compile(request.json_schema)
+        return None
+
+    def _spellings(self, choice: str) -> set[tuple[int, ...]]:
+        """Return the ids of a choice at the start of a turn, after other text, and after a
+        space.
+        """
+        encode = self._encoder.encode_text
+        return {
+            tuple(ids)
+            for ids in (encode(choice), encode(choice, at_start=False), encode(" " + choice))
+            if ids
+        }
+
+
+def advance(
+    name: str, rows: Sequence[BatchRow], best: Sequence[int], logits: Callable[[int], Logits]
+) -> list[int]:
+    """Choose a token for each row and deliver it. Returns the numbers of the rows that continue.
+
+    `best` holds the most likely token of each row; `logits(n)` is called where a row needs all of
+    them.
+    """
+    items: list[tuple[Call, Item]] = []
+    goes_on: list[int] = []
+    for number, row in enumerate(rows):
+        item = _take(name, row, best[number], logits, number)
+        if item is not None:
+            items.append((row.job, item))
+        if item is None or (isinstance(item, Delta | SignalDelta) and item.finish is None):
+            goes_on.append(number)
+    deliver(items)
+    return goes_on
+
+
+def _take(
+    name: str, row: BatchRow, best: int, logits: Callable[[int], Logits], number: int
+) -> Item | None:
+    try:
+        return row.take(best if row.is_plain else row.choose(logits(number)))
+    except Exception as error:
+        return EngineFailure(f"engine {name!r} cannot continue the call: {error}")
+
+
+def _shorten(prompt: list[Any], room: int) -> list[Any]:
+    """Drop the oldest tokens, except for the first one."""
+    if len(prompt) <= room:
+        return prompt
+    return [prompt[0], *prompt[len(prompt) - room + 1 :]]

@@ -11,13 +11,18 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest
-from service.engines.pool import limits
-from service.engines.pool.admission import WorkerAdmission, outage
-from service.engines.pool.choice import Losses
-from service.engines.pool.member import Connect, Member
-from service.engines.pool.queue import WaitingCall
-from service.engines.pool.report import PoolObserver, WorkerState
+from service.engines.pool import workers
 from service.engines.pool.upkeep import Upkeep
+from service.engines.pool.workers import (
+    Connect,
+    Losses,
+    Member,
+    PoolObserver,
+    WaitingCall,
+    WorkerAdmission,
+    WorkerState,
+    outage,
+)
 from service.engines.signals import (
     ScoreRequest,
     Scoring,
@@ -49,7 +54,7 @@ class PoolGenerator:
         self._closed = False
         self._losses = Losses()
         self._members: dict[str, Member] = {}
-        own = self._limits = limits.LIMITS
+        own = self._limits = workers.LIMITS
         self._admission = WorkerAdmission(
             name, settings, self._members, observer.worker_in_flight, own
         )

@@ -8,7 +8,7 @@ import pytest
 
 from service.core.settings import EngineSettings
 from service.engines.embedded import EmbeddedGenerator
-from service.engines.transformers import LocalGenerator
+from service.engines.local import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model
 
 OpenLocal = Callable[..., LocalGenerator]

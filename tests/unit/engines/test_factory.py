@@ -9,9 +9,9 @@ from service.core.errors import ConfigurationError
 from service.core.settings import EngineSettings
 from service.engines.embedded import EmbeddedGenerator
 from service.engines.factory import open_generator
+from service.engines.local import LocalGenerator
 from service.engines.openai import OpenAIGenerator
 from service.engines.pool.pool import PoolGenerator
-from service.engines.transformers import LocalGenerator
 from tests.support.tiny import tiny_settings
 
 
@@ -36,7 +36,7 @@ def test_a_server_needs_a_url() -> None:
 
 def test_importing_the_factory_imports_nothing_heavy() -> None:
     code = (
-        "import sys, service.engines.base, service.engines.factory, service.engines.transformers;"
+        "import sys, service.engines.base, service.engines.factory, service.engines.local;"
         "print([m for m in ('torch', 'transformers', 'aiohttp', 'llguidance') if m in sys.modules])"
     )
 

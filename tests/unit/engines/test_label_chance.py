@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from service.engines.base import Delta, GenerationRequest, Message
-from service.engines.label_chance import LabelChance
-from service.engines.openai_wire import Mode, ReplyReader, build_body
+from service.engines.openai_wire import LabelChance, Mode, ReplyReader, build_body
 
 LABELS = (
     "straightforward question",

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from service.core.domain import Passage
 from service.engines.base import GenerationRequest, Message
-from service.engines.compiled import EmbeddedCard, ModelShape
+from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
 from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
 from service.strategies.autorag import dialogue
@@ -108,7 +108,7 @@ def tokenizer_of(folder: Path, template: str, special: dict[str, str]) -> Prompt
     need("tokenizers", "jinja2")
     from tokenizers import Tokenizer
 
-    from service.engines.embedded.tokenizer import CompiledTokenizer
+    from service.engines.batch.engine import CompiledTokenizer
 
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = {name: backend.token_to_id(token) for name, token in special.items()}

@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from service.engines.compiled import EmbeddedCard, check_files
-from service.engines.embedded.generator import READER
+from service.engines.embedded import READER, EmbeddedCard, check_files
 from service.workshop.facts.splits import is_held_out
 from tests.conftest import need
 from tests.support.tiny import TINY

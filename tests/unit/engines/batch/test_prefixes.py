@@ -8,7 +8,7 @@ from itertools import chain, takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.batch.prefixes import BLOCK, PrefixCache, block_names
+from service.engines.batch.engine import BLOCK, PrefixCache, block_names
 
 TOKENS = st.lists(st.integers(0, 2**40), max_size=5 * BLOCK)
 

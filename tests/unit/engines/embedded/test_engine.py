@@ -17,8 +17,8 @@ from service.answer.inquiry import Scope
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.engines.base import GenerationRequest, Message, complete
-from service.engines.embedded import engine as module
-from service.engines.embedded.generator import QUESTION_TOKENS
+from service.engines.batch import engine as module
+from service.engines.embedded import QUESTION_TOKENS
 from service.strategies.conversation import shorten
 from tests.stubs.tiny_compiled import COMPILED
 from tests.support.asking import ScriptedRetriever, inquiry

@@ -9,9 +9,9 @@ import pytest
 
 from service.core.errors import EngineFailure
 from service.engines.base import GenerationRequest, complete
-from service.engines.batch.prefixes import BLOCK
+from service.engines.batch import engine as module
+from service.engines.batch.engine import BLOCK
 from service.engines.embedded import EmbeddedGenerator
-from service.engines.embedded import engine as module
 from service.engines.signals import ContextRows, DraftToken, SignalRequest
 from tests.stubs.tiny_compiled import COMPILED
 from tests.support.prefixes import CLOSE, RULES, judgement, requests, same
@@ -60,9 +60,9 @@ async def test_only_what_is_new_in_a_prompt_is_computed(
     network = engine_of(generator)._network
     run, read = network.run, []
 
-    def watched(slots: Any, slot: int, ids: Any, *others: Any) -> Any:
+    def watched(slot: int, ids: Any, *others: Any) -> Any:
         read.extend([ids.shape[1]] if ids.shape[1] > 1 else [])
-        return run(slots, slot, ids, *others)
+        return run(slot, ids, *others)
 
     monkeypatch.setattr(network, "run", watched)
     same(await complete(generator, judgement(1)), first)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.engines.compiled import ModelShape
-from service.engines.embedded.slots import ROOM, Slots
+from service.engines.batch.engine import ROOM, Slots
+from service.engines.embedded import ModelShape
 
 SHAPE = ModelShape(
     layers=2, heads=3, kv_heads=3, head_size=64, width=192, vocabulary=10, context=8192,

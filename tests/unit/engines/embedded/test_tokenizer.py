@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.engines.base import Message
-from service.engines.compiled import EmbeddedCard
-from service.engines.embedded.tokenizer import CompiledTokenizer
+from service.engines.batch.engine import CompiledTokenizer
+from service.engines.embedded import EmbeddedCard
 from service.engines.encoding import PromptEncoder
 from tests.conftest import need
 from tests.stubs.tiny_model import CHAT_TEMPLATE, CHATML_TEMPLATE, save_tokenizer

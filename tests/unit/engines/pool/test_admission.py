@@ -12,10 +12,14 @@ from yarl import URL
 
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
-from service.engines.pool.admission import WorkerAdmission
-from service.engines.pool.limits import PoolLimits
-from service.engines.pool.member import Member, Profile, WorkerHealth
-from service.engines.pool.queue import WaitingCall
+from service.engines.pool.workers import (
+    Member,
+    PoolLimits,
+    Profile,
+    WaitingCall,
+    WorkerAdmission,
+    WorkerHealth,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.pool.choice import BOUND, SLACK, Losses, WorkerCandidate, choose
+from service.engines.pool.workers import BOUND, SLACK, Losses, WorkerCandidate, choose
 
 IDLE = [WorkerCandidate(f"w{n}", 0) for n in range(5)]
 

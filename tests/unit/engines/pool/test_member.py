@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from service.engines.pool.limits import PoolLimits
-from service.engines.pool.member import (
+from service.engines.pool.workers import (
     LONGEST_EJECTION_S,
+    PoolLimits,
     WorkerHealth,
     failed,
     joined,

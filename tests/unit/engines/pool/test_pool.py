@@ -15,9 +15,9 @@ from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
+from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
+from service.engines.pool.workers import PoolLimits
 from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio

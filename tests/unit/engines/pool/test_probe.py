@@ -14,7 +14,7 @@ from yarl import URL
 
 from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings
-from service.engines.pool.probe import MOST_BYTES, Probe
+from service.engines.pool.upkeep import MOST_BYTES, Probe
 
 pytestmark = pytest.mark.anyio
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.engines.pool.queue import WaitingCall, WaitingCalls
+from service.engines.pool.workers import WaitingCall, WaitingCalls
 
 
 def drain(calls: WaitingCalls) -> list[WaitingCall]:

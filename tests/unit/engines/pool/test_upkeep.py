@@ -11,12 +11,10 @@ from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
-from service.engines.pool import limits
-from service.engines.pool.limits import PoolLimits
-from service.engines.pool.member import Member, Profile
+from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
-from service.engines.pool.queue import WaitingCall
 from service.engines.pool.upkeep import Upkeep, addresses
+from service.engines.pool.workers import Member, PoolLimits, Profile, WaitingCall
 from service.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio

@@ -1,23 +1,31 @@
-"""The contents of a compiled model's folder (`embedded.json`), and the inputs and outputs of its
-graph.
+"""Compiled models on ONNX Runtime. Importing this module imports neither that nor numpy.
 
-Inputs: `ids` and `positions` (rows, tokens) in int64; `ends` (rows,) in int32, the last filled
-position of each row after the pass; `total`, the largest of them plus 1; `wanted` (n,) in int64,
-places in the flattened (rows * tokens) whose logits are computed; and the cache, per layer (rows,
-kv_heads, room, size), which is written in place. Outputs: `logits` (n, vocabulary), and `queries`
-(rows, tokens, heads * size) of the last layer, rotated like the keys in its cache.
+A model's folder holds a card (`embedded.json`) and a graph. Inputs: `ids` and `positions` (rows,
+tokens) in int64; `ends` (rows,) in int32, the last filled position of each row after the pass;
+`total`, the largest of them plus 1; `wanted` (n,) in int64, places in the flattened (rows *
+tokens) whose logits are computed; and the cache, per layer (rows, kv_heads, room, size), which is
+written in place. Outputs: `logits` (n, vocabulary), and `queries` (rows, tokens, heads * size) of
+the last layer, rotated like the keys in its cache.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.errors import EngineFailure
+from service.core.extras import lacking
 from service.core.validation import first_problem
+from service.engines.base import Capabilities
+from service.engines.batch.worker import BatchedGenerator
+
+if TYPE_CHECKING:
+    from service.engines.batch.engine import Engine
 
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
@@ -125,3 +133,44 @@ def past(layer: int, kind: str) -> str:
 
 def present(layer: int, kind: str) -> str:
     return f"present.{layer}.{kind}"
+
+
+QUESTION_TOKENS: Final = 192  # about 800 characters of English
+READER: Final = Path(__file__).parents[1] / "models" / "reader"
+
+
+class EmbeddedGenerator(BatchedGenerator):
+    """A model made by `revelator compile`: the folder `settings.model`, or the shipped one."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, question_tokens=QUESTION_TOKENS)
+
+    @property
+    def _model(self) -> str:
+        return self._settings.model or str(READER)
+
+    def _load(self) -> Engine:
+        """Check the files' digests, then load them. Raises EngineFailure with the cause."""
+        folder = Path(self._model)
+        card = read_card(self._name, folder)
+        check_files(self._name, folder, card)
+        try:
+            import jinja2  # noqa: F401, PLC0415
+            import numpy  # noqa: F401, PLC0415
+            import onnxruntime  # noqa: F401, PLC0415
+            from tokenizers import Tokenizer  # noqa: PLC0415
+        except ImportError as error:
+            raise EngineFailure(
+                lacking(f"engine {self._name!r} of kind embedded", error, "local")
+                + f", or set engines.{self._name}.kind"
+            ) from None
+        from service.engines.batch.engine import CompiledTokenizer, Engine, Network  # noqa: PLC0415
+        from service.engines.encoding import PromptEncoder  # noqa: PLC0415
+
+        threads = max(1, min(os.cpu_count() or 1, self._threads))
+        network = Network(folder / MODEL_FILE, card.shape, threads=threads)
+        backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        encoder = PromptEncoder(CompiledTokenizer(backend, card), self._settings.template_variables)
+        ends = frozenset(card.ends)
+        return Engine(self._name, network, encoder, ends, constrained=self._constrained)

@@ -12,14 +12,13 @@ import pytest
 
 from service.core.errors import EngineFailure
 from service.engines.base import GenerationRequest, complete
-from service.engines.batch.prefixes import block_names
+from service.engines.local import LocalGenerator
 from service.engines.output import DraftText
 from service.engines.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
-from service.engines.transformers import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
-from tests.unit.engines.transformers.test_engine import settled
+from tests.unit.engines.test_local import settled
 
 pytestmark = pytest.mark.anyio
 PROMPTS = [
@@ -130,31 +129,6 @@ async def test_a_draft_s_signals_are_those_of_eager_attention(
             assert row.token == place
             expected = attention[place - 1, :place].tolist()
             assert list(row.weights) == pytest.approx(expected, abs=CLOSE)
-
-
-async def test_signals_are_the_same_where_the_prompt_is_known(
-    model: Path, eager: Eager, open_local: OpenLocal
-) -> None:
-    engine = open_local(model=str(model))
-    shared = PROMPTS[3] + " " + PROMPTS[1]
-    texts = [shared, shared + " Rome", shared, PROMPTS[3], shared + " Rome. " + PROMPTS[0]]
-    before = [await engine.score(ScoreRequest(text=text, bos=True)) for text in texts[:2]]
-    worker: Any = engine._worker
-    known = []
-    for text in texts:
-        prompt = eager.encode(text)
-        known.append(worker._engine._prefixes.count(block_names(prompt)))
-        tokens, context = await draft(engine, SignalRequest(text, 8, attention=True))
-        attention = check(eager, prompt, tokens).mean(dim=0)
-
-        assert len(context.rows) == len(tokens)
-        for number, row in enumerate(context.rows):
-            place = len(prompt) + number
-            expected = attention[place - 1, :place].tolist()
-            assert list(row.weights) == pytest.approx(expected, abs=CLOSE)
-    assert known[0] == 0 < min(known[1:])
-    after = [await engine.score(ScoreRequest(text=text, bos=True)) for text in texts[:2]]
-    assert after == before  # every row of a text is wanted: nothing of it is known
 
 
 async def test_company_changes_nothing(model: Path, eager: Eager, open_local: OpenLocal) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import shutil
@@ -16,8 +15,8 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.base import Delta, GenerationRequest, Message, complete
+from service.engines.local import LocalGenerator
 from service.engines.output import Detokenizer
-from service.engines.transformers import LocalGenerator
 from tests.unit.engines.conftest import OpenLocal
 
 pytestmark = pytest.mark.anyio
@@ -222,7 +221,7 @@ async def test_one_row_leaves_and_the_others_go_on(open_local: OpenLocal) -> Non
     assert (await staying).text == expected
 
 
-async def test_a_failed_step_fails_its_calls_and_the_next_works(open_local: OpenLocal) -> None:
+async def test_a_failed_step_fails_its_call_and_the_next_works(open_local: OpenLocal) -> None:
     engine = open_local()
     await engine.check()
     network = network_of(engine)
@@ -240,8 +239,9 @@ async def test_a_failed_step_fails_its_calls_and_the_next_works(open_local: Open
         *(complete(engine, ask(max_tokens=20)) for _ in range(3)), return_exceptions=True
     )
 
-    assert all(isinstance(result, EngineFailure) for result in results)
+    assert isinstance(results[0], EngineFailure)
     assert "failed in a step: RuntimeError: out of memory" in str(results[0])
+    assert not any(isinstance(result, BaseException) for result in results[1:])
     assert (await complete(engine, ask(max_tokens=4))).usage.completion_tokens
 
 
@@ -342,41 +342,6 @@ async def test_constraints_can_be_switched_off(open_local: OpenLocal) -> None:
 
     assert not engine.capabilities.choices
     assert completion.usage.completion_tokens > 1
-
-
-async def test_running_rows_go_on_while_many_join(open_local: OpenLocal) -> None:
-    engine = open_local(max_concurrency=40)
-    await engine.check()
-    network = network_of(engine)
-    forward, widths = network.forward, []
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        widths.append(kwargs["input_ids"].shape)
-        return forward(*args, **kwargs)
-
-    network.forward = watched
-    running = asyncio.ensure_future(complete(engine, ask(max_tokens=60)))
-    await asyncio.sleep(0.01)
-    await asyncio.gather(*(complete(engine, ask("Who " * 300, max_tokens=4)) for _ in range(30)))
-    await running
-
-    prefills = [shape for shape in widths if shape[1] > 1]
-    assert max(rows * width for rows, width in prefills) <= 2048
-    assert sum(rows for rows, _ in prefills) == 31
-    for one, next_one in itertools.pairwise(widths):
-        assert one[1] == 1 or next_one[1] == 1
-
-
-async def test_prompts_of_like_length_are_prefilled_together(open_local: OpenLocal) -> None:
-    engine = open_local()
-    await complete(engine, ask(max_tokens=1))
-    before = engine.forward_passes
-
-    await asyncio.gather(
-        *(complete(engine, ask("Who " * n, choices=("true", "false"))) for n in range(20, 25))
-    )
-
-    assert engine.forward_passes - before <= 2  # the first may have left alone
 
 
 async def test_calls_that_come_and_go_at_random_do_not_disturb_each_other(
