@@ -22,7 +22,7 @@ import anyio
 import orjson
 from pydantic import BaseModel, SecretStr, TypeAdapter
 
-from service.answer.events import BaseEvent, Done, Event, event_models
+from service.answer.events import BaseEvent, Done, Event, RetrievedPassage, event_models
 from service.answer.fold import collect
 from service.core.concurrency import closing
 from service.core.connections import CONNECT_S, open_session, reason_of
@@ -187,9 +187,15 @@ class Client:
             raise _Broken(self._lost(reason_of(error))) from None
         raise _Broken(self._lost("the stream ended too early"))
 
+    async def search(self, query: str, **fields: Any) -> list[RetrievedPassage]:
+        """Return the passages that a search finds; `fields` are those of `POST /search`."""
+        body = orjson.dumps({"query": query} | fields)
+        found = await self._send("POST", "/search", body)
+        return [RetrievedPassage.model_validate(each) for each in found["passages"]]
+
     async def collections(self) -> list[CollectionInfo]:
         """Return the collections that the key may use."""
-        return (await self._call("GET", "", CollectionList)).collections
+        return (await self._call("GET", "/collections", CollectionList)).collections
 
     async def collection(self, name: str) -> CollectionInfo:
         """Return a collection with its counts."""
@@ -242,7 +248,7 @@ class Client:
         self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
     ) -> Any:
         """Send a request once."""
-        url = f"{self.base}/collections{path}"
+        url = f"{self.base}{path}"
         return await send(self._session, method, url, content, kind, again="try again later")
 
     async def _delete(self, path: str) -> None:
@@ -361,9 +367,9 @@ async def read_events(lines: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, B
 
 
 def _path(*names: str) -> str:
-    """Return the path of a collection, or of a document in one, below `/collections`.
+    """Return the path of a collection, or of a document in one.
 
     Slashes in ids are quoted, because `..` between slashes would refer to another document.
     """
     name, *document = [quote(name, safe="") for name in names]
-    return f"/{name}" + "".join(f"/documents/{each}" for each in document)
+    return f"/collections/{name}" + "".join(f"/documents/{each}" for each in document)

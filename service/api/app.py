@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from service import __version__
-from service.api import answer, documents, health, upkeep
+from service.api import answer, documents, health, search, upkeep
 from service.api.health import Readiness
 from service.api.limits import Admission
 from service.api.mcp.endpoint import mcp_route
@@ -83,8 +83,8 @@ def create_app(
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
-    for router in (answer.router, openai.router, documents.router, upkeep.router, health.router):
-        app.include_router(router)
+    for part in (answer, openai, search, documents, upkeep, health):
+        app.include_router(part.router)
     app.router.routes.append(mcp_route())
     if settings.server.page:
         app.include_router(page_router())

@@ -118,6 +118,23 @@ EXAMPLES: Final[dict[str, Any]] = {
         "detail": "top_k: Input should be less than or equal to 100",
         "request_id": "4bd54b-71f8d070253c17fb",
     },
+    "SearchQuery": {"query": "Lee Hall, playwright", "collection": "sample", "top_k": 5},
+    "FoundPassages": {
+        "passages": [
+            {
+                "passage_id": "lee-hall",
+                "title": "Lee Hall (playwright)",
+                "text": _SENTENCE,
+                "rank": 1,
+                "score": 0.0328,
+                "kept": None,
+                "reason": None,
+                "url": _CITATION["url"],
+                "page": None,
+            }
+        ],
+        "missing": [],
+    },
     "CollectionRequest": {"description": "All manuals of the product", "metadata_fields": ["url"]},
     "CollectionInfo": _COLLECTION,
     "CollectionList": {"collections": [_COLLECTION]},

@@ -19,6 +19,7 @@ from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.examples import EXAMPLES, STREAM_EXAMPLE
 from service.api.openai.requests import ChatRequest
 from service.api.openai.responses import ResponsesRequest
+from service.api.search import SearchQuery
 from service.core.domain import Problem
 
 MODELS: Final = event_models()
@@ -54,7 +55,7 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 def _models() -> dict[str, Any]:
     """Return component schemas of the models that no route's signature names."""
     inputs: list[type[BaseModel]] = [
-        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest,
+        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest, SearchQuery,
     ]  # fmt: skip
     outputs: list[type[BaseModel]] = [Problem, *MODELS.values()]
     _, found = models_json_schema(

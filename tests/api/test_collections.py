@@ -15,6 +15,7 @@ from yarl import URL
 
 from service.api import bodies
 from service.api.app import create_app
+from service.client import Client
 from service.retrieval.ingest.command import run_ingest
 from service.retrieval.ingest.documents import Document
 from tests.api.test_bad_input import check_problem
@@ -51,6 +52,58 @@ async def add(service: Live, documents: list[Any], name: str = "mine") -> dict[s
         assert response.status == 200, await response.text()
         report: dict[str, Any] = await response.json()
         return report
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, ["n", "t"]),
+        ({"top_k": 1}, ["n"]),
+        ({"retriever": "bm25", "filter": {"year": 1887}}, ["t"]),
+        ({"retriever": "dense", "filter": {"year": [1831, 1887]}}, ["n", "t"]),
+        ({"filter": {"year": 1900}}, []),
+    ],
+)
+async def test_a_search_returns_passages_without_an_answer(
+    tmp_path: Path, fields: dict[str, Any], found: list[str]
+) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA, {"id": "t", "text": "Otello was composed.", "year": 1887}])
+        body = {"query": "Who composed Norma?", "collection": "mine"} | fields
+        async with service.http.post("/search", json=body) as response:
+            passages = (await response.json())["passages"]
+        assert [each["passage_id"] for each in passages] == found
+        assert [each["rank"] for each in passages] == list(range(1, len(found) + 1))
+        async with Client(service.url) as client:
+            same = await client.search(**body)
+        assert [each.passage_id for each in same] == found
+        if "n" in found:
+            assert (same[0].text, same[0].url, same[0].page) == (TEXT, METADATA["url"], 2)
+        assert await service.metric("revelator_questions_in_flight") == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "named"),
+    [
+        ({"query": ""}, 422, "query"),
+        ({"query": "a" * 4_001}, 422, "query"),
+        ({"top_k": 0}, 422, "top_k"),
+        ({"filter": {"colour": "red"}}, 422, "colour"),
+        ({"collection": "gone"}, 404, "gone"),
+        ({"question": "Who?"}, 422, "question"),
+    ],
+)
+async def test_a_search_says_what_is_wrong(
+    tmp_path: Path, fields: dict[str, Any], status: int, named: str
+) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        body = {"query": "Who composed Norma?", "collection": "mine"} | fields
+        async with service.http.post("/search", json=body) as response:
+            problem = await response.json()
+        assert response.status == status
+        assert named in problem["detail"]
 
 
 async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:

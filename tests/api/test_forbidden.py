@@ -57,6 +57,7 @@ def asking(name: str, fields: dict[str, Any]) -> list[Call]:
         ("GET", f"/answer/stream?{query}", None, {}),
         ("POST", "/v1/chat/completions", chat | messages, {}),
         ("POST", "/v1/chat/completions", chat | messages | {"stream": True}, REPEATED),
+        ("POST", "/search", search, {}),
         ("POST", "/v1/responses", chat | {"input": QUESTION["question"]}, {}),
         tool("answer", body),
         tool("search", search),

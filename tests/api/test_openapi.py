@@ -64,6 +64,7 @@ def test_every_example_is_valid_and_whole(name: str) -> None:
         "ChatRequest",
         "CollectionRequest",
         "ResponsesRequest",
+        "SearchQuery",
     }:
         assert set(EXAMPLES[name]) == set(SCHEMAS[name]["properties"])
 

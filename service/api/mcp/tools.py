@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.answer.events import BaseEvent, RetrievedPassage
+from service.answer.events import BaseEvent
 from service.answer.fold import collect
-from service.answer.request import MAX_TOP_K, AnswerRequest, FilterValues, Question
+from service.answer.request import AnswerRequest
 from service.api.answer import prepare
 from service.api.documents import collections_of, ingest, numbered
 from service.api.narration import Narrator
 from service.api.openai.completions import content
-from service.api.question_task import enter, open_question
+from service.api.question_task import open_question
+from service.api.search import FoundPassages, SearchQuery, search
 from service.api.security import check_collection, tenant_of
 from service.api.tenants import Right
 from service.core.concurrency import closing
@@ -28,19 +29,15 @@ from service.core.domain import (
     LoopName,
     Model,
     Problem,
-    RetrieverName,
     RouteName,
     StoppedBy,
     Usage,
 )
 from service.core.errors import RevelatorError
 from service.core.validation import parse
-from service.retrieval.base import SearchRequest
 from service.retrieval.collections.bodies import IngestReport
-from service.runtime import Runtime
 
 MOST_DOCUMENTS: Final = 1_000
-TOP_K: Final = 10
 TITLE_OF_NONE: Final = "(no title)"
 
 Report = Callable[[str], Awaitable[None]]
@@ -48,20 +45,6 @@ Report = Callable[[str], Awaitable[None]]
 
 class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class SearchArguments(Arguments):
-    query: Question
-    collection: str | None = Field(
-        None,
-        max_length=200,
-        description="Collection to search. Default: `default` if it exists, else `sample`.",
-    )
-    retriever: RetrieverName = "hybrid"
-    filter: dict[str, FilterValues] | None = Field(
-        None, description="Filter by passage metadata: a value, or a list of values, per field."
-    )
-    top_k: int = Field(TOP_K, ge=1, le=MAX_TOP_K, description="Number of passages.")
 
 
 class IngestArguments(Arguments):
@@ -88,13 +71,6 @@ class AnswerResult(Model):
     usage: Usage
     stopped_by: StoppedBy
     degraded: list[str]
-
-
-class SearchOutcome(Model):
-    """Passages by rank. `missing` names retrievers that were unavailable."""
-
-    passages: list[RetrievedPassage]
-    missing: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,26 +150,13 @@ async def _with_reports(
             yield event
 
 
-async def _search(request: Request, asked: SearchArguments, _: Report) -> ToolResult:
-    runtime: Runtime = request.app.state.runtime
-    tenant = tenant_of(request)
-    name = await runtime.retriever.check_request(
-        asked.collection, asked.filter or {}, partial(check_collection, tenant)
-    )
-    place = await enter(request)
-    try:
-        found = await runtime.search(
-            SearchRequest(asked.query, asked.top_k, name, asked.retriever, asked.filter or {})
-        )
-    finally:
-        place.release()
-    passages = [RetrievedPassage.of(hit) for hit in found.passages]
+async def _search(request: Request, asked: SearchQuery, _: Report) -> ToolResult:
+    found = await search(request, asked)
     text = "\n\n".join(
         f"[{passage.rank}] {passage.title or TITLE_OF_NONE} ({passage.passage_id})\n{passage.text}"
-        for passage in passages
+        for passage in found.passages
     )
-    outcome = SearchOutcome(passages=passages, missing=list(found.missing))
-    return ToolResult(text or "No passage matches.", outcome)
+    return ToolResult(text or "No passage matches.", found)
 
 
 async def _ingest(request: Request, asked: IngestArguments, _: Report) -> ToolResult:
@@ -221,8 +184,8 @@ TOOLS: Final = {
             "search",
             "ask",
             "Search a collection and return the best passages, without answering.",
-            SearchArguments,
-            SearchOutcome,
+            SearchQuery,
+            FoundPassages,
             _search,
         ),
         ToolSpec(

@@ -1,0 +1,82 @@
+"""`POST /search`: the passages that a search finds, without an answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.answer.events import RetrievedPassage
+from service.answer.request import MAX_TOP_K, FilterValues, Question
+from service.api.bodies import body_schema, read_json
+from service.api.problems import documented
+from service.api.question_task import enter
+from service.api.security import check_collection, require, tenant_of
+from service.core.domain import Model, RetrieverName
+from service.core.validation import parse
+from service.retrieval.base import SearchRequest
+from service.runtime import Runtime
+
+REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+TOP_K: Final = 10
+
+
+class SearchQuery(BaseModel):
+    """What is searched, and where. It counts as a question of the key."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    query: Question
+    collection: str | None = Field(
+        None,
+        max_length=200,
+        description="Collection to search. Default: `default` if it exists, else `sample`.",
+    )
+    retriever: RetrieverName = "hybrid"
+    filter: dict[str, FilterValues] | None = Field(
+        None, description="Filter by passage metadata: a value, or a list of values, per field."
+    )
+    top_k: int = Field(TOP_K, ge=1, le=MAX_TOP_K, description="Number of passages.")
+
+
+class FoundPassages(Model):
+    """Passages by rank. `missing` names retrievers that were unavailable."""
+
+    passages: list[RetrievedPassage]
+    missing: list[str]
+
+
+router = APIRouter(tags=["search"], dependencies=[Depends(require("ask"))])
+
+
+async def search_body(request: Request) -> SearchQuery:
+    """Dependency: the body of the request."""
+    return parse(SearchQuery, await read_json(request))
+
+
+@router.post(
+    "/search",
+    responses=documented(*REFUSALS),
+    openapi_extra=body_schema("SearchQuery"),
+    summary="Search passages",
+)
+async def search(
+    request: Request, asked: Annotated[SearchQuery, Depends(search_body)]
+) -> FoundPassages:
+    """Return the best passages of a collection, without answering. A search waits for its place
+    among the running questions, and is limited by the same rates."""
+    runtime: Runtime = request.app.state.runtime
+    permit = partial(check_collection, tenant_of(request))
+    wanted = asked.filter or {}
+    name = await runtime.retriever.check_request(asked.collection, wanted, permit)
+    place = await enter(request)
+    try:
+        found = await runtime.search(
+            SearchRequest(asked.query, asked.top_k, name, asked.retriever, wanted)
+        )
+    finally:
+        place.release()
+    passages = [RetrievedPassage.of(hit) for hit in found.passages]
+    return FoundPassages(passages=passages, missing=list(found.missing))
