@@ -37,7 +37,7 @@ from service.core.errors import (
 )
 from service.core.settings.urls import address_of, authorization, checked, shown
 from service.retrieval.client import ANOTHER, EVENT_STREAM, event_fields, refusal_error, send
-from service.retrieval.collections.bodies import (
+from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
     IngestReport,

@@ -32,7 +32,7 @@ from service.engines.factory import open_generator
 from service.engines.pool.workers import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResult, anyone
-from service.retrieval.search.snapshot import SnapshotRetriever
+from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.registry import RAW, SAMPLED, check_loop

@@ -21,7 +21,7 @@ from service.api.shutdown import DETAIL, Drain
 from service.api.tenants import RIGHTS
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.validation import parse
-from service.retrieval.collections.bodies import (
+from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
     DocumentIds,
@@ -31,7 +31,7 @@ from service.retrieval.collections.bodies import (
     StoredPassage,
     info_of,
 )
-from service.retrieval.ingest.documents import LONGEST_ID, BadDocument, Document, parse_document
+from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from service.api.problems import RequestTimeout, documented, request_id
 from service.api.shutdown import DETAIL, Drain
 from service.core.errors import Draining, InvalidRequest
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.bodies import IngestReport
+from service.retrieval.collections.manifest import IngestReport
 
 REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)

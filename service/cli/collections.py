@@ -19,7 +19,7 @@ collections = typer.Typer(
 @collections.command("list")
 def list_all(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all collections with their counts and embedding models."""
-    from service.retrieval.collections.command import list_collections  # noqa: PLC0415
+    from service.retrieval.commands import list_collections  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")
@@ -32,7 +32,7 @@ def show(
     name: Name, config: Config = None, data: Data = None, url: Url = None, key: Key = None
 ) -> None:
     """Show a collection's counts, metadata fields, text analysis and embedding model."""
-    from service.retrieval.collections.command import show_collection  # noqa: PLC0415
+    from service.retrieval.commands import show_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")
@@ -52,7 +52,7 @@ def delete(
     key: Key = None,
 ) -> None:
     """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
-    from service.retrieval.collections.command import delete_collection  # noqa: PLC0415
+    from service.retrieval.commands import delete_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")

@@ -235,7 +235,7 @@ def ingest(
     longer has are removed. Documents of deleted files stay in the collection, until you use
     --replace.
     """
-    from service.retrieval.ingest.command import run_ingest  # noqa: PLC0415
+    from service.retrieval.commands import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
@@ -308,7 +308,7 @@ def check(
     With --collection: show differences between the manifest, the BM25 store and the dense store.
     """
     from service.cli.check import check_in_terminal  # noqa: PLC0415
-    from service.retrieval.collections.command import check_collection  # noqa: PLC0415
+    from service.retrieval.commands import check_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")

@@ -16,8 +16,8 @@ from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_car
 from service.encoders.in_process import InProcess
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
-from service.retrieval.embedding.factory import default_threads
-from service.retrieval.stores.batcher import Batcher
+from service.retrieval.embedding.embedders import default_threads
+from service.retrieval.stores.base import Batcher
 
 SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"

@@ -25,7 +25,7 @@ from service.encoders.answers import Candidate, best_of, form_of, in_order
 from service.encoders.base import Extractor, Reading
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
-from service.retrieval.embedding.factory import default_threads
+from service.retrieval.embedding.embedders import default_threads
 
 SHIPPED: Final[Path | None] = None  # the folder of the encoder that reads for the shipped model
 CARD_FILE: Final = "reader.json"

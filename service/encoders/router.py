@@ -20,8 +20,7 @@ from service.core.settings import RouterSettings
 from service.core.validation import first_problem
 from service.encoders.base import ROUTES, Classifier, Routed
 from service.retrieval.embedding.contract import MINILM
-from service.retrieval.embedding.in_process import InProcessEmbedder
-from service.retrieval.embedding.minilm import load_encoder, minilm_problem
+from service.retrieval.embedding.embedders import InProcessEmbedder, load_minilm, minilm_problem
 
 FORMAT: Final = 1
 SIZE: Final = 384  # size of MiniLM's vectors
@@ -128,7 +127,7 @@ def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
     """Return the encoder whose vectors the head reads. It is loaded at its first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
     return InProcessEmbedder(
-        contract, lambda: load_encoder(contract, threads, card.layers), minilm_problem
+        contract, lambda: load_minilm(contract, threads, card.layers), minilm_problem
     )
 
 

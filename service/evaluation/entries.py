@@ -20,7 +20,7 @@ from service.engines.base import Generator
 from service.evaluation.identity import described
 from service.evaluation.runner import Ask
 from service.retrieval.base import Retriever, anyone
-from service.retrieval.collections.bodies import describe
+from service.retrieval.collections.manifest import describe
 from service.runtime import Runtime
 
 PATIENCE_S: Final = 300.0  # how long a question waits for a busy server

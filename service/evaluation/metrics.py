@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from service.core.domain import Citation, RouteName
 from service.evaluation.datasets import GoldQuestion
-from service.retrieval.ingest.documents import content_id
+from service.retrieval.documents import content_id
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACED = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))

@@ -19,7 +19,7 @@ from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
 from service.engines.pool.workers import Phase
-from service.retrieval.search.breaker import BreakerState
+from service.retrieval.search.guard import BreakerState
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]

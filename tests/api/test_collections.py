@@ -16,8 +16,8 @@ from yarl import URL
 from service.api import bodies
 from service.api.app import create_app
 from service.client import Client
-from service.retrieval.ingest.command import run_ingest
-from service.retrieval.ingest.documents import Document
+from service.retrieval.commands import run_ingest
+from service.retrieval.documents import Document
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need
 from tests.support.live import Live, answering, config, live, serving

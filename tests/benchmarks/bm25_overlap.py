@@ -37,12 +37,10 @@ import orjson
 
 from service.core.domain import ScoredPassage
 from service.retrieval.base import QueryShape, StoreQuery
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import PassageRecord, parse_document
-from service.retrieval.stores import elastic_index
-from service.retrieval.stores.elastic_index import alias_of
+from service.retrieval.documents import PassageRecord, parse_document, passages_of
+from service.retrieval.stores import elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore, search_body
+from service.retrieval.stores.elastic_store import ElasticStore, alias_of, search_body
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.elasticsearch_node import running_elasticsearch
 
@@ -118,7 +116,7 @@ async def measure(data: Path, url: str, folder: Path) -> dict[QueryShape, list[C
     try:
         tantivy = await run(lambda: TantivyStore(folder, "english"))
         await run(tantivy.replace, [], records)
-        await elastic_index.drop(server, NAME)
+        await elastic_store.drop(server, NAME)
         elastic = await run(ElasticStore.create, server, NAME, "english")
         await run(elastic.replace, [], records)
         compared: dict[QueryShape, list[Compared]] = {
@@ -133,7 +131,7 @@ async def measure(data: Path, url: str, folder: Path) -> dict[QueryShape, list[C
                 if one.overlap < LOW:
                     words = await words_apart(one.question, tantivy, server)
                     each[number] = replace(one, words=words)
-        await elastic_index.drop(server, NAME)
+        await elastic_store.drop(server, NAME)
         await run(tantivy.close)
         return compared
     finally:

@@ -37,11 +37,11 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding.base import Vector
-from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingest.documents import PassageRecord
+from service.retrieval.documents import PassageRecord
+from service.retrieval.embedding.contract import Vector
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
-from service.retrieval.stores import elastic_index
+from service.retrieval.stores import elastic_store
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import SEARCH_TYPE, ElasticStore, search_body
@@ -186,9 +186,9 @@ async def ingested(data: Path, file: Path, server: ElasticServer) -> float:
 
 async def bulked(file: Path, server: ElasticServer) -> float:
     """The bare helper, into a new index of the same mapping."""
-    await elastic_index.drop(server, BARE)
-    await elastic_index.create(server, BARE, "english", replace=True)
-    alias = elastic_index.alias_of(BARE)
+    await elastic_store.drop(server, BARE)
+    await elastic_store.create(server, BARE, "english", replace=True)
+    alias = elastic_store.alias_of(BARE)
 
     async def work() -> None:
         from elasticsearch.helpers import async_bulk
@@ -201,7 +201,7 @@ async def bulked(file: Path, server: ElasticServer) -> float:
         await server.call(lambda client: client.indices.refresh(index=alias))
 
     seconds, _ = await timed(work)
-    await elastic_index.drop(server, BARE)
+    await elastic_store.drop(server, BARE)
     print(f"async_bulk: {seconds:.2f} s")
     return seconds
 
@@ -223,7 +223,7 @@ async def measure(data: Path, url: str, folder: Path) -> dict[str, float]:
     server = ElasticServer(url, 30.0)
     ratios: dict[str, float] = {}
     try:
-        await elastic_index.drop(server, NAME)
+        await elastic_store.drop(server, NAME)
         async for store in filled(folder / "searched", file, server):
             await together(store, texts)
             ratios["msearch"] = await together(store, texts)

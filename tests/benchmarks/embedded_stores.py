@@ -33,11 +33,10 @@ from tantivy import Occur, Query
 
 from service.core.domain import Passage
 from service.retrieval.base import StoreQuery
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.stores.query_words import query_words
-from service.retrieval.stores.records import PASSAGE_FIELDS
+from service.retrieval.stores.records import PASSAGE_FIELDS, query_words
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.benchmarks.bm25_overlap import passages, questions
 

@@ -26,7 +26,7 @@ import orjson
 
 from service.core.domain import Passage
 from service.retrieval.embedding import MINILM, passage_input
-from service.retrieval.embedding.minilm import load_encoder
+from service.retrieval.embedding.embedders import load_minilm
 from service.workshop.compilation.bert import minilm_folder
 
 BATCH = 32
@@ -62,7 +62,7 @@ def lines(path: Path) -> list[Any]:
 
 
 def ours(threads: int) -> Encode:
-    encode = load_encoder(MINILM, threads)
+    encode = load_minilm(MINILM, threads)
     return lambda texts: np.array(encode(texts), np.float32)
 
 

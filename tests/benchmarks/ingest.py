@@ -22,9 +22,8 @@ import anyio
 
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
+from service.retrieval.documents import Document, passages_of
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.pipeline import ingest, size_of, take
 from service.retrieval.ingest.sources import read_files
 

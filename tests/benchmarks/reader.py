@@ -42,8 +42,7 @@ from service.core.domain import Passage
 from service.encoders.base import Reading
 from service.encoders.reader import EncoderReader, probability
 from service.evaluation.metrics import exact_match, f1
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.sources import read_files
 from service.workshop.encoders.reading import Search, places
 from service.workshop.facts.corpora import read_lines

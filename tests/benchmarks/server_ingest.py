@@ -41,10 +41,9 @@ from service.retrieval.base import Retriever, SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
+from service.retrieval.documents import PassageRecord, parse_document, passages_of
 from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, passage_input
-from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import PassageRecord, parse_document
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_store

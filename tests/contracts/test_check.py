@@ -15,9 +15,8 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import StoreDifference
+from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Vector
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG, contents, opened

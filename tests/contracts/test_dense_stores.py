@@ -14,9 +14,8 @@ import pytest
 from service.core.errors import RevelatorError
 from service.core.settings.retrieval import Distance, Quantization
 from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import base, qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore

@@ -18,8 +18,8 @@ from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import CheckReport
+from service.retrieval.documents import PassageRecord, parse_document
 from service.retrieval.embedding import Vector
-from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS

@@ -16,9 +16,8 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.ingest.documents import parse_document
-from service.retrieval.search.hybrid import HybridRetriever
-from service.retrieval.search.snapshot import SnapshotRetriever
+from service.retrieval.documents import parse_document
+from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import contents
 from tests.support.documents import ingest_documents

@@ -15,9 +15,8 @@ from service.retrieval.collections import elasticsearch, generations
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.ingest.documents import Document
-from service.retrieval.search.hybrid import HybridRetriever
-from service.retrieval.search.snapshot import SnapshotRetriever
+from service.retrieval.documents import Document
+from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes

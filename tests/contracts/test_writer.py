@@ -16,8 +16,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.sample import Sample
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import MOST_LEVELS, Document
+from service.retrieval.documents import MOST_LEVELS, Document, passages_of
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.support.documents import ingest_documents

@@ -14,9 +14,8 @@ import pytest
 from aiohttp import ClientSession, web
 
 from service.core.errors import RetrievalFailure
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
-from service.retrieval.stores import elastic_index, elastic_server
+from service.retrieval.documents import Document, PassageRecord, passages_of
+from service.retrieval.stores import elastic_server, elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from tests.support.stub_server import stub_server
@@ -94,7 +93,7 @@ async def store(proxy: BusyProxy, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     server = ElasticServer(proxy.url, 10.0)
     create = partial(ElasticStore.create, replace=True)
     yield await anyio.to_thread.run_sync(create, server, NAME, "english")
-    await elastic_index.drop(server, NAME)
+    await elastic_store.drop(server, NAME)
     await server.aclose()
 
 

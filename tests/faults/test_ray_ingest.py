@@ -15,8 +15,8 @@ import pytest
 
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
+from service.retrieval.documents import Document
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import expand, read_files
 from tests.conftest import unavailable

@@ -9,9 +9,8 @@ import pytest
 
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
+from service.retrieval.documents import Document, passages_of
 from service.retrieval.embedding import BATCH, HashingEmbedder
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document
 from tests.faults.killing import (
     NAME,
     NotingEmbedder,

@@ -13,9 +13,8 @@ import pytest
 from service.core.concurrency import gather
 from service.core.errors import StoreError
 from service.retrieval.base import StoreQuery
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
-from service.retrieval.stores import elastic_index, elastic_store
+from service.retrieval.documents import Document, PassageRecord, passages_of
+from service.retrieval.stores import elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from tests.elasticsearch_node import running_elasticsearch
@@ -60,9 +59,9 @@ class CountingServer(ElasticServer):
 @pytest.fixture
 async def server(elasticsearch_url: str) -> AsyncIterator[CountingServer]:
     made = CountingServer(elasticsearch_url)
-    await elastic_index.drop(made, NAME)
+    await elastic_store.drop(made, NAME)
     yield made
-    await elastic_index.drop(made, NAME)
+    await elastic_store.drop(made, NAME)
     await made.aclose()
 
 
@@ -155,7 +154,7 @@ async def test_more_than_one_page_is_listed(
 async def test_a_lost_index_is_an_error_and_not_made_anew(
     store: ElasticStore, server: CountingServer
 ) -> None:
-    await elastic_index.drop(server, NAME)
+    await elastic_store.drop(server, NAME)
     with pytest.raises(StoreError, match="no such index"):
         await replace(store, [], records(TEXTS))
     with pytest.raises(StoreError, match="no such index"):
@@ -221,7 +220,7 @@ async def test_an_operator_decides_of_shards_and_loses_nothing(
         server = CountingServer(node.url)
         await server.call(
             lambda client: client.cluster.put_component_template(
-                name=elastic_index.CUSTOM, template={"settings": {"number_of_shards": 3}}
+                name=elastic_store.CUSTOM, template={"settings": {"number_of_shards": 3}}
             )
         )
         store = await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
@@ -253,20 +252,20 @@ async def test_an_older_template_is_renewed_and_a_newer_one_left_alone(
         async def version_after(version: int) -> int:
             await server.call(
                 lambda client: client.indices.put_index_template(
-                    name=elastic_index.TEMPLATE,
+                    name=elastic_store.TEMPLATE,
                     index_patterns=["revelator-*"],
-                    composed_of=[elastic_index.OURS],
-                    ignore_missing_component_templates=[elastic_index.OURS],
+                    composed_of=[elastic_store.OURS],
+                    ignore_missing_component_templates=[elastic_store.OURS],
                     version=version,
                 )
             )
             await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
             stored = await server.call(
-                lambda client: client.indices.get_index_template(name=elastic_index.TEMPLATE)
+                lambda client: client.indices.get_index_template(name=elastic_store.TEMPLATE)
             )
             return int(stored["index_templates"][0]["index_template"]["version"])
 
-        ours = elastic_index.TEMPLATE_VERSION
+        ours = elastic_store.TEMPLATE_VERSION
         assert await version_after(ours - 1) == ours
         assert await version_after(ours + 1) == ours + 1
         await server.aclose()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.ingest.documents import BadDocument, parse_document
+from service.retrieval.documents import BadDocument, parse_document
 from service.retrieval.ingest.pipeline import distinct
 
 

@@ -19,7 +19,7 @@ from service.api.problems import answer_unexpected, disclosed
 from service.api.security import check_collection, check_right, tenant_of
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
-from service.retrieval.collections.bodies import info_of
+from service.retrieval.collections.manifest import info_of
 from service.runtime import Runtime
 
 NAME: Final = "revelator"

@@ -35,7 +35,7 @@ from service.core.domain import (
 )
 from service.core.errors import RevelatorError
 from service.core.validation import parse
-from service.retrieval.collections.bodies import IngestReport
+from service.retrieval.collections.manifest import IngestReport
 
 MOST_DOCUMENTS: Final = 1_000
 TITLE_OF_NONE: Final = "(no title)"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from service.core.domain import RouteName
-from service.retrieval.ingest.documents import content_id
+from service.retrieval.documents import content_id
 
 Row = Mapping[str, Any]
 Aliases = Mapping[str, Sequence[str]]

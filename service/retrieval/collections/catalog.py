@@ -20,19 +20,19 @@ from service.core.errors import (
     UnknownCollection,
 )
 from service.core.progress import Follow, unseen
-from service.retrieval.base import OpenCollection
+from service.retrieval.base import Analysis, OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.generations import RETIRE_S, Generations
 from service.retrieval.collections.health import CollectionHealth
-from service.retrieval.collections.manifest import EMBEDDED, Analysis, Manifest, check_name
+from service.retrieval.collections.manifest import EMBEDDED, Manifest, check_name
 from service.retrieval.collections.rebuild import copy_passages, open_writer
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding import Embedder
-from service.retrieval.ingest.documents import PassageRecord
 
 DEFAULT = "default"
 MOST_COLLECTIONS = 2_000

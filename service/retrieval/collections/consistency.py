@@ -23,7 +23,7 @@ from service.core.errors import StoreError
 from service.core.progress import Follow, unseen
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
-from service.retrieval.ingest.documents import PassageRecord
+from service.retrieval.documents import PassageRecord
 
 PAGE: Final = 1_000  # passages compared at once
 

@@ -30,10 +30,10 @@ from service.retrieval.collections.manifest import (
     parse_manifest,
     stored_name,
 )
-from service.retrieval.stores import elastic_index
+from service.retrieval.stores import elastic_store
+from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
-from service.retrieval.stores.threads import on_loop
 
 INDEX: Final = "revelator.manifests"
 MOST_NAMES: Final = 10_000  # manifests in one page of a search
@@ -68,13 +68,13 @@ class Elasticsearch:
         return self._create(_spare(manifest), manifest, replace=True)
 
     def promote_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        on_loop(elastic_index.rename, self.server, _spare(manifest), manifest.stored_name)
+        on_loop(elastic_store.rename, self.server, _spare(manifest), manifest.stored_name)
         return self.open(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Move the alias from every other generation to this one, in one step."""
-        alias = elastic_index.alias_of(manifest.name)
-        ours = elastic_index.alias_of(manifest.stored_name)
+        alias = elastic_store.alias_of(manifest.name)
+        ours = elastic_store.alias_of(manifest.stored_name)
         actions: list[dict[str, Any]] = [
             {"remove": {"index": f"{alias}.*", "alias": alias, "must_exist": False}},
             {"add": {"index": f"{ours}.*", "alias": alias}},
@@ -83,7 +83,7 @@ class Elasticsearch:
 
     async def drop(self, name: str, generation: int | None = None) -> None:
         which = "*" if generation is None else generation
-        await elastic_index.drop(self.server, stored_name(name, which))
+        await elastic_store.drop(self.server, stored_name(name, which))
 
     async def drop_manifest(self, name: str) -> None:
         await self.server.call(

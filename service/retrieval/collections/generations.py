@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -28,8 +28,31 @@ from service.core.files import discard
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.patience import Patience
 from service.retrieval.embedding.contract import EmbeddingContract
+
+REFRESH_S: Final = 0.15  # seconds that a question waits at most
+HASTY_S: Final = 0.05  # the same, if it could not be read the last time
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long to wait for a server that may not answer."""
+
+    def __init__(self) -> None:
+        self._seconds = REFRESH_S
+
+    async def read(self, read: Callable[[], Awaitable[T]], known: T) -> T:
+        """Return what is read, or `known` if it cannot be read soon."""
+        seconds, self._seconds = self._seconds, HASTY_S
+        try:
+            with anyio.fail_after(seconds):
+                found = await read()
+        except (TimeoutError, RevelatorError):
+            return known
+        self._seconds = REFRESH_S
+        return found
+
 
 FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again
 # A replaced generation is kept as long as a question of another gateway may still use it: the

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio.to_thread
 import orjson
@@ -30,9 +30,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from service.core.errors import InvalidRequest, StoreError
 from service.core.files import discard, sweep, write_whole
 from service.core.validation import first_problem
+from service.retrieval.base import Analysis
 from service.retrieval.embedding.contract import EmbeddingContract
-
-Analysis = Literal["english", "simple"]
 
 FILE = "manifest.json"
 EMPTY_HASH = "0" * 64
@@ -251,3 +250,72 @@ class FileManifests:
 
 def _checksum(manifest: Manifest) -> int:
     return zlib.crc32(manifest.model_dump_json().encode())
+
+
+# The representation of collections and documents in HTTP responses.
+
+
+class CollectionInfo(BaseModel):
+    """A collection and its counts. `state` is `building` during an ingest and after an interrupted
+    one."""
+
+    name: str
+    description: str
+    analysis: Literal["english", "simple"]
+    metadata_fields: list[str]
+    embedding_model: str
+    documents: int
+    passages: int
+    content_hash: str
+    state: Literal["building", "complete"]
+
+
+def info_of(manifest: Manifest) -> CollectionInfo:
+    """Return the collection that a manifest describes."""
+    fields = manifest.model_dump(include=set(CollectionInfo.model_fields)) | {
+        "embedding_model": manifest.embedding.model,
+        "state": "complete" if manifest.state == "complete" else "building",
+    }
+    return CollectionInfo.model_validate(fields)
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """Return the collection that a manifest describes, with its stores."""
+    return {**info_of(manifest).model_dump(), "stores": manifest.stores}
+
+
+class CollectionList(BaseModel):
+    collections: list[CollectionInfo]
+
+
+class FailedDocument(BaseModel):
+    """A document that was not indexed. `index` is its position among the documents or lines, from
+    0."""
+
+    index: int
+    id: str | None
+    problem: str
+
+
+class IngestReport(BaseModel):
+    indexed: int = 0
+    unchanged: int = 0
+    failed: list[FailedDocument] = []
+
+
+class DocumentIds(BaseModel):
+    """Ids of documents, sorted."""
+
+    ids: list[str]
+
+
+class StoredPassage(BaseModel):
+    passage_id: str
+    text: str
+
+
+class StoredDocument(BaseModel):
+    id: str
+    title: str
+    metadata: dict[str, Any]
+    passages: list[StoredPassage]

@@ -28,8 +28,8 @@ from service.retrieval.collections.backends import Backends, damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH
 from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding import Embedder
-from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.records import record_of

@@ -26,6 +26,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.documents import Document, parse_document, passages_of
 from service.retrieval.embedding import (
     MINILM,
     Embedder,
@@ -33,8 +34,6 @@ from service.retrieval.embedding import (
     open_embedder,
     passage_input,
 )
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, parse_document
 
 SAMPLE = "sample"
 DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio.to_thread
 
@@ -28,10 +29,63 @@ from service.core.progress import Follow, unseen
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Repaired, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
-from service.retrieval.collections.prefetch import HashPrefetch
+from service.retrieval.documents import Chunked, Document, PassageRecord, batches_of, passages_of
 from service.retrieval.embedding import Embedder, differences, passage_input
-from service.retrieval.ingest.chunks import Chunked, batches_of, passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
+
+MOST_LOOKUPS: Final = 4  # number kept; a batch is looked up one batch ahead
+
+
+@dataclass(slots=True)
+class Lookup:
+    """The lookup of some documents. `found` has content hashes by document id, and is set at its
+    end; it is not valid for `touched` documents, written since it began."""
+
+    ids: frozenset[str]
+    touched: set[str] = field(default_factory=set)
+    found: Mapping[str, str] | None = None
+
+
+class HashPrefetch:
+    """The lookups of one writer, on its event loop, while lookups and writes run in threads."""
+
+    def __init__(self) -> None:
+        self._lookups: deque[Lookup] = deque(maxlen=MOST_LOOKUPS)
+        self._writing: set[str] = set()
+
+    def begin(self, document_ids: Iterable[str]) -> Lookup:
+        lookup = Lookup(frozenset(document_ids), set(self._writing))
+        self._lookups.append(lookup)
+        return lookup
+
+    def written(self, document_ids: Iterable[str]) -> None:
+        """Begin a write of these documents. Until `settled`, a lookup may see it or not."""
+        self._writing.update(document_ids)
+        for lookup in self._lookups:
+            lookup.touched |= self._writing
+
+    def settled(self) -> None:
+        """Record that no write is in progress."""
+        self._writing = set()
+
+    def forget(self) -> None:
+        self._lookups.clear()
+
+    def known(self, document_ids: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+        """Return the content hashes of documents that a valid lookup has found, and the ids for
+        which there is no valid lookup."""
+        finished = [lookup for lookup in self._lookups if lookup.found is not None]
+        known: dict[str, str] = {}
+        unknown: list[str] = []
+        for document_id in document_ids:
+            for lookup in finished:
+                if document_id in lookup.ids and document_id not in lookup.touched:
+                    if lookup.found and document_id in lookup.found:
+                        known[document_id] = lookup.found[document_id]
+                    break
+            else:
+                unknown.append(document_id)
+        return known, unknown
+
 
 MOST_FIELDS = 256  # metadata fields of a collection
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from service.retrieval.embedding.base import BATCH, Embedder, Vector, passage_input
 from service.retrieval.embedding.contract import (
+    BATCH,
     HASHING,
     MINILM,
     PRESETS,
+    Embedder,
     EmbeddingContract,
+    Vector,
     differences,
+    passage_input,
 )
-from service.retrieval.embedding.factory import open_embedder
-from service.retrieval.embedding.hashing import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder, open_embedder
 
 __all__ = [
     "BATCH",

@@ -23,8 +23,7 @@ from service.core.errors import (
 )
 from service.core.settings import EmbeddingSettings
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.retrieval.embedding.base import Vector
-from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.embedding.contract import EmbeddingContract, Vector
 from service.text.wordpiece import count_pieces
 
 BATCH: Final = 32  # texts of a request; TEI accepts no more

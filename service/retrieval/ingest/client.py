@@ -15,7 +15,7 @@ import orjson
 from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.client import send, session_with
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
 from service.retrieval.ingest.sources import (
     SourceEntry,

@@ -19,8 +19,7 @@ import anyio.to_thread
 from service.core.concurrency import first_of
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.ingest.chunks import Chunked
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Chunked, Document
 from service.retrieval.ingest.sources import (
     SourceEntry,
     SourceProblem,

@@ -29,9 +29,8 @@ import ray.data
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.documents import Chunked, Document, PassageRecord, cut, passages_of
 from service.retrieval.embedding import Embedder, open_embedder, passage_input
-from service.retrieval.ingest.chunks import Chunked, cut, passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import (
     Batch,

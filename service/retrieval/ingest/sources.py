@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document
 from service.retrieval.ingest.formats import FORMATS, KNOWN, detect, is_named
 from service.retrieval.ingest.formats.base import (
     DAMAGED,

@@ -9,15 +9,114 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import structlog
 
 from service.core.concurrency import retrieve
 from service.core.errors import BackendUnavailable, RevelatorError
 from service.core.settings.retrieval import RetrievalSettings
-from service.retrieval.search.breaker import Breaker, BreakerState
-from service.retrieval.search.observer import SearchObserver
+
+BreakerState = Literal["closed", "half-open", "open"]
+
+
+class Breaker:
+    """Decides whether a backend is called. Each admitted call holds a ticket and ends with
+    `succeeded`, `failed` or `left`.
+
+    The breaker opens after `failures` in a row, or once calls have waited `lost_s` since the last
+    success. Calls that wait at the same time count that time once. The end of a call that began
+    before the latest change of state is ignored, because it says nothing about the current backend.
+    """
+
+    def __init__(self, failures: int, lost_s: float, open_s: float) -> None:
+        self._most = failures
+        self._most_lost_s = lost_s
+        self._open_s = open_s
+        self._failures = 0
+        self._lost_s = 0.0
+        self._counted = 0.0  # the end of the time counted in `_lost_s`
+        self._until = 0.0
+        self._ticket = 0
+        self.state: BreakerState = "closed"
+
+    def refuses(self, now: float) -> bool:
+        """Whether `admit` would refuse a call."""
+        return self.state == "half-open" or (self.state == "open" and now < self._until)
+
+    def admit(self, now: float) -> int | None:
+        """Return a ticket, or None while the breaker is open."""
+        if self.refuses(now):
+            return None
+        if self.state == "open":
+            self._enter("half-open")
+        return self._ticket
+
+    def succeeded(self, ticket: int) -> None:
+        if ticket == self._ticket:
+            self._failures, self._lost_s = 0, 0.0
+            if self.state == "half-open":
+                self._enter("closed")
+
+    def failed(self, ticket: int, began: float, now: float) -> None:
+        """Record the failure of a call that was sent at `began`."""
+        if ticket != self._ticket:
+            return
+        self._failures += 1
+        self._lose(began, now)
+        if self.state == "half-open" or self._failures >= self._most:
+            self._open(now)
+
+    def left(self, ticket: int, began: float, now: float) -> None:
+        """Record that the caller left before a response arrived: not a failure, but its time
+        counts. In the half-open state the next call is the trial."""
+        if ticket != self._ticket:
+            return
+        if self.state == "half-open":
+            self._enter("open")
+        else:
+            self._lose(began, now)
+
+    def _lose(self, began: float, now: float) -> None:
+        self._lost_s += max(0.0, now - max(began, self._counted))
+        self._counted = now
+        if self.state == "closed" and self._lost_s >= self._most_lost_s:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self._until = now + self._open_s
+        self._enter("open")
+
+    def _enter(self, state: BreakerState) -> None:
+        self.state = state
+        self._failures, self._lost_s = 0, 0.0
+        self._ticket += 1
+
+
+class SearchObserver(Protocol):
+    def search(self, backend: str, seconds: float, failed: bool) -> None:
+        """Record that a call of a backend ended, including its retries and its wait for a place."""
+
+    def retried(self, backend: str) -> None:
+        """Record that a call failed and is retried."""
+
+    def breaker(self, backend: str, state: BreakerState) -> None:
+        """Record that the circuit breaker of a backend changed its state."""
+
+    def cache(self, hit: bool) -> None:
+        """Record a lookup in the cache of query embeddings."""
+
+
+class Silent:
+    """Observes nothing."""
+
+    def search(self, backend: str, seconds: float, failed: bool) -> None: ...
+
+    def retried(self, backend: str) -> None: ...
+
+    def breaker(self, backend: str, state: BreakerState) -> None: ...
+
+    def cache(self, hit: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,28 +7,201 @@ the only one requested: RetrievalFailure (METHODS.md §6 #5).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
 
 from service.core.concurrency import gather
-from service.core.errors import InvalidRequest, RetrievalFailure
+from service.core.domain import RetrieverName, ScoredPassage
+from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
     Catalog,
     Filter,
     OpenCollection,
     Permit,
+    Retriever,
     SearchRequest,
     SearchResult,
+    SearchStore,
     SideName,
     StoreQuery,
 )
-from service.retrieval.embedding import Embedder
-from service.retrieval.reranking.ordering import Reranking
-from service.retrieval.search.filters import unknown_fields
+from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
-from service.retrieval.search.observer import SearchObserver, Silent
-from service.retrieval.search.sides import SideResult, Sides
+from service.retrieval.search.guard import Guard, SearchObserver, Silent
+from service.retrieval.stores.base import Batcher
+from service.retrieval.stores.records import unknown_fields
+
+if TYPE_CHECKING:
+    from service.retrieval.reranking import Reranking
+
+REMEMBERED: Final = 1000  # queries
+BATCH: Final = 32
+WINDOW_S: Final = 0.002  # seconds that a query waits for others while the embedder is busy
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+QueryVector = Sequence[float]  # stored as 32-bit floats, an eighth of a list's memory
+
+
+class Cache(Generic[Key, Value]):
+    """A cache of at most `entries`, which evicts the least recently used.
+
+    Keys contain everything that a value depends on, so entries never become stale.
+    """
+
+    def __init__(self, entries: int, observer: SearchObserver) -> None:
+        self._entries = entries
+        self._observer = observer
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        self._observer.cache(found is not None)
+        return found
+
+    def put(self, key: Key, value: Value) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._entries:
+            self._kept.popitem(last=False)
+
+
+class QueryEmbedding:
+    """Embeds queries in batches: those of one turn of the event loop, and while a batch is being
+    embedded, those of the next WINDOW_S."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        guard: Guard,
+        observer: SearchObserver,
+    ) -> None:
+        self._embedder = embedder
+        self._guard = guard
+        self._cache = Cache[tuple[str, str], QueryVector](REMEMBERED, observer)
+        self._batcher = Batcher[str, QueryVector](self._embed, BATCH, WINDOW_S)
+
+    async def vector(self, text: str, until: float, probe: bool = False) -> QueryVector:
+        """Return the vector of a query. A `probe` caches nothing. Raises as `Guard.call` does."""
+        if probe:
+            return (await self._guard.probe(partial(self._embed, [text]), until))[0]
+        key = self._embedder.contract.model, text
+        known = self._cache.get(key)
+        if known is None:
+            known = await self._guard.call(partial(self._batcher.ask, text), until)
+            self._cache.put(key, known)
+        return known
+
+    async def _embed(self, texts: Sequence[str]) -> list[QueryVector]:
+        return [array("f", vector) for vector in await self._embedder.embed_queries(texts)]
+
+
+SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not know
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SideResult:
+    """The result of one side: its ranking, or why it is unavailable."""
+
+    hits: Sequence[ScoredPassage] = ()
+    failure: str | None = None
+
+
+class Sides:
+    """Searches stores and `embedder`, each through the guard of its backend.
+
+    A side without a result by `until` (of `time.monotonic`) is omitted. A `probe` bypasses the
+    circuit breakers.
+    """
+
+    def __init__(
+        self, embedder: Embedder, settings: RetrievalSettings, observer: SearchObserver
+    ) -> None:
+        self._embedder = embedder
+        self._settings = settings
+        self._observer = observer
+        self._guards: dict[str, Guard] = {}
+        self.answered = -math.inf  # when a store last answered a question, by `time.monotonic`
+        guard = self._guard("embedding")
+        self._embedding = QueryEmbedding(embedder, guard, observer)
+
+    async def bm25(
+        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
+    ) -> SideResult:
+        try:
+            return SideResult(await self._ask(stores.bm25, query, until, probe))
+        except RevelatorError as error:
+            return SideResult(failure=error.detail)
+
+    async def dense(
+        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
+    ) -> SideResult:
+        """Search the dense side. Refuses a collection whose vectors are not comparable to the
+        embedder's."""
+        if stores.embedding != self._embedder.contract:
+            apart = differences(stores.embedding, self._embedder.contract)
+            _log.warning("vectors_not_comparable", reason=apart)
+            return SideResult(
+                failure=f"the vectors were made with other embedding settings: {apart}"
+            )
+        try:
+            vector = await self._embedding.vector(query.text, until, probe)
+            if not stores.incomplete:
+                asked = replace(query, vector=vector)
+                return SideResult(await self._ask(stores.dense, asked, until, probe))
+            asked = replace(query, vector=vector, top_k=query.top_k + SPARE)
+            found = await self._ask(stores.dense, asked, until, probe)
+            return SideResult((await _known(stores, found))[: query.top_k])
+        except RevelatorError as error:
+            return SideResult(failure=error.detail)
+
+    async def aclose(self) -> None:
+        for guard in self._guards.values():
+            await guard.aclose()
+
+    async def _ask(
+        self, store: SearchStore, query: StoreQuery, until: float, probe: bool
+    ) -> Sequence[ScoredPassage]:
+        guard, search = self._guard(store.backend), partial(store.search, query)
+        if probe:
+            return await guard.probe(search, until)
+        found = await guard.call(search, until)
+        self.answered = time.monotonic()
+        return found
+
+    def _guard(self, backend: str) -> Guard:
+        guard = self._guards.get(backend)
+        if guard is None:
+            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
+        return guard
+
+
+async def _known(stores: OpenCollection, hits: Sequence[ScoredPassage]) -> list[ScoredPassage]:
+    """Return the hits that BM25 knows, or all if it does not answer."""
+    ids = [hit.passage.passage_id for hit in hits]
+    try:
+        known = await anyio.to_thread.run_sync(stores.known, ids, abandon_on_cancel=True)
+    except RevelatorError:
+        return [*hits]
+    kept = [hit for hit in hits if hit.passage.passage_id in known]
+    return [replace(hit, rank=rank) for rank, hit in enumerate(kept, 1)]
+
 
 # Each side returns more than top_k, because a passage that both sides find may be below the cut of
 # one.
@@ -175,3 +348,74 @@ def _unavailable(bm25: SideResult, dense: SideResult) -> tuple[str, ...]:
 
 def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
     return (INCOMPLETE,) if stores.incomplete else ()
+
+
+# The snapshot that all searches of one question share: one generation of each collection, also if
+# a re-index switches to another one meanwhile, and the sides that failed.
+
+SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
+SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
+    "bm25": ("bm25",),
+    "dense": ("dense",),
+    "hybrid": SIDES,
+}
+
+# Returns a name for the collection's current generation, valid while it is held.
+Hold = Callable[[str], AbstractAsyncContextManager[str]]
+
+
+class SnapshotRetriever:
+    """Searches with `retriever` for one question, inside `async with`.
+
+    A collection is held from its first search to the end, so that a question without searches opens
+    none. A side that failed costs its time once, not once per search, unless the other one fails as
+    well.
+    """
+
+    def __init__(self, retriever: Retriever, hold: Hold) -> None:
+        self._retriever = retriever
+        self._hold = hold
+        self._stack = AsyncExitStack()
+        self._lock = anyio.Lock()
+        self._held: dict[str, str] = {}
+        self._lost: dict[str, frozenset[SideName]] = {}  # by collection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        asked = await self._of_held(request)
+        try:
+            result = await self._retriever.search(asked)
+        except RetrievalFailure:
+            self._lose(request, SIDES_OF[request.retriever])
+            if request.retriever != "hybrid" or len(asked.without) != 1:
+                raise
+            # The side that was spared because it failed before may be back.
+            failed = frozenset(SIDES) - asked.without
+            result = await self._retriever.search(replace(asked, without=failed))
+            self._lost[request.collection] = failed
+        self._lose(request, result.missing)
+        return result
+
+    def _lose(self, request: SearchRequest, missing: Sequence[str]) -> None:
+        """Remember the sides that a search missed."""
+        known = self._lost.get(request.collection, frozenset())
+        self._lost[request.collection] = known | {side for side in SIDES if side in missing}
+
+    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
+        return await self._retriever.check_request(collection, filter, permit)
+
+    async def aclose(self) -> None:
+        """Do nothing: other questions use the retriever too."""
+
+    async def _of_held(self, request: SearchRequest) -> SearchRequest:
+        name = request.collection
+        async with self._lock:
+            if name not in self._held:
+                self._held[name] = await self._stack.enter_async_context(self._hold(name))
+        lost = self._lost.get(name, frozenset())
+        return replace(request, collection=self._held[name], without=request.without | lost)

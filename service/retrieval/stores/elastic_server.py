@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,7 +27,6 @@ from service.core.errors import (
     StoreLost,
 )
 from service.core.settings.urls import Address, address_of, basic, shown, without
-from service.retrieval.stores.silence import ASK_S, Silence
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -354,3 +354,65 @@ def _is_elasticsearch(answer: Any) -> bool:
     """Return whether a response, or an error of the client, came from Elasticsearch itself."""
     meta = getattr(answer, "meta", None)
     return meta is None or meta.headers.get("x-elastic-product") == "Elasticsearch"
+
+
+# Detects a server that stopped responding, and probes it with one small request at a time.
+#
+# Requests to a hung process are not lost: its kernel accepts connections and buffers their data,
+# and once the process continues it handles all of that before later requests. Therefore calls to
+# a silent server are held back, while one probe at a time, each over its own connection, finds
+# out when the server responds again.
+
+ASK_S: Final = 5.0  # after this the connection may be lost, so another one is tried
+LEAST_S: Final = 0.04  # a call that was cancelled sooner proves nothing
+
+
+class Silence:
+    """Tracks whether a server is silent: a call ended without a response, and no other call had a
+    response since it was sent.
+
+    `ask` makes one request and returns when there is any response. An exception of `ask` means that
+    the server is unavailable, but not that it is silent. Call `aclose`, because a request may be in
+    flight.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[object]]) -> None:
+        self._ask = ask
+        self._heard = -math.inf  # time of the last response, by `time.monotonic`
+        self._asking: asyncio.Task[None] | None = None
+        self.on = False
+
+    def heard(self) -> None:
+        """Record a response, whatever it says."""
+        self._heard, self.on = time.monotonic(), False
+
+    def lost(self, sent: float) -> None:
+        """Record that a call sent at `sent` (of `time.monotonic`) ended without a response."""
+        if self._heard < sent and time.monotonic() - sent >= LEAST_S:
+            self.on = True
+
+    async def over(self) -> None:
+        """Return once the server is not silent."""
+        while self.on:
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask_once())
+            await asyncio.wait({self._asking})
+
+    async def aclose(self) -> None:
+        """Cancel the request in flight, if there is one."""
+        if (asking := self._asking) is not None:
+            asking.cancel()
+            await asyncio.wait({asking})
+
+    async def _ask_once(self) -> None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._ask()
+        except TimeoutError:
+            return
+        except Exception:  # the next caller gets the same error, and reports it
+            self.on = False
+        else:
+            self.heard()
+        finally:
+            self._asking = None

@@ -25,11 +25,10 @@ from service.core.files import check_room
 from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import PassageRecord
-from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores import base
-from service.retrieval.stores.batcher import Batcher
+from service.retrieval.stores.base import Batcher
 from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.qdrant_edge_graph import (
     build,
@@ -41,6 +40,7 @@ from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
     PointPages,
+    filter_tokens,
     hashes_of,
     payload_of,
     point_id,

@@ -12,22 +12,21 @@ from service.core.domain import ScoredPassage
 from service.core.errors import StoreError, StoreLost
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import PassageRecord
-from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores import base
-from service.retrieval.stores.batcher import Batcher
+from service.retrieval.stores.base import Batcher, on_loop
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
     PointPages,
+    filter_tokens,
     hashes_of,
     payload_of,
     point_id,
     ranked_points,
 )
-from service.retrieval.stores.threads import on_loop
 
 VECTOR = "dense"
 SCROLL = 1_000  # points per page of a listing

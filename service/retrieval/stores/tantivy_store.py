@@ -21,13 +21,17 @@ from tantivy import Occur, Query
 from service.core.domain import ScoredPassage
 from service.core.errors import RetrievalFailure, StoreLost
 from service.core.native import native, native_call
-from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
-from service.retrieval.collections.manifest import Analysis
-from service.retrieval.ingest.documents import PassageRecord
-from service.retrieval.search.filters import filter_tokens, metadata_tokens
+from service.retrieval.base import TIE_BREAKER, Analysis, QueryShape, StoreQuery
+from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.digests import unseal
-from service.retrieval.stores.query_words import query_words
-from service.retrieval.stores.records import fields_of, passage_of, ranked
+from service.retrieval.stores.records import (
+    fields_of,
+    filter_tokens,
+    metadata_tokens,
+    passage_of,
+    query_words,
+    ranked,
+)
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000

@@ -77,7 +77,7 @@ def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
 
 def joined(pieces: Sequence[Passage]) -> PassageText:
     """Join the pieces of a document, in its order. A sentence that ends one piece and begins the
-    next one (`service.retrieval.ingest.chunks`) occurs once.
+    next one (`service.retrieval.documents`) occurs once.
     """
     first, *later = sorted(pieces, key=_place)
     text = first.text

@@ -28,7 +28,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from service.core.errors import ConfigurationError
-from service.retrieval.embedding.minilm import FOLDER, LAYERS, graph_name
+from service.retrieval.embedding.embedders import FOLDER, LAYERS, graph_name
 
 EPSILON: Final = 1e-12  # epsilon of BERT's layer norms
 BLOCK: Final = 64  # weights per scale

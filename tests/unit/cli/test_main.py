@@ -150,6 +150,6 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.retrieval.ingest.command.run_ingest", interrupted)
+    monkeypatch.setattr("service.retrieval.commands.run_ingest", interrupted)
     code, output = run("ingest", "revelator.jsonl", "--collection", "x")
     assert (code, output) == (130, "Interrupted. Run the same command again to continue.\n")

@@ -14,7 +14,7 @@ import pytest
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
 from service.evaluation.metrics import FoundPassage, QuestionResult, ScoringOptions, score
 from service.evaluation.sources import read_datasets
-from service.retrieval.ingest.documents import content_id
+from service.retrieval.documents import content_id
 from tests.unit.evaluation.test_public_sets import ANSWER_SCORES, perfect
 
 SQUAD = {

@@ -9,15 +9,32 @@ from pathlib import Path
 from typing import Final
 
 from service.retrieval.ingest.formats.base import BOM, Reader, plain_suffix
-from service.retrieval.ingest.formats.distractors import read_2wiki, read_hotpotqa, read_musique
-from service.retrieval.ingest.formats.docx import DOCX, read_docx
-from service.retrieval.ingest.formats.dpr import looks_like_dpr, read_dpr
-from service.retrieval.ingest.formats.hipporag import read_hipporag
-from service.retrieval.ingest.formats.html import HTML, looks_like_html, read_html
-from service.retrieval.ingest.formats.jsonl import looks_like_beir, read_beir, read_jsonl
-from service.retrieval.ingest.formats.parquet import MAGIC, read_parquet
-from service.retrieval.ingest.formats.pdf import PDF, PDF_MAGIC, read_pdf
-from service.retrieval.ingest.formats.text import MARKDOWN, TEXT, read_text
+from service.retrieval.ingest.formats.pages import (
+    DOCX,
+    HTML,
+    MARKDOWN,
+    PDF,
+    PDF_MAGIC,
+    TEXT,
+    looks_like_html,
+    read_docx,
+    read_html,
+    read_pdf,
+    read_text,
+)
+from service.retrieval.ingest.formats.rows import (
+    MAGIC,
+    looks_like_beir,
+    looks_like_dpr,
+    read_2wiki,
+    read_beir,
+    read_dpr,
+    read_hipporag,
+    read_hotpotqa,
+    read_jsonl,
+    read_musique,
+    read_parquet,
+)
 
 FORMATS: Final[Mapping[str, Reader]] = {
     "jsonl": read_jsonl,

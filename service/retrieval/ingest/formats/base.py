@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from service.core.extras import missing_packages
-from service.retrieval.ingest.documents import BadDocument, Document, parse_document
+from service.retrieval.documents import BadDocument, Document, parse_document
 
 if sys.version_info >= (3, 14):
     from compression import zstd

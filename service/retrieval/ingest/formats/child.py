@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document
 from service.retrieval.ingest.formats.base import AllRead, Counted, Input, SourceRow, made
 
 PAUSE_S: Final = 20.0  # seconds until the first row, and between two rows

@@ -22,11 +22,10 @@ from service.core.errors import (
 )
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.bodies import info_of
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import check_name
+from service.retrieval.collections.manifest import check_name, info_of
 from service.retrieval.collections.sample import Sample
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents

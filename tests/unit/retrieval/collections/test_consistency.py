@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from service.core.domain import Passage
 from service.retrieval.collections.check import CheckReport, StoreDifference
-from service.retrieval.collections.command import lines_of
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
+from service.retrieval.commands import lines_of
+from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import HASHING
-from service.retrieval.ingest.documents import PassageRecord
 
 
 def record(passage_id: str, content_hash: str, part: int = 0) -> PassageRecord:

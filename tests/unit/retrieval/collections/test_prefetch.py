@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.retrieval.collections.prefetch import MOST_LOOKUPS, HashPrefetch
+from service.retrieval.collections.writer import MOST_LOOKUPS, HashPrefetch
 
 
 def test_a_look_tells_what_is_stored_and_what_is_not() -> None:

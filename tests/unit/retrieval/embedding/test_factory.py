@@ -17,12 +17,16 @@ from service.retrieval.embedding import (
     MINILM,
     PRESETS,
     HashingEmbedder,
-    factory,
+    embedders,
     open_embedder,
 )
-from service.retrieval.embedding.base import passage_input
-from service.retrieval.embedding.contract import EmbeddingContract, differences, preset_of
-from service.retrieval.embedding.factory import contract_of
+from service.retrieval.embedding.contract import (
+    EmbeddingContract,
+    differences,
+    passage_input,
+    preset_of,
+)
+from service.retrieval.embedding.embedders import contract_of
 from service.retrieval.embedding.http import HttpEmbedder
 
 
@@ -66,11 +70,11 @@ def test_a_model_in_this_process_has_the_threads_it_is_given(
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     given: list[int] = []
     for name in ("minilm_embedder", "local_embedder"):
-        monkeypatch.setattr(factory, name, lambda *opened: given.append(opened[-1]))
+        monkeypatch.setattr(embedders, name, lambda *opened: given.append(opened[-1]))
     for model in ("minilm", "e5-base-v2"):
         for threads in (None, 1):
             open_embedder(settings(model), threads=threads)
-    assert given == [factory.MOST_THREADS, 1, factory.MOST_THREADS, 1]
+    assert given == [embedders.MOST_THREADS, 1, embedders.MOST_THREADS, 1]
 
 
 def test_settings_change_a_preset_field_by_field() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from service.core.errors import ConfigurationError, RevelatorError
 from service.retrieval.embedding import BATCH, EmbeddingContract, Vector
-from service.retrieval.embedding.in_process import InProcessEmbedder
+from service.retrieval.embedding.embedders import InProcessEmbedder
 
 pytestmark = pytest.mark.anyio
 

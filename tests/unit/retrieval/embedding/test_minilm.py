@@ -13,10 +13,10 @@ from service.core.onnx import open_onnx
 from service.core.settings import RetrievalSettings
 from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.embedding import MINILM, open_embedder
-from service.retrieval.embedding import minilm as module
-from service.retrieval.embedding.minilm import (
+from service.retrieval.embedding import embedders as module
+from service.retrieval.embedding.embedders import (
     FOLDER,
-    load_encoder,
+    load_minilm,
     minilm_embedder,
 )
 from tests.conftest import need, unavailable
@@ -80,7 +80,7 @@ async def test_what_is_shipped_is_close_to_float(float_vectors: list[list[float]
 def test_the_graph_in_float_is_the_model(
     float_weights: Path, float_vectors: list[list[float]]
 ) -> None:
-    from service.retrieval.embedding.transformers import load_encoder as load_local
+    from service.retrieval.embedding.embedders import load_transformers as load_local
 
     theirs = load_local(MINILM, str(float_weights.parent), 1)(TEXTS)
     for one, two in zip(float_vectors, theirs, strict=True):
@@ -111,7 +111,7 @@ def test_marks_in_a_text_are_text() -> None:
 
 
 def test_fewer_layers_give_other_vectors() -> None:
-    [whole], [half] = (load_encoder(MINILM, 1, layers)(TEXTS[:1]) for layers in (6, 3))
+    [whole], [half] = (load_minilm(MINILM, 1, layers)(TEXTS[:1]) for layers in (6, 3))
     assert math.isclose(cosine(half, half), 1, rel_tol=1e-4)
     assert cosine(half, whole) < 0.9
 
@@ -133,4 +133,4 @@ def test_damaged_files_are_told(
         (tmp_path / "weights.bin").write_bytes((FOLDER / "weights.bin").read_bytes()[:100_000])
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     with pytest.raises(ConfigurationError, match="install revelator again"):
-        load_encoder(MINILM, 1)
+        load_minilm(MINILM, 1)

@@ -11,7 +11,7 @@ import pytest
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, open_embedder
-from service.retrieval.embedding.transformers import load_encoder
+from service.retrieval.embedding.embedders import load_transformers
 from tests.conftest import need
 
 need("torch", "transformers")
@@ -118,4 +118,4 @@ async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 def test_a_model_of_another_size_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="has vectors of size 16, but 8 was expected"):
-        load_encoder(EmbeddingContract(model="m", dimension=8), str(folder), 1)
+        load_transformers(EmbeddingContract(model="m", dimension=8), str(folder), 1)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.encoders.in_process import minilm_tokenizer
-from service.retrieval.ingest.chunks import MOST_CHARACTERS, MOST_PIECES, cut, passages_of
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import MOST_CHARACTERS, MOST_PIECES, Document, cut, passages_of
 from service.text import sentences
 from service.text.wordpiece import count_pieces
 

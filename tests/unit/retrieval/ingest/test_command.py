@@ -17,9 +17,9 @@ from aiohttp import web
 from service.core.errors import ConfigurationError, InvalidRequest, RetrievalFailure, StoreError
 from service.core.locks import DirectoryOwned, acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
+from service.retrieval.commands import run_ingest
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.factory import EmbeddedStores, open_embedded
-from service.retrieval.ingest.command import run_ingest
 from tests.support.documents import ingest_documents
 from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.evaluation.datasets import load_dataset
-from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats import distractors
+from service.retrieval.documents import Document
+from service.retrieval.ingest.formats import rows as rows_module
 from service.retrieval.ingest.sources import read_files
 
 HOTPOTQA = [
@@ -129,6 +129,6 @@ def test_what_is_wrong_is_told(tmp_path: Path, format: str, content: bytes, prob
 
 
 def test_a_list_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distractors, "LARGEST", 100)
+    monkeypatch.setattr(rows_module, "LARGEST_SET", 100)
     _, problems = read(written(tmp_path / "dev.json", HOTPOTQA), "hotpotqa")
     assert "a JSON list must not exceed 100 bytes" in problems[0]

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import MOST_LEVELS, BadDocument, parse_document
-from service.retrieval.search.filters import filter_tokens, metadata_tokens
+from service.retrieval.documents import MOST_LEVELS, BadDocument, parse_document, passages_of
+from service.retrieval.stores.records import filter_tokens, metadata_tokens
 from service.retrieval.stores.tantivy_store import encode_record
 
 

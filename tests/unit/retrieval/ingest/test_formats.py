@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.formats import detect
 from service.retrieval.ingest.formats.base import STANDARD_INPUT, zstd
-from service.retrieval.ingest.formats.jsonl import json_document
+from service.retrieval.ingest.formats.rows import json_document
 from service.retrieval.ingest.sources import SourceProblem, read_files
 from tests.conftest import need, unavailable
 

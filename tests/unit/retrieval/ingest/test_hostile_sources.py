@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats import dpr as dpr_module
-from service.retrieval.ingest.formats import hipporag
+from service.retrieval.documents import Document
+from service.retrieval.ingest.formats import rows as rows_module
 from service.retrieval.ingest.formats.base import zstd
 from service.retrieval.ingest.sources import SourceProblem, read_files
 from tests.unit.retrieval.ingest.test_formats import parquet
@@ -151,7 +150,9 @@ def test_a_quote_that_never_closes_costs_one_row(tmp_path: Path) -> None:
     path.write_bytes(HEADER + b"\n".join(rows))
     good, bad = read(path)
     assert good == [str(n) for n in range(1, 500)]
-    assert bad == [f":2: a quote opens here and is not closed within {dpr_module.MOST_LINES} lines"]
+    assert bad == [
+        f":2: a quote opens here and is not closed within {rows_module.MOST_LINES} lines"
+    ]
 
 
 def test_a_table_without_header(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     path.write_bytes(b'[{"text": "%s"}]' % (b"x" * 1_000_001))
     assert read(path) == ([], [":1: longer than 1,000,000 bytes; split the document"])
-    monkeypatch.setattr(hipporag, "LARGEST", 1_000)
+    monkeypatch.setattr(rows_module, "LARGEST_LIST", 1_000)
     assert "convert it to JSONL" in read(path)[1][0]
     path.write_bytes(b'{"T": ["a sentence."]}')
     assert "a JSON list of {title, text} objects is expected" in read(path, "hipporag")[1][0]

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats import base, child, detect
-from service.retrieval.ingest.formats import docx as docx_module
-from service.retrieval.ingest.formats import pdf as pdf_module
+from service.retrieval.documents import Document
+from service.retrieval.ingest.formats import base, child, detect, pages
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
-from service.retrieval.ingest.formats.html import decoded
+from service.retrieval.ingest.formats.pages import decoded
 from service.retrieval.ingest.sources import (
     SourceFile,
     SourceProblem,
@@ -219,7 +217,7 @@ def test_a_docx_without_text_or_with_too_much_is_named(
     path = tmp_path / "a.docx"
     assert read(path, docx([("Normal", " ")])) == ([], [": the document has no text"])
     in_this_process(monkeypatch)
-    monkeypatch.setattr(docx_module, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(pages, "MOST_UNPACKED", 10_000)
     found, problems = read(path, docx([("Normal", "x" * 20_000)]))
     assert (found, problems) == ([], [": its text is larger than 10,000 bytes; split it"])
     monkeypatch.setattr(base, "LARGEST", 100)
@@ -263,7 +261,7 @@ def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(["One.", "Two."]))
     in_this_process(monkeypatch)
-    monkeypatch.setattr(pdf_module, "_text", lambda page: ["One."][page.page_number])
+    monkeypatch.setattr(pages, "_text", lambda page: ["One."][page.page_number])
     found = [entry.found for entry in read_files([path])]
     assert [type(each) for each in found] == [Document, SourceProblem]
 

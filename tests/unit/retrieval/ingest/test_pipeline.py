@@ -13,9 +13,8 @@ import pytest
 
 from service.core.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
+from service.retrieval.documents import Chunked, PassageRecord, parse_document, passages_of
 from service.retrieval.embedding import HASHING, HashingEmbedder
-from service.retrieval.ingest.chunks import Chunked, passages_of
-from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,

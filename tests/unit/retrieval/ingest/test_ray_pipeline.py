@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from service.core.settings import RetrievalSettings
-from service.retrieval.embedding import HashingEmbedder, factory
+from service.retrieval.embedding import HashingEmbedder, embedders
 from service.retrieval.ingest.sources import SourceFile
 
 NAME = "service.retrieval.ingest.ray_pipeline"
@@ -33,12 +33,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules[NAME] = before
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [(0, 1), (2, factory.MOST_THREADS)])
+@pytest.mark.parametrize(("gpus", "expected"), [(0, 1), (2, embedders.MOST_THREADS)])
 def test_a_worker_without_a_gpu_computes_on_one_thread(
     ray: Any, monkeypatch: pytest.MonkeyPatch, gpus: int, expected: int
 ) -> None:
     threads: list[int] = []
-    monkeypatch.setattr(factory, "minilm_embedder", lambda _, given: threads.append(given))
+    monkeypatch.setattr(embedders, "minilm_embedder", lambda _, given: threads.append(given))
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     ray.cluster_resources.return_value = {"CPU": 16.0, "GPU": float(gpus)}
     settings = RetrievalSettings(embedding_model="minilm")

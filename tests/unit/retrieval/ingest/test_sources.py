@@ -4,7 +4,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
-from service.retrieval.ingest.documents import Document
+from service.retrieval.documents import Document
 from service.retrieval.ingest.formats import KNOWN
 from service.retrieval.ingest.formats.base import LONGEST_ROW, STANDARD_INPUT
 from service.retrieval.ingest.sources import SourceProblem, read_files, total_bytes

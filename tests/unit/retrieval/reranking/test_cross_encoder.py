@@ -9,8 +9,8 @@ import pytest
 
 from service.core.errors import ConfigurationError, RetrievalFailure
 from service.core.settings import RerankerSettings
-from service.retrieval.reranking import cross_encoder, open_reranker
-from service.retrieval.reranking.cross_encoder import CrossEncoder
+from service.retrieval import reranking
+from service.retrieval.reranking import CrossEncoder, open_reranker
 from tests.conftest import need
 
 need("torch", "transformers")
@@ -59,7 +59,7 @@ def alone(folder: Path, query: str, passage: str) -> float:
 async def test_scores_are_the_models_in_the_order_of_the_passages(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_encoder, "BATCH", 2)
+    monkeypatch.setattr(reranking, "BATCH", 2)
     settings = RerankerSettings(kind="local", model=str(folder))
     found = await open_reranker(settings).scores("volcano", PASSAGES)
     assert found == pytest.approx([alone(folder, "volcano", each) for each in PASSAGES], abs=1e-4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.retrieval.search.breaker import Breaker
+from service.retrieval.search.guard import Breaker
 
 LOST_S = 3.0
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.retrieval.search.query_embedding import Cache
+from service.retrieval.search.hybrid import Cache
 from tests.unit.retrieval.worlds import Observed
 
 

@@ -12,9 +12,9 @@ from service.core.concurrency import gather
 from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import Vector
-from service.retrieval.search import guard, query_embedding
+from service.retrieval.search import guard, hybrid
 from service.retrieval.search.guard import Guard, GuardLimits
-from service.retrieval.search.query_embedding import QueryEmbedding
+from service.retrieval.search.hybrid import QueryEmbedding
 from tests.unit.retrieval.worlds import CountingEmbedder, Observed
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def opened(embedder: CountingEmbedder, entries: int = 10, window_s: float = 0.05
     settings, observed = RetrievalSettings(), Observed()
     with (
         mock.patch.object(guard, "LIMITS", GuardLimits(retries=0)),
-        mock.patch.multiple(query_embedding, BATCH=3, WINDOW_S=window_s, REMEMBERED=entries),
+        mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=window_s, REMEMBERED=entries),
     ):
         return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
 

@@ -12,8 +12,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
-from service.retrieval.search.hybrid import HybridRetriever
-from service.retrieval.search.snapshot import SnapshotRetriever
+from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 pytestmark = pytest.mark.anyio

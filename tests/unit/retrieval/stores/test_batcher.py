@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from service.core.concurrency import gather
-from service.retrieval.stores.batcher import Batcher
+from service.retrieval.stores.base import Batcher
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import qdrant_edge_graph
 from service.retrieval.stores.qdrant_edge_graph import is_due, recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore

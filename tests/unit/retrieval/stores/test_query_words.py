@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.retrieval.stores.query_words import fold
+from service.retrieval.stores.records import fold
 
 
 @pytest.mark.parametrize(

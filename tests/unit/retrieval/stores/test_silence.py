@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from service.retrieval.stores import silence
-from service.retrieval.stores.silence import LEAST_S, Silence
+from service.retrieval.stores import elastic_server
+from service.retrieval.stores.elastic_server import LEAST_S, Silence
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ async def test_one_request_goes_out_for_all_who_wait() -> None:
 
 
 async def test_another_connection_is_tried_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "ASK_S", 0.01)
+    monkeypatch.setattr(elastic_server, "ASK_S", 0.01)
     server = Server()
     found = Silence(server.ask)
     found.lost(time.monotonic() - LONG_S)

@@ -6,8 +6,7 @@ import pytest
 
 from service.core.errors import StoreError
 from service.retrieval.base import StoreQuery
-from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import LONGEST_ID, Document, PassageRecord
+from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.support.bm25 import bm25

@@ -1,25 +1,32 @@
-"""HTML: a page is one document for each section, by its headings (extra `documents`)."""
+"""Formats of documents for people: HTML, DOCX, PDF, and plain text."""
 
 from __future__ import annotations
 
 import codecs
+import io
+import logging
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from service.retrieval.ingest.documents import LONGEST_TITLE
+from service.retrieval.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
     BOM,
+    LARGEST,
     STANDARD_INPUT,
     AllRead,
     Input,
     SourceRow,
     made,
+    not_utf8,
+    plain_suffix,
     reads_whole,
 )
 
 if TYPE_CHECKING:
+    from pypdf import PageObject, PdfReader
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 HTML: Final = frozenset({".html", ".htm", ".xhtml"})
@@ -243,3 +250,171 @@ def _tidy(text: str) -> str:
     """Remove white space at the ends of lines, and empty lines, which would end sentences."""
     lines = (line.strip() if line.strip() else "" for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+# DOCX: Word documents are converted to HTML, and cut at their headings (extra `documents`).
+
+DOCX: Final = frozenset({".docx"})
+MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the part with the text; images are not read
+_BODY: Final = "word/document.xml"
+_STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
+_NOT_DOCX: Final = "not a DOCX file; save it in Word or LibreOffice as .docx"
+
+
+@reads_whole("DOCX", "mammoth", "selectolax")
+def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
+    """Yield a document for each section."""
+    readable, html = _html(content)
+    if not readable:
+        yield SourceRow(0, html)
+        return
+    for row in rows_of(source, html):
+        yield SourceRow(0, "the document has no text") if row.found == NO_TEXT else row
+
+
+def _html(content: bytes) -> tuple[bool, str]:
+    """Return whether the file could be read, and the HTML or the problem."""
+    import mammoth  # noqa: PLC0415
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            if sum(part.file_size for part in packed.infolist() if _is_read(part)) > MOST_UNPACKED:
+                return False, f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
+            packed.getinfo(_BODY)
+        result = mammoth.convert_to_html(
+            io.BytesIO(content),
+            style_map=_STYLES,
+            include_embedded_style_map=False,
+            convert_image=lambda _: [],
+        )
+    except (zipfile.BadZipFile, KeyError):
+        return False, _NOT_DOCX
+    except Exception as error:  # a damaged file may fail anywhere in the parser
+        return False, f"the DOCX file is damaged ({type(error).__name__}); save it again"
+    return True, str(result.value)
+
+
+def _is_read(part: zipfile.ZipInfo) -> bool:
+    return part.filename.endswith((".xml", ".rels"))
+
+
+# PDF: each page with text is a document (extra `documents`).
+
+PDF: Final = frozenset({".pdf"})
+PDF_MAGIC: Final = b"%PDF-"
+MOST_LISTED: Final = 20  # page numbers in one message
+OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
+# a hyphen at the end of a line
+_HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
+
+
+@reads_whole("PDF", "pypdf")
+def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
+    """Yield a document for each page with text, and a problem for the pages that are images."""
+    try:
+        yield from _page_rows(source, content)
+    except Exception as error:  # a damaged file may fail anywhere in the parser
+        reason = str(error).strip() or type(error).__name__
+        yield SourceRow(0, f"the PDF is damaged: {reason}; download or export it again")
+
+
+def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
+    from pypdf import PdfReader  # noqa: PLC0415
+
+    # the parser's warnings; errors are reported by page
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    reader = PdfReader(io.BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        yield SourceRow(0, "the PDF needs a password; save a copy without one")
+        return
+    title, pages = _pdf_title(source, reader), len(reader.pages)
+    read, images = 0, list[int]()
+    for number, page in enumerate(reader.pages, 1):
+        if source.path != STANDARD_INPUT:
+            source.reached(number / pages)
+        try:
+            text = _text(page)
+        except Exception as error:  # the other pages may be readable
+            yield SourceRow(number, f"the page cannot be read: {type(error).__name__}: {error}")
+            continue
+        if text:
+            read += 1
+            yield SourceRow(number, made(_page_value(source, title, number, text)))
+        elif _has_images(page):
+            images.append(number)
+    if read:
+        yield SourceRow(0, AllRead.ALL_READ)
+    if images and read:
+        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
+    elif not read:
+        what = "are images, as of a scan" if images else "have no text"
+        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {OCR}")
+
+
+def _page_value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
+    value: dict[str, Any] = {"title": title, "text": text, "page": number}
+    if source.path != STANDARD_INPUT:
+        value["id"] = f"{source.label}#page={number}"  # how browsers open a page (RFC 8118)
+    return value
+
+
+def _pdf_title(source: Input, reader: PdfReader) -> str:
+    title = str((reader.metadata and reader.metadata.title) or "").strip()
+    stem = "" if source.path == STANDARD_INPUT else source.path.stem
+    return (_sound(title) or stem)[:LONGEST_TITLE]
+
+
+def _text(page: PageObject) -> str:
+    """Return the text of a page; words divided at the end of a line are joined."""
+    return _HYPHEN.sub("", _sound(page.extract_text())).strip()
+
+
+def _sound(text: str) -> str:
+    """Remove characters that do not occur in text, which fonts with a broken encoding yield."""
+    return text.replace("\0", "").encode("utf-8", "ignore").decode()
+
+
+def _has_images(page: PageObject) -> bool:
+    try:
+        return len(page.images) > 0
+    except Exception:  # drawings that cannot be listed do not matter
+        return False
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:MOST_LISTED])
+    more = len(numbers) - MOST_LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+# Plain text and Markdown: a file is one document.
+
+TEXT = frozenset({".txt", ".text"})
+MARKDOWN = frozenset({".md", ".markdown"})
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+
+
+@reads_whole()
+def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
+    """Yield the document: its id is the name of the file, its title Markdown's first heading or the
+    stem of the name."""
+    try:
+        text = content.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        yield SourceRow(0, not_utf8(error, ""))
+        return
+    if "\0" in text:
+        yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
+        return
+    value: dict[str, Any] = {"title": _text_title(source, text), "text": text}
+    if source.path != STANDARD_INPUT:
+        value["id"] = source.label
+    yield SourceRow(0, made(value))
+
+
+def _text_title(source: Input, text: str) -> str:
+    markdown = plain_suffix(source.path) in MARKDOWN
+    heading = _HEADING.search(text) if markdown else None
+    if heading:
+        return heading[1].strip()[:LONGEST_TITLE]
+    return "" if source.path == STANDARD_INPUT else source.path.stem

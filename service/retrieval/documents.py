@@ -1,0 +1,289 @@
+"""Documents: which input is valid, and the form in which passages are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from service.core.domain import Passage
+from service.retrieval.embedding.contract import BATCH
+from service.text import sentences
+from service.text.wordpiece import Pieces, count_pieces
+
+LONGEST_ID = 512  # bytes of UTF-8; stores index an id as one term
+LONGEST_TITLE = 1_000  # characters
+MOST_FIELDS = 64  # metadata fields of one document
+# Objects and lists inside each other in one metadata field. Qdrant's client for gRPC fails on 32
+# objects, the embedded Qdrant on 126 levels, and orjson on 254.
+MOST_LEVELS = 30
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PASSAGE_ID = re.compile(r"#\d+\Z")
+_SORTED = orjson.OPT_SORT_KEYS
+
+
+class BadDocument(ValueError):
+    """An invalid document; the text says why."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as received. `metadata` holds every field except id, title and text."""
+
+    id: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of title, text and metadata. Documents with equal hashes are equal."""
+        content = [self.title, self.text, dict(self.metadata)]
+        return hashlib.sha256(orjson.dumps(content, option=_SORTED)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRecord:
+    """A passage as stored: number `part`, from 0, of the `parts` passages of its document."""
+
+    passage: Passage
+    document_id: str
+    content_hash: str
+    part: int
+    parts: int
+
+
+def parse_document(value: object) -> Document:
+    """Parse a decoded JSON object into a document. Raises BadDocument."""
+    if not isinstance(value, dict):
+        kind = "null" if value is None else _kind(value)
+        raise BadDocument(f"a document must be a JSON object, not {kind}")
+    title, text = value.get("title"), value.get("text")
+    if not isinstance(text, str):
+        raise BadDocument(f"text must be a string, not {_kind(text)}")
+    if not text.strip():
+        raise BadDocument("text is empty")
+    if title is None:
+        title = ""
+    if not isinstance(title, str):
+        raise BadDocument(f"title must be a string, not {_kind(title)}")
+    if len(title) > LONGEST_TITLE:
+        raise BadDocument(f"title is longer than {LONGEST_TITLE:,} characters")
+    metadata = {key: item for key, item in value.items() if key not in {"id", "title", "text"}}
+    _check_metadata(metadata)
+    return Document(_document_id(value.get("id"), title, text), title, text, metadata)
+
+
+def content_id(title: str, text: str) -> str:
+    """Return the id of a document without one."""
+    return hashlib.sha256(orjson.dumps([title, text])).hexdigest()[:32]
+
+
+def _document_id(given: object, title: str, text: str) -> str:
+    _check_text("title", title)
+    _check_text("text", text)
+    if given is None:
+        return content_id(title, text)
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    if not isinstance(given, str):
+        raise BadDocument(f"id must be a string or an integer, not {_kind(given)}")
+    if not given.strip():
+        raise BadDocument("id is empty; omit it to get one derived from title and text")
+    _check_text("id", given)
+    if len(given.encode()) > LONGEST_ID:
+        raise BadDocument(f"id is longer than {LONGEST_ID} bytes")
+    if _CONTROL.search(given):
+        raise BadDocument("id must not contain line breaks or other control characters")
+    if given in (".", ".."):
+        raise BadDocument("id must not be . or .., which no URL can name")
+    if _PASSAGE_ID.search(given):
+        raise BadDocument("id must not end in # and a number, which is reserved for passage ids")
+    return given
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadDocument(f"{name} is not valid Unicode (it contains a lone surrogate)") from None
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    if len(metadata) > MOST_FIELDS:
+        raise BadDocument(f"there are more than {MOST_FIELDS} fields besides id, title and text")
+    if "" in metadata:
+        raise BadDocument("a field has an empty name")
+    for field_name, value in metadata.items():
+        if _is_deeper(value, MOST_LEVELS):
+            raise BadDocument(
+                f"the field {field_name[:80]!r} has objects or lists nested more than "
+                f"{MOST_LEVELS} deep; flatten it"
+            )
+    try:
+        orjson.dumps(metadata, option=_SORTED)
+    except (TypeError, ValueError) as error:
+        raise BadDocument(f"its other fields are not plain JSON: {error}") from None
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether more than `levels` objects and lists are nested in each other."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "missing"
+    return names.get(type(value), "a number")
+
+
+# Cuts documents into passages.
+#
+# A document of at most 200 MiniLM word pieces is one passage under its own id. A longer one
+# becomes `id#1`, `id#2`, … It is cut between sentences, and each passage begins with the last
+# sentence of the previous one if both fit. A sentence that is too long by itself is halved,
+# between words if possible.
+
+MOST_PIECES = 200
+MOST_READY = 256  # vectors computed beforehand that are upserted at once
+# A word over 100 characters is a single piece, so text without space needs a second bound.
+MOST_CHARACTERS = 4_000
+
+_SPACE = re.compile(r"\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A document's passages, and their vectors if they have been computed."""
+
+    records: Sequence[PassageRecord]
+    vectors: Sequence[Sequence[float]] = ()
+
+    def by_id(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Return the vectors by passage id."""
+        for record, vector in zip(self.records, self.vectors, strict=False):
+            yield record.passage.passage_id, vector
+
+
+def passages_of(
+    document: Document, spans: Sequence[tuple[int, int]] | None = None
+) -> list[PassageRecord]:
+    """Return the passages of a document in order. Every non-space character of its text is in one
+    of them.
+
+    `spans` is the result of `cut` for its text, if that has been computed.
+    """
+    spans = spans or cut(document.text)
+    whole = len(spans) == 1
+    return [
+        PassageRecord(
+            passage=Passage(
+                passage_id=document.id if whole else f"{document.id}#{part + 1}",
+                title=document.title,
+                text=document.text if whole else document.text[start:end].strip(),
+                metadata=document.metadata,
+            ),
+            document_id=document.id,
+            content_hash=document.content_hash,
+            part=part,
+            parts=len(spans),
+        )
+        for part, (start, end) in enumerate(spans)
+    ]
+
+
+def cut(text: str) -> list[tuple[int, int]]:
+    """Return spans (start, end) in code points that cover `text`, each within both limits."""
+    if _is_short(text):
+        return [(0, len(text))]
+    units, fit = _units(text)
+    spans, first = [], 0
+    while True:
+        last = first
+        while last + 1 < len(units) and fit(first, last + 1):
+            last += 1
+        spans.append((units[first][0], units[last][1]))
+        if last + 1 == len(units):
+            return spans
+        first = last if last > first and fit(last, last + 1) else last + 1
+
+
+def _is_short(text: str) -> bool:
+    """Whether the text is one passage. ASCII text has no more pieces than characters."""
+    if len(text) <= MOST_PIECES and text.isascii():
+        return True
+    return len(text) <= MOST_CHARACTERS and count_pieces(text) <= MOST_PIECES
+
+
+def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]]:
+    """Return the spans of the units that passages consist of, and a function that says whether
+    units from a first to a last one fit into one passage. Sentences meet at a space or a mark, so
+    that their pieces add up; the halves of a long one may meet inside a word, and are counted
+    together.
+    """
+    units = sentences(text)
+    counts = [count_pieces(text[start:end]) for start, end in units]
+    longest = max(end - start for start, end in units)
+    if max(counts) <= MOST_PIECES and longest <= MOST_CHARACTERS:
+        before = [0, *accumulate(counts)]  # pieces before each unit, and of all units
+        return (
+            units,
+            lambda first, last: (
+                before[last + 1] - before[first] <= MOST_PIECES
+                and units[last][1] - units[first][0] <= MOST_CHARACTERS
+            ),
+        )
+    pieces = Pieces(text)
+    halves = [part for start, end in units for part in _halved(text, pieces, start, end)]
+    return halves, lambda first, last: _fits(pieces, halves[first][0], halves[last][1])
+
+
+def _fits(pieces: Pieces, start: int, end: int) -> bool:
+    return end - start <= MOST_CHARACTERS and pieces.count(start, end) <= MOST_PIECES
+
+
+def _halved(text: str, pieces: Pieces, start: int, end: int) -> list[tuple[int, int]]:
+    pending, done = [(start, end)], []
+    while pending:
+        start, end = pending.pop()
+        if _fits(pieces, start, end):
+            done.append((start, end))
+            continue
+        middle = _cut_point(text, start, end)
+        pending += [(middle, end), (start, middle)]
+    return done
+
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """Return the place after the first space of the third quarter, else of the second, else the
+    middle.
+    """
+    middle, quarter = (start + end) // 2, (end - start) // 4
+    space = _SPACE.search(text, middle, middle + quarter) or _SPACE.search(
+        text, start + quarter, middle
+    )
+    return space.end() if space else middle
+
+
+def batches_of(
+    records: Sequence[PassageRecord], made: Mapping[str, Sequence[float]]
+) -> Iterator[list[PassageRecord]]:
+    """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
+    similar length at a time, so that a forward pass has little padding."""
+    ready = [record for record in records if record.passage.passage_id in made]
+    for start in range(0, len(ready), MOST_READY):
+        yield ready[start : start + MOST_READY]
+    others = [record for record in records if record.passage.passage_id not in made]
+    others.sort(key=lambda record: len(record.passage.text))
+    for start in range(0, len(others), BATCH):
+        yield others[start : start + BATCH]

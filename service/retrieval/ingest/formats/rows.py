@@ -1,0 +1,405 @@
+"""Formats of one document in each row: JSON Lines, DPR's TSV, HippoRAG's lists, Parquet, and the
+paragraphs of multi-hop questions."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from service.core.extras import missing_packages
+from service.retrieval.documents import BadDocument, Document, parse_document
+from service.retrieval.ingest.formats.base import (
+    BOM,
+    LONGEST_ROW,
+    STANDARD_INPUT,
+    TOO_LONG,
+    Input,
+    Maker,
+    SourceRow,
+    made,
+    not_utf8,
+    plain,
+    read_lines,
+)
+
+
+def read_jsonl(source: Input) -> Iterator[SourceRow]:
+    return read_objects(source, json_document)
+
+
+def json_document(value: object) -> Document:
+    """Parse a document. FlashRAG's have `contents`, whose first line is the title, in quotation
+    marks. Raises BadDocument."""
+    if isinstance(value, dict) and "text" not in value and isinstance(value.get("contents"), str):
+        title, line_end, text = value["contents"].partition("\n")
+        title, text = (title, text) if line_end else ("", title)
+        own = {key: item for key, item in value.items() if key != "contents"}
+        value = {"title": title.strip().strip('"'), **own, "text": text.strip() or title}
+    return parse_document(value)
+
+
+def read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
+    """Yield a row for each line that is not blank."""
+    for number, line in read_lines(source.stream):
+        if line is None:
+            yield SourceRow(number, f"the line is {TOO_LONG}")
+        elif line.strip():
+            yield SourceRow(number, _parse(line, make))
+
+
+def _parse(line: bytes, make: Maker) -> Document | str:
+    try:
+        return made(orjson.loads(line.decode("utf-8")), make)
+    except UnicodeDecodeError as error:
+        return not_utf8(error)
+    except orjson.JSONDecodeError as error:
+        return f"not JSON: {error.msg} at character {error.colno}"
+
+
+OWN = frozenset({"id", "title", "text"})
+_ID = re.compile(rb'(?<!\\)"_id"\s*:')
+_PLAIN_ID = re.compile(rb'(?<!\\)"id"\s*:')
+
+
+def read_beir(source: Input) -> Iterator[SourceRow]:
+    return read_objects(source, beir_document)
+
+
+def looks_like_beir(head: bytes) -> bool:
+    """Return whether the first line has `_id` and no `id`."""
+    line = head.split(b"\n", 1)[0]
+    return bool(_ID.search(line)) and not _PLAIN_ID.search(line)
+
+
+def beir_document(value: object) -> Document:
+    """Parse a document; the fields of `metadata` become its own. Raises BadDocument.
+
+    Some sets have titles without text; BEIR's own retrievers then search the title, and so does
+    Revelator.
+    """
+    if not isinstance(value, dict):
+        return parse_document(value)
+    if "_id" not in value:
+        raise BadDocument("_id is missing; BEIR's corpus.jsonl has the fields _id, title and text")
+    return parse_document(_flattened(value))
+
+
+def _flattened(value: dict[str, Any]) -> dict[str, Any]:
+    own = {key: item for key, item in value.items() if key not in {"_id", "metadata"}}
+    metadata = value.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise BadDocument("metadata must be an object")
+    if twice := sorted(metadata.keys() & (own.keys() | OWN)):
+        raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
+    if own.get("text") == "" and own.get("title"):
+        own["text"] = own["title"]
+    return {"id": value["_id"], **own, **metadata}
+
+
+# HippoRAG's corpora: one JSON list of `{title, text}`, with `idx` in some (Gutiérrez et al., 2024,
+# arXiv 2405.14831).
+
+LARGEST_LIST = 200_000_000  # bytes of JSON, which is loaded as a whole
+
+
+def read_hipporag(source: Input) -> Iterator[SourceRow]:
+    """Yield the elements of the list, counted from 1."""
+    content = source.stream.read(LARGEST_LIST + 1)
+    if len(content) > LARGEST_LIST:
+        what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
+        yield SourceRow(0, f"{what}; convert it to JSONL, one object per line")
+        return
+    try:
+        values = orjson.loads(content.removeprefix(BOM))
+    except orjson.JSONDecodeError as error:
+        yield SourceRow(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
+        return
+    if not isinstance(values, list):
+        yield SourceRow(
+            0, "a JSON list of {title, text} objects is expected; JSONL has one object per line"
+        )
+        return
+    del content
+    for number, value in enumerate(values, 1):
+        yield SourceRow(number, _listed_document(value))
+
+
+def _listed_document(value: object) -> Document | str:
+    if not isinstance(value, dict):
+        return made(value)
+    checked = plain(value)
+    if isinstance(checked, str):
+        return checked
+    index = checked.pop("idx", None)
+    if "id" not in checked and index is not None:
+        checked["id"] = index
+    return made(checked)
+
+
+# DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per row, with id, text and title.
+#
+# It was written by Python's `csv` (Karpukhin et al., 2020, arXiv 2004.04906): fields are
+# separated by tabs; a field that contains a quote or a line end is quoted, and a quote in it is
+# doubled.
+
+COLUMNS = ("id", "text", "title")
+MOST_LINES = 100  # lines of one row; a quote that is never closed would take all following ones
+_OPEN = "unexpected end of data"  # the message of `csv` for an unclosed quote
+
+Numbered = tuple[int, bytes | None]
+
+
+def read_dpr(source: Input) -> Iterator[SourceRow]:
+    lines = _Lines(read_lines(source.stream))
+    header = _header(next(lines, (1, b""))[1])
+    if isinstance(header, str):
+        yield SourceRow(1, header)
+        return
+    for number, line in lines:
+        if line is None:
+            yield SourceRow(number, f"the line is {TOO_LONG}")
+        elif line.strip():
+            yield SourceRow(number, _record(line, lines, header))
+
+
+def looks_like_dpr(head: bytes) -> bool:
+    """Return whether the first line is the header."""
+    return not isinstance(_header(head.removeprefix(BOM).split(b"\n", 1)[0]), str)
+
+
+class _Lines:
+    """Lines that can be put back."""
+
+    def __init__(self, lines: Iterator[Numbered]) -> None:
+        self._lines = lines
+        self._back: list[Numbered] = []
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> Numbered:
+        return self._back.pop() if self._back else next(self._lines)
+
+    def put_back(self, lines: list[Numbered]) -> None:
+        self._back.extend(reversed(lines))
+
+
+def _header(line: bytes | None) -> tuple[str, ...] | str:
+    names = tuple((line or b"").decode("utf-8", "replace").strip().lower().split("\t"))
+    if sorted(names) == sorted(COLUMNS):
+        return names
+    return "the first line must name the columns id, text and title, with tabs between them"
+
+
+def _record(line: bytes, lines: _Lines, header: tuple[str, ...]) -> Document | str:
+    """Return the record that begins with `line`; takes its further lines from `lines`."""
+    taken: list[Numbered] = []
+    fields = _split(line)
+    while fields is None:
+        number, more = next(lines, (0, None))
+        if number:
+            taken.append((number, more))
+        line = line + b"\n" + (more or b"")
+        if more is None or len(taken) == MOST_LINES or len(line) > LONGEST_ROW:
+            lines.put_back(taken)
+            return f"a quote opens here and is not closed within {MOST_LINES} lines"
+        if b'"' in more:
+            fields = _split(line)
+    if isinstance(fields, str):
+        lines.put_back(taken)
+        return fields
+    if len(fields) != len(header):
+        return f"the line has {len(fields)} fields, but the header has {len(header)}"
+    return made(dict(zip(header, fields, strict=True)))
+
+
+def _split(line: bytes) -> list[str] | str | None:
+    """Return the fields; the problem; or None if a quote is still open."""
+    try:
+        return next(csv.reader([line.decode("utf-8")], delimiter="\t", strict=True))
+    except UnicodeDecodeError as error:
+        return not_utf8(error)
+    except csv.Error as error:
+        return None if str(error) == _OPEN else f"not valid CSV: {error}"
+
+
+# Parquet: one document per row, its columns like the fields of a JSON line (extra `parquet`).
+
+MAGIC = b"PAR1"
+ROWS = 256  # rows decoded at once
+BUFFER = 1_000_000  # bytes of a column read at once
+
+
+def read_parquet(source: Input) -> Iterator[SourceRow]:
+    """Yield the rows, without lists of floats (precomputed vectors)."""
+    if problem := missing_packages("Parquet", ("pyarrow",), "parquet"):
+        yield SourceRow(0, problem)
+        return
+    if source.path == STANDARD_INPUT or source.compressed:
+        yield SourceRow(
+            0, "Parquet can be read only from a plain file, not from a stream; save it to a file"
+        )
+        return
+    import pyarrow  # noqa: PLC0415
+
+    row = 0
+    try:
+        for value in _table_rows(source):
+            row += 1
+            yield SourceRow(row, value)
+    except _Refused as refused:
+        yield SourceRow(0, str(refused))
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"after row {row:,}: " if row else ""
+        yield SourceRow(0, f"not a complete Parquet file: {what}{error}; download it again")
+    except (OverflowError, ValueError) as error:
+        yield SourceRow(0, f"a value after row {row:,} has no form in JSON: {error}")
+
+
+class _Refused(Exception):
+    """The columns of the file are not those of documents."""
+
+
+def _table_rows(source: Input) -> Iterator[Document | str]:
+    from pyarrow import parquet  # noqa: PLC0415
+
+    with parquet.ParquetFile(source.path, buffer_size=BUFFER, pre_buffer=False) as file:
+        columns = _columns(file.schema_arrow)
+        beir, done = "_id" in columns and "id" not in columns, 0
+        for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+            done += batch.num_rows
+            source.reached(done / file.metadata.num_rows)
+            for value in _in_microseconds(batch).to_pylist():
+                yield _row_document(value, beir=beir)
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Times in nanoseconds, as pandas writes them, become what Python's datetime can hold."""
+    import pyarrow  # noqa: PLC0415
+
+    arrays = [
+        column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+        if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns"
+        else column
+        for column in batch.columns
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _columns(schema: Any) -> list[str]:
+    from pyarrow import types  # noqa: PLC0415
+
+    if "text" not in schema.names:
+        raise _Refused(f"there is no column `text`; the columns are: {', '.join(schema.names)}")
+
+    def vector(kind: Any) -> bool:
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return bool(listed and types.is_floating(kind.value_type))
+
+    return [field.name for field in schema if not vector(field.type)]
+
+
+def _row_document(value: dict[str, Any], *, beir: bool) -> Document | str:
+    present = plain({key: item for key, item in value.items() if item is not None})
+    if isinstance(present, str):
+        return present
+    return made(present, beir_document) if beir else made(present)
+
+
+# The passages in the questions of HotpotQA (distractor setting), 2WikiMultihopQA and MuSiQue,
+# pooled into one corpus: each distinct passage once.
+#
+# HotpotQA (Yang et al., 2018, arXiv 1809.09600) and 2WikiMultihopQA (Ho et al., 2020, arXiv
+# 2011.01060) are JSON lists whose `context` has pairs (title, sentences); HotpotQA's sentences
+# include their spaces. MuSiQue (Trivedi et al., 2022, arXiv 2108.00573) is JSONL with `paragraphs`.
+# The id of a passage is derived from its title and text, so `revelator evaluate` knows the gold
+# passages.
+
+LARGEST_SET: Final = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
+
+Passage = tuple[str, str]
+Split = Callable[[Any], Iterable[Passage]]
+Question = tuple[int, object]
+
+
+def _context(row: Any, joint: str) -> Iterator[Passage]:
+    """Return the pairs (title, sentences), also from the columns of the versions on data set
+    hubs.
+    """
+    context = row["context"]
+    if isinstance(context, dict):
+        context = zip(context["title"], context["sentences"], strict=True)
+    for title, sentences in context:
+        yield title, joint.join(sentences)
+
+
+def _paragraphs(row: Any) -> Iterator[Passage]:
+    for paragraph in row["paragraphs"]:
+        yield paragraph["title"], paragraph["paragraph_text"]
+
+
+def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:
+    seen: set[str] = set()
+    for number, row in _questions(source):
+        if isinstance(row, SourceRow):
+            yield row
+            continue
+        try:
+            passages = list(split(row))
+        except (KeyError, TypeError, ValueError):
+            yield SourceRow(number, f"`{field}` is missing or not as in the published file")
+            continue
+        for title, text in passages:
+            if not isinstance(text, str) or text.strip():  # some published passages are empty
+                found = made({"title": title, "text": text})
+                if not isinstance(found, Document) or found.id not in seen:
+                    yield SourceRow(number, found)
+                if isinstance(found, Document):
+                    seen.add(found.id)
+
+
+def _questions(source: Input) -> Iterator[Question]:
+    """Yield the questions with their line or element, from 1, or a SourceRow with the problem."""
+    if source.head.removeprefix(BOM).lstrip().startswith(b"["):
+        yield from _listed(source)
+        return
+    for number, line in read_lines(source.stream):
+        if line is None:
+            yield number, SourceRow(number, f"the line is {TOO_LONG}")
+        elif line.strip():
+            yield number, _decoded(line, number)
+
+
+def _listed(source: Input) -> Iterator[Question]:
+    content = source.stream.read(LARGEST_SET + 1)
+    if len(content) > LARGEST_SET:
+        yield (
+            0,
+            SourceRow(0, f"a JSON list must not exceed {LARGEST_SET:,} bytes; convert it to JSONL"),
+        )
+        return
+    rows = _decoded(content.removeprefix(BOM), 0)
+    if isinstance(rows, list):
+        yield from enumerate(rows, 1)
+    else:
+        yield 0, rows
+
+
+def _decoded(content: bytes, number: int) -> object:
+    try:
+        return orjson.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return SourceRow(number, not_utf8(error, " of the line" if number else ""))
+    except orjson.JSONDecodeError as error:
+        place = number or error.lineno
+        return SourceRow(place, f"not JSON: {error.msg} at character {error.colno}")
+
+
+read_hotpotqa = partial(_read, split=partial(_context, joint=""), field="context")
+read_2wiki = partial(_read, split=partial(_context, joint=" "), field="context")
+read_musique = partial(_read, split=_paragraphs, field="paragraphs")

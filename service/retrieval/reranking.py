@@ -1,0 +1,299 @@
+"""Rerankers: a cross-encoder reads query and passage together, on a server or in this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import aiohttp
+import orjson
+from pydantic import SecretStr
+
+from service.core.connections import Connections, reason_of
+from service.core.domain import ScoredPassage
+from service.core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+)
+from service.core.extras import lacking
+from service.core.offline import import_transformers
+from service.core.settings import RerankerSettings, RetrievalSettings
+from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
+from service.encoders.in_process import InProcess, in_batches
+from service.retrieval.embedding import passage_input
+from service.retrieval.search.guard import Guard, SearchObserver
+
+BACKEND = "reranker"  # its name in the metrics
+
+Passages = tuple[ScoredPassage, ...]
+
+
+class Reranker(Protocol):
+    """Scores passages. Raises RetrievalFailure, or BackendUnavailable if a retry may succeed."""
+
+    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
+        """Return how well each passage answers the query, in their order; higher is better."""
+
+    async def aclose(self) -> None:
+        """Close connections. A second call does nothing."""
+
+
+class Reranking:
+    """Orders passages by the scores of `reranker`, called through a `Guard` like every backend."""
+
+    def __init__(
+        self,
+        reranker: Reranker,
+        own: RerankerSettings,
+        settings: RetrievalSettings,
+        observer: SearchObserver,
+    ) -> None:
+        self.top_n = own.top_n
+        self._reranker = reranker
+        self._guard = Guard(BACKEND, settings, observer)
+
+    async def order(self, query: str, fused: Passages, top_k: int, until: float) -> Passages:
+        """Return the best `top_k`, in the fused order while the reranker is unavailable."""
+        if not fused:
+            return fused
+        texts = [passage_input(hit.passage) for hit in fused]
+        try:
+            scores = await self._guard.call(partial(self._reranker.scores, query, texts), until)
+        except RevelatorError:
+            return fused[:top_k]
+        return by_score(fused, scores)[:top_k]
+
+    async def aclose(self) -> None:
+        await self._guard.aclose()
+        await self._reranker.aclose()
+
+
+def by_score(passages: Passages, scores: Sequence[float]) -> Passages:
+    """Order passages by score, ties by passage id; ranks count from 1."""
+    pairs = sorted(
+        zip(passages, scores, strict=True),
+        key=lambda pair: (-pair[1], pair[0].passage.passage_id),
+    )
+    return tuple(
+        ScoredPassage(hit.passage, rank, score) for rank, (hit, score) in enumerate(pairs, 1)
+    )
+
+
+# Rerankers on a server: vLLM's `/v1/rerank` and `/score`, text-embeddings-inference's `/rerank`.
+#
+# The server truncates texts that are too long for the model.
+
+PASSING: Final = {429, 502, 503, 504}  # statuses after which a retry may succeed
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A path, its request, and the place of each passage's (index, score) in its response."""
+
+    path: str
+    body: Callable[[str | None, str, Sequence[str]], dict[str, Any]]
+    items: Callable[[Any], Any]
+    score: str
+
+
+# truncate_prompt_tokens -1: the model's maximum
+WIRES: Final = {
+    "vllm": Wire(
+        "/v1/rerank",
+        lambda model, query, texts: {
+            "model": model, "query": query, "documents": texts, "truncate_prompt_tokens": -1,
+        },
+        lambda answer: answer["results"],
+        "relevance_score",
+    ),
+    "vllm-score": Wire(
+        "/score",
+        lambda model, query, texts: {
+            "model": model, "text_1": query, "text_2": texts, "truncate_prompt_tokens": -1,
+        },
+        lambda answer: answer["data"],
+        "score",
+    ),
+    "tei": Wire(
+        "/rerank",
+        lambda model, query, texts: {"query": query, "texts": texts, "truncate": True},
+        lambda answer: answer,
+        "score",
+    ),
+}  # fmt: skip
+
+
+class RerankServer:
+    """Uses one connection pool, created in the event loop of the first call. The caller limits the
+    time."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        url: str,
+        model: str | None,
+        key: SecretStr | None = None,
+        ca_files: Sequence[Path] = (),
+        on_resent: Callable[[], None] | None = None,
+    ) -> None:
+        address = address_of(url)
+        self._wire = wire
+        self._url = address.url.rstrip("/") + wire.path
+        self._shown = shown(self._url)
+        self._model = model
+        self._secrets = secrets_of(url, key)
+        self._connections = Connections(
+            headers={"Content-Type": "application/json", **authorization(url, key)},
+            ca_files=ca_files,
+            ca_setting="retrieval.ca_files",
+            on_resent=on_resent,
+        )
+
+    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
+        """Return scores in the order of `passages`. Raises ConfigurationError for a refused key."""
+        body = self._wire.body(self._model, query, list(passages))
+        body = {name: value for name, value in body.items() if value is not None}
+        try:
+            async with await self._connections.request(
+                "POST", self._url, data=orjson.dumps(body)
+            ) as response:
+                text = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BackendUnavailable(
+                f"the reranker at {self._shown} cannot be reached: {reason_of(error)}; check "
+                "that it is running and that retrieval.reranker.url is correct"
+            ) from error
+        if response.status != 200:
+            raise self._refusal(response.status, text)
+        return self._read(text, len(passages))
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
+
+    def _refusal(self, status: int, text: bytes) -> RetrievalFailure | ConfigurationError:
+        message = without(text[:300].decode(errors="replace"), self._secrets)
+        summary = f"the reranker at {self._shown} answered {status}: {message}"
+        if status in {401, 403}:
+            return ConfigurationError(f"{summary}; check retrieval.reranker.key")
+        if status in PASSING:
+            return BackendUnavailable(summary)
+        return RetrievalFailure(f"{summary}; check retrieval.reranker.kind, url and model")
+
+    def _read(self, text: bytes, count: int) -> list[float]:
+        """Return the scores. Raises RetrievalFailure unless there is one finite score for every
+        passage.
+        """
+        try:
+            items = self._wire.items(orjson.loads(text))
+            found = {int(item["index"]): float(item[self._wire.score]) for item in items}
+            scores = [found[index] for index in range(count)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise RetrievalFailure(
+                f"the reranker at {self._shown} did not return {count} scores: {text[:200]!r}; "
+                "check retrieval.reranker.kind"
+            ) from error
+        if not all(map(math.isfinite, scores)):
+            raise RetrievalFailure(
+                f"the reranker at {self._shown} returned scores that are not finite"
+            )
+        return scores
+
+
+# A cross-encoder in this process: a transformers model that gives one score to a pair of texts.
+#
+# torch and transformers are imported at the first use, in a worker thread.
+
+BATCH: Final = 16  # pairs of one forward pass, similar in length
+LONGEST: Final = 512  # tokens of a pair; longer passages are truncated at their end
+
+Score = Callable[[str, Sequence[str]], list[float]]
+
+
+class CrossEncoder:
+    """`folder` holds a sequence classification model with one output, and its tokenizer.
+
+    One forward pass at a time; a caller that leaves waits for at most that one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._model = InProcess(
+            f"the reranker in {folder}", lambda: _load(folder), RetrievalFailure
+        )
+
+    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
+        """Return scores in the order of `passages`. Raises ConfigurationError if the model cannot
+        be loaded."""
+
+        async def batch(texts: list[str]) -> list[float]:
+            return await self._model.run(lambda score, _: score(query, texts))
+
+        return await in_batches(passages, BATCH, batch)
+
+    async def aclose(self) -> None:
+        """Do nothing: the model is freed with the reranker."""
+
+
+def _load(folder: Path) -> Score:
+    try:
+        torch, transformers = import_transformers()
+    except ImportError as error:
+        what = "retrieval.reranker.kind = local"
+        raise ConfigurationError(lacking(what, error, "transformers")) from None
+    automatic = transformers.AutoModelForSequenceClassification
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = automatic.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"the reranker in {folder} cannot be loaded: {str(error).splitlines()[0]}; set "
+            "retrieval.reranker.model to its folder"
+        ) from None
+    if model.config.num_labels != 1:
+        raise ConfigurationError(
+            f"the model in {folder} has {model.config.num_labels} outputs; a reranker must have one"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device).eval()
+    longest = min(LONGEST, model.config.max_position_embeddings)
+
+    def score(query: str, texts: Sequence[str]) -> list[float]:
+        inputs = tokenizer(
+            [query] * len(texts),
+            list(texts),
+            padding=True,
+            truncation="longest_first",
+            max_length=longest,
+            return_tensors="pt",
+        ).to(device)
+        with torch.inference_mode():
+            logits = model(**inputs).logits  # (pairs, 1)
+        found: list[float] = logits[:, 0].tolist()
+        return found
+
+    return score
+
+
+def open_reranker(
+    settings: RerankerSettings,
+    on_resent: Callable[[], None] | None = None,
+    ca_files: Sequence[Path] = (),
+) -> Reranker:
+    """Create the reranker without loading or connecting. `on_resent` is called for repeated
+    calls.
+    """
+    if settings.kind == "local":
+        return CrossEncoder(Path(settings.model or ""))
+    return RerankServer(
+        WIRES[settings.kind],
+        settings.url or "",
+        settings.model,
+        settings.key,
+        ca_files,
+        on_resent,
+    )
