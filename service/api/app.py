@@ -1,42 +1,154 @@
-"""The application factory. Routes are defined in modules of their own."""
+"""The page at `/`: asks questions in a browser and shows their events.
+
+Its files need no key and are served unchanged; its requests to the API need one. The policy allows
+scripts and styles from these files only, and no external request.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import mimetypes
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import Depends, FastAPI
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
-from service.api import answer, documents, health, search, upkeep
+from service.api import answer, documents, health, search
+from service.api.access import PROBES, TenantAccess, check_exposure, own_host
+from service.api.admission import REQUEST, Admission, Drain, Turns
 from service.api.health import Readiness
-from service.api.limits import Admission
-from service.api.mcp.endpoint import mcp_route
+from service.api.mcp.tools import mcp_route
 from service.api.openai import routes as openai
-from service.api.openai.errors import answer_missing
+from service.api.openai.completions import answer_missing
 from service.api.openapi import build_schema
-from service.api.problems import add_handlers
 from service.api.recordings import Recordings
-from service.api.request_ids import RequestIds
-from service.api.security import TenantAccess, check_exposure, own_host
-from service.api.shutdown import Drain
-from service.api.turns import Turns
-from service.api.web import page_router
+from service.api.wire import REQUEST_ID, add_handlers
+from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.core.supervision import Supervisor
-from service.runtime import Runtime, open_runtime
+from service.runtime import Runtime, new_id, open_runtime
 
 if TYPE_CHECKING:
     from service.engines.base import Generator
     from service.retrieval.base import Retriever
+
+
+FOLDER: Final = Path(__file__).with_name("page")
+MEDIA_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # browsers revalidate each time, and get 304 until the service changes
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    content: bytes
+    media_type: str
+    tag: str
+
+
+def page_router() -> APIRouter:
+    """Return the routes of the page. Its files are read once, here."""
+    files = {path.name: _read(path) for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES}
+    router = APIRouter(include_in_schema=False)
+
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def page(request: Request) -> Response:
+        return _send(request, files["index.html"])
+
+    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
+    async def page_file(request: Request, name: str) -> Response:
+        if name not in files:
+            raise NotFound(f"The page has no file {name[:80]!r}.")
+        return _send(request, files[name])
+
+    return router
+
+
+def _read(path: Path) -> PageFile:
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    return PageFile(content, MEDIA_TYPES[path.suffix], f'"{digest}"')
+
+
+def _send(request: Request, file: PageFile) -> Response:
+    headers = HEADERS | {"ETag": file.tag}
+    known = request.headers.get("If-None-Match", "").replace("W/", "").split(",")
+    if file.tag in (each.strip() for each in known):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+HEADER: Final = REQUEST_ID.lower().encode()
+ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class RequestIds:
+    """Returns a client's `X-Request-ID` if it is safe, else creates an id.
+
+    Also adds the headers in `request.state.response_headers`, if a dependency has set any. Sets
+    `request.state.request_id`, and `request.state.own_id`: true if the id was created here.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = _given(scope)
+        made = given or new_id()
+        scope.setdefault("state", {}).update(request_id=made, own_id=given is None)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = made
+                headers.update(scope["state"].get("response_headers", {}))
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=made):
+            if scope["path"] not in PROBES:
+                await scope["app"].state.turns.take(REQUEST)
+            await self.app(scope, receive, send_with_id)
+
+
+def _given(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == HEADER and ACCEPTED.fullmatch(value):
+            return bytes(value).decode("ascii")
+    return None
+
 
 DESCRIPTION = (
     "Answers questions over a corpus of passages, including questions that need several "
@@ -83,7 +195,7 @@ def create_app(
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
-    for part in (answer, openai, search, documents, upkeep, health):
+    for part in (answer, openai, search, documents, health):
         app.include_router(part.router)
     app.router.routes.append(mcp_route())
     if settings.server.page:

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from service.api.problems import NotReady, documented
-from service.api.security import visible_to
-from service.api.shutdown import Drain
+from service.api.access import visible_to
+from service.api.admission import Drain
+from service.api.wire import NotReady, documented
 from service.core.concurrency import retrieve
 from service.core.supervision import Supervisor
 from service.runtime import Check, Runtime

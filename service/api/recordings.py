@@ -20,7 +20,7 @@ from typing import Final
 
 from service.answer.events import BaseEvent, Failed
 from service.answer.request import PreparedRequest
-from service.api.problems import ClientGone, MalformedRequest
+from service.api.wire import ClientGone, MalformedRequest
 from service.core.errors import RevelatorError
 from service.runtime import INSTANCE
 

@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
-from service.api.bodies import body_schema, read_json
-from service.api.problems import documented
-from service.api.question_task import enter
-from service.api.security import check_collection, require, tenant_of
+from service.api.access import check_collection, require, tenant_of
+from service.api.answer import enter
+from service.api.wire import body_schema, documented, read_json
 from service.core.domain import Model, RetrieverName
 from service.core.validation import parse
 from service.retrieval.base import SearchRequest

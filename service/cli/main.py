@@ -146,7 +146,7 @@ def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = No
     It offers answers, searches and collections, and uses the running server, if there is one. Needs
     the extra: pip install '.\[mcp]' in the checkout.
     """
-    from service.api.mcp.endpoint import LACKING, installed  # noqa: PLC0415
+    from service.api.mcp.tools import LACKING, installed  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     if not installed():

@@ -17,8 +17,8 @@ from starlette.types import Message
 
 from service import __version__
 from service.api.app import create_app
-from service.api.mcp.endpoint import PATH
 from service.api.mcp.server import INSTRUCTIONS, NAME, Context, make_server
+from service.api.mcp.tools import PATH
 from service.api.tenants import OWNER
 from service.core.errors import InvalidRequest
 from service.core.locks import find_server

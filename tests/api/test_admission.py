@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.api import limits
+from service.api import admission as limits
 from service.core.settings import Settings
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, Raw, config, eventually, live

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.api.problems import MEDIA_TYPE
+from service.api.wire import MEDIA_TYPE
 from tests.support.live import Live, config, live
 
 pytestmark = pytest.mark.anyio

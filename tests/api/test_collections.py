@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from service.api import bodies
+from service.api import wire as bodies
 from service.api.app import create_app
 from service.client import Client
 from service.retrieval.commands import run_ingest

@@ -10,7 +10,7 @@ import pytest
 
 from service.answer.events import event_models
 from service.api.app import create_app
-from service.api.examples import EXAMPLES, STREAM_EXAMPLE
+from service.api.openapi import EXAMPLES, STREAM_EXAMPLE
 from service.core.settings import Settings
 from tests.support.live import parse_sse, typed
 

@@ -16,8 +16,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from service.api import bodies, connections
-from service.api.bodies import zstd
+from service.api import wire as bodies
+from service.api.wire import zstd
+from service.cli import serve as connections
 from tests.api.test_bad_input import check_problem, check_works
 from tests.support.live import Live, Raw, answering, config, live
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.api import limits, security
+from service.api import access as security
+from service.api import admission as limits
 from service.api.app import create_app
 from service.api.tenants import digest
 from service.core.errors import ConfigurationError
@@ -37,6 +38,7 @@ PATHS: list[tuple[str, str, Any, str]] = [
     ("GET", "/collections/docs/documents/d", None, "ask"),
     ("POST", "/answer", {"question": "Who?", "collection": "docs"}, "ask"),
     ("POST", "/answer/stream", {"question": "Who?", "collection": "docs"}, "ask"),
+    ("POST", "/search", {"query": "Who?", "collection": "docs"}, "ask"),
     ("GET", "/answer/stream?question=Who&collection=docs", None, "ask"),
     ("POST", "/v1/chat/completions", CHAT, "ask"),
     ("POST", "/v1/responses", RESPONSE, "ask"),

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from service.api import tokens
-from service.api.tokens import IssuerKeys, IssuerUnavailable, TokenRefused
+from service.api import tenants as tokens
+from service.api.tenants import IssuerKeys, IssuerUnavailable, TokenRefused
 from service.core.settings.oidc import OidcSettings
 from tests.conftest import need
 from tests.support.live import Live, config, live

@@ -13,8 +13,8 @@ import anyio.to_thread
 import pytest
 from aiohttp import web
 
-from service.api.event_stream import TOLD_S, followed
-from service.api.upkeep import Finding
+from service.api.documents import Finding
+from service.api.wire import TOLD_S, followed
 from service.core.errors import StoreError
 from service.core.progress import Follow
 from service.core.settings import Settings

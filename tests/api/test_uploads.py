@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.api import bodies, documents
+from service.api import documents
+from service.api import wire as bodies
 from service.api.documents import BATCH
 from service.retrieval.ingest.client import ingest_through
 from service.retrieval.ingest.pipeline import Listener, Progress

@@ -128,7 +128,7 @@ class Admitted:
 async def lose_issuer(questions: int, *, known: bool) -> tuple[Admitted, bool]:
     """Questions with tokens while the issuer's name is gone, and whether one is answered once it
     is back. `known`: its keys were read before."""
-    from service.api import tokens
+    from service.api import tenants as tokens
     from tests.api.test_tokens import AUDIENCE, ISSUER, running, token
 
     names = Names("localhost")  # a URL without TLS may have no other

@@ -176,7 +176,7 @@ async def test_the_client_leaves_while_its_next_request_waits(path: str, silent:
 async def test_a_client_that_never_reads_loses_its_answer_not_the_server_s_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.api.question_task.STALLED_S", 0.2)
+    monkeypatch.setattr("service.api.answer.STALLED_S", 0.2)
     big = [("x" * 50_000) + " " for _ in range(400)]
     engine = ScriptedGenerator([ScriptStep(reply=big, delay=0.0005)])
     async with live(engine) as service:

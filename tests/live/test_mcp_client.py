@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.api.mcp import endpoint
+from service.api.mcp import tools as endpoint
 from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.api.test_tenants import entry, tenants
@@ -226,7 +226,7 @@ async def test_questions_a_minute_hold_here_too(tmp_path: Path) -> None:
 async def test_a_server_without_the_sdk_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.api.mcp.endpoint.installed", lambda: False)
+    monkeypatch.setattr("service.api.mcp.tools.installed", lambda: False)
     async with live() as service, service.http.post("/mcp", json={}) as response:
         assert response.status == 404
         assert ".[mcp]" in (await response.json(content_type=None))["detail"]

@@ -61,7 +61,7 @@ async def test_the_first_event_comes_before_the_engine_has_said_anything() -> No
 async def test_a_silent_engine_s_stream_is_kept_open_by_comments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.api.event_stream.PAUSE_S", 0.1)
+    monkeypatch.setattr("service.api.wire.PAUSE_S", 0.1)
     gate = asyncio.Event()
     engine = ScriptedGenerator([ScriptStep(reply="Bellini", gate=gate)])
     async with live(engine) as service:

@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from service.api import bodies, connections
+from service.api import wire as bodies
+from service.cli import serve as connections
 from service.cli import serve as serving
 from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings

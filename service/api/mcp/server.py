@@ -14,9 +14,9 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from service import __version__
+from service.api.access import check_collection, check_right, tenant_of
 from service.api.mcp.tools import ToolSpec, tools_of
-from service.api.problems import answer_unexpected, disclosed
-from service.api.security import check_collection, check_right, tenant_of
+from service.api.wire import answer_unexpected, disclosed
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
 from service.retrieval.collections.manifest import info_of

@@ -6,23 +6,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
+import anyio
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from service.answer.events import BaseEvent
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
-from service.api.answer import prepare
+from service.api.access import authenticate, check_collection, own_host, tenant_of
+from service.api.answer import open_question, prepare
 from service.api.documents import collections_of, ingest, numbered
-from service.api.narration import Narrator
-from service.api.openai.completions import content
-from service.api.question_task import open_question
+from service.api.openai.completions import Narrator, content
 from service.api.search import FoundPassages, SearchQuery, search
-from service.api.security import check_collection, tenant_of
 from service.api.tenants import Right
+from service.api.wire import MAX_BODY_BYTES, read_body
 from service.core.concurrency import closing
 from service.core.domain import (
     Citation,
@@ -33,9 +37,13 @@ from service.core.domain import (
     StoppedBy,
     Usage,
 )
-from service.core.errors import RevelatorError
+from service.core.errors import NotFound, RevelatorError
 from service.core.validation import parse
 from service.retrieval.collections.manifest import IngestReport
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
 
 MOST_DOCUMENTS: Final = 1_000
 TITLE_OF_NONE: Final = "(no title)"
@@ -216,3 +224,83 @@ class Failure(RevelatorError):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
+
+
+PATH: Final = "/mcp"
+LACKING: Final = (
+    "the Model Context Protocol needs the extra `mcp`: pip install '.[mcp]' in the checkout, "
+    "then start again"
+)
+
+
+def installed() -> bool:
+    """Whether the SDK is installed."""
+    return find_spec("mcp") is not None
+
+
+class McpEndpoint:
+    """An ASGI app for one path. Errors before the protocol begins are problems, as on all paths."""
+
+    def __init__(self) -> None:
+        self._starting = anyio.Lock()
+        self._manager: StreamableHTTPSessionManager | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await own_host(request)
+        await authenticate(request)
+        if not installed():
+            raise NotFound(LACKING)
+        if request.method != "POST":  # between requests there is nothing to listen to
+            await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+            return
+        body = await read_body(request)
+        manager = await self._started(request.app.state)
+        await manager.handle_request(scope, _again(body, receive), send)
+
+    async def _started(self, state: Any) -> StreamableHTTPSessionManager:
+        async with self._starting:
+            if self._manager is None:
+                manager = await anyio.to_thread.run_sync(_make_manager)
+                running = anyio.Event()
+                state.tasks.spawn("mcp", self._run(manager, running))
+                await running.wait()
+                return manager
+            return self._manager
+
+    async def _run(self, manager: StreamableHTTPSessionManager, running: anyio.Event) -> None:
+        """Serve until the app ends, or until a request fails badly: the next one creates a new
+        manager."""
+        try:
+            async with manager.run():
+                self._manager = manager
+                running.set()
+                await anyio.sleep_forever()
+        finally:
+            self._manager = None
+            running.set()
+
+
+def mcp_route() -> Route:
+    return Route(PATH, McpEndpoint(), include_in_schema=False)
+
+
+def _make_manager() -> StreamableHTTPSessionManager:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
+
+    from service.api.mcp.server import make_server  # noqa: PLC0415
+
+    server = make_server(lambda context: cast(Request, context.request))
+    return StreamableHTTPSessionManager(
+        server, stateless=True, max_request_body_size=MAX_BODY_BYTES
+    )
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that repeats the body that was read, and then continues."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return left.pop() if left else await receive()
+
+    return received

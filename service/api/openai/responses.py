@@ -11,13 +11,13 @@ from service.api.openai.completions import (
     Particulars,
     Span,
     content,
+    error_body,
     finish_reason,
     particulars,
     title_of,
     url_citation,
     web_address,
 )
-from service.api.openai.errors import error_body
 from service.api.openai.requests import (
     CHOICES,
     MOST_MESSAGES,

@@ -14,19 +14,20 @@ from starlette.responses import Response
 from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
 from service.answer.request import LONGEST_QUESTION, ChatQuestion, PreparedRequest
+from service.api.access import require
 from service.api.answer import KEY_HEADER, Events, open_events
-from service.api.bodies import JSON, body_schema, read_json, stream_content
-from service.api.event_stream import EventStream
-from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
     Completing,
     Link,
     ModelCard,
     ModelList,
+    Narrator,
+    OpenAIRoute,
+    documented_errors,
+    error_response,
     links_to,
 )
-from service.api.openai.errors import OpenAIRoute, documented_errors, error_response
 from service.api.openai.requests import (
     PLAIN,
     ChatRequest,
@@ -36,7 +37,7 @@ from service.api.openai.requests import (
     parse_chat,
 )
 from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
-from service.api.security import require
+from service.api.wire import JSON, EventStream, body_schema, read_json, stream_content
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings

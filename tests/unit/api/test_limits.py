@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.limits import Lines, WaitingQuestion, retry_after
+from service.api.admission import Lines, WaitingQuestion, retry_after
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,15 @@ from service.answer.events import (
     event_models,
 )
 from service.answer.request import Turn
-from service.api.narration import UNTOLD, Narrator
-from service.api.openai.completions import Completing, content, links_to
-from service.api.openai.errors import error_body, status_of
+from service.api.openai.completions import (
+    UNTOLD,
+    Completing,
+    Narrator,
+    content,
+    error_body,
+    links_to,
+    status_of,
+)
 from service.api.openai.requests import (
     ModelUnknown,
     answer_request,

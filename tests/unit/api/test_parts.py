@@ -14,12 +14,11 @@ from fastapi import Request
 from starlette.types import Message
 
 from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
-from service.api import event_stream, limits
+from service.api import admission as limits
+from service.api import wire as event_stream
+from service.api.admission import Admission, Drain, Place
 from service.api.answer import encode, encoded
-from service.api.bodies import read_lines
-from service.api.event_stream import EventStream
-from service.api.limits import Admission, Place
-from service.api.shutdown import Drain
+from service.api.wire import EventStream, read_lines
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics

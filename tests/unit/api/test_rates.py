@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.rates import MOST_BUCKETS, WINDOW_S, Bucket, Rates, refuse
+from service.api.access import MOST_BUCKETS, WINDOW_S, Bucket, Rates, refuse
 from service.api.tenants import Tenant
 
 

@@ -10,7 +10,6 @@ import pytest
 from service.answer.events import BaseEvent, Done, Failed, Start
 from service.answer.request import PreparedRequest
 from service.api import recordings as module
-from service.api.problems import MalformedRequest
 from service.api.recordings import (
     AnswerElsewhere,
     AnswerGone,
@@ -21,6 +20,7 @@ from service.api.recordings import (
     digest_of,
     idempotency_key,
 )
+from service.api.wire import MalformedRequest
 from service.core.domain import Problem
 from service.runtime import INSTANCE
 from tests.support.live import eventually

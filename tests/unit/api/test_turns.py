@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from service.api.turns import EVENT, REQUEST, SHARES, Turns
+from service.api.admission import EVENT, REQUEST, SHARES, Turns
 
 pytestmark = pytest.mark.anyio
 

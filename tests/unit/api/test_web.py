@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from service.api.app import FOLDER, MEDIA_TYPES
 from service.api.openapi import event_models
-from service.api.web import FOLDER, MEDIA_TYPES
 from service.cli.banner import sample_questions
 from tests.support.live import config, live
 

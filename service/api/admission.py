@@ -1,4 +1,4 @@
-"""Admission: limits for running questions, waiting questions and waiting time.
+"""Admission: limits for running questions, waiting questions and waiting time; and the shutdown.
 
 Places are shared fairly between tenants: a free place goes to the waiting tenant with the fewest
 running questions (max-min fairness), and within a tenant to the question that has waited longest.
@@ -8,20 +8,137 @@ than a fair share.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
-from service.api.problems import ClientGone
-from service.api.shutdown import Drain
-from service.core.errors import Overloaded
+from service.api.wire import ClientGone
+from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
+
+DETAIL: Final = "The server is shutting down. Ask again in a moment."
+
+
+class Drain:
+    """Tracks work in progress during a shutdown. Work registers a callback that cancels it.
+
+    `begin` refuses new work, `finished` waits for the work in progress, `expire` cancels the rest.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._work: dict[object, Callable[[], None]] = {}
+        self._on_begin: dict[object, Callable[[], None]] = {}
+        self._idle = anyio.Event()
+
+    def check(self) -> None:
+        """Raise Draining if the shutdown has begun."""
+        if self.begun:
+            raise Draining(DETAIL)
+
+    @contextmanager
+    def work(self, cut: Callable[[], None]) -> Iterator[None]:
+        """Register work that the shutdown waits for. `cut` is called when the time is up.
+
+        Raises Draining if the shutdown has begun.
+        """
+        self.check()
+        key = object()
+        self._work[key] = cut
+        try:
+            yield
+        finally:
+            del self._work[key]
+            self._tell()
+
+    def on_begin(self, callback: Callable[[], None]) -> None:
+        """Register a callback for the beginning of the shutdown."""
+        self._on_begin[object()] = callback
+
+    @property
+    def running(self) -> int:
+        """Number of pieces of work in progress."""
+        return len(self._work)
+
+    def begin(self) -> None:
+        if self.begun:
+            return
+        self.begun = True
+        for callback in self._on_begin.values():
+            callback()
+        self._tell()
+
+    async def finished(self, seconds: float) -> None:
+        """Wait at most this long until no work is left, then cancel the rest."""
+        with anyio.move_on_after(seconds):
+            await self._idle.wait()
+        self.expire()
+
+    def expire(self) -> None:
+        """Cancel all remaining work."""
+        for cut in list(self._work.values()):
+            cut()
+        self._idle.set()
+
+    def _tell(self) -> None:
+        if self.begun and not self._work:
+            self._idle.set()
+
+
+SHARES: Final = 48  # shares of one turn
+EVENT: Final = 1  # shares of an event of a question: 0.2 ms
+REQUEST: Final = 8  # shares of the start of a question: 1.5 ms
+
+
+class Turns:
+    """Lets tasks continue in order of arrival, a limited number in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self._left = SHARES
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._woken = 0  # those that a new turn lets continue, and that have not continued yet
+        self._renewing = False
+
+    async def take(self, shares: int) -> None:
+        """Continue in this turn, or wait for the next one that has room."""
+        self._renew_soon()
+        if not self._waiting and not self._woken and self._left > 0:
+            self._left -= shares
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append((waiter, shares))
+        try:
+            await waiter
+        finally:
+            if not waiter.cancelled():
+                self._woken -= 1
+
+    def _renew_soon(self) -> None:
+        if not self._renewing:
+            self._renewing = True
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    def _renew(self) -> None:
+        """Start a turn."""
+        self._renewing = False
+        self._left = SHARES
+        while self._waiting and self._left > 0:
+            waiter, shares = self._waiting.popleft()
+            if not waiter.done():  # otherwise it was cancelled
+                waiter.set_result(None)
+                self._woken += 1
+                self._left -= shares
+        if self._waiting:
+            self._renew_soon()
+
 
 # Waiting questions per running question. If questions take equally long, the last one waits for
 # less than one question's time, so that under overload an admitted question takes at most twice its
