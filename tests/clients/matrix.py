@@ -127,10 +127,8 @@ class Asked:
             return f"no question began: {self._said()}"
         self._say("now")
         found = await self._found(CELL_S)
-        if wrong := found.get("error"):
+        if wrong := found.get("error") or found["wrong"]:
             return str(wrong)
-        if found["ended"]:
-            return "the question ended before it was stopped, or the client did not stop"
         cancelled = before["cancelled"] + 1
         if not await until(
             self.world.url, STOP_S, lambda now: not now["running"] and now["cancelled"] == cancelled

@@ -187,8 +187,8 @@ def post(url: str, body: Any) -> Any:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("text", [each for each in inline(README) if each.startswith("{")])
 def test_json(desk: Desk, text: str) -> None:
-    """A body of `POST /answer`, a line of a file of questions, or fields that go with a chat. An
-    ellipsis stands for a text."""
+    """A body of `POST /answer` or `/search`, a line of a file of questions, or fields that go with
+    a chat. An ellipsis stands for a text."""
     sent = json.loads(text.replace("…", "Who leads the help desk?"))
     if "answer" in sent:
         (desk.folder / "one.jsonl").write_text(text, encoding="utf-8")
@@ -196,6 +196,10 @@ def test_json(desk: Desk, text: str) -> None:
         return
     if "question" in sent:
         assert post(f"{desk.server.url}/answer", sent)["answer"] == "Jonas Pell"
+        return
+    if "query" in sent:
+        found = post(f"{desk.server.url}/search", sent)["passages"]
+        assert any("The help desk is led by Jonas Pell." in each["text"] for each in found)
         return
     question = {"role": "user", "content": "Who leads the help desk?"}
     body = {"model": "revelator", "messages": [question], **sent}

@@ -81,9 +81,12 @@ class ReaderNetwork(nn.Module):
         self.encoder = encoder
         self.span = nn.Linear(encoder.config.hidden_size, 2)
         self.kind = nn.Linear(encoder.config.hidden_size, len(KINDS))
+        cpu = torch.cpu.get_capabilities()
+        self.lower_precision = any(cpu.get(name) for name in ("amx_bf16", "avx512_bf16"))
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and self.lower_precision):
+            hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         return self.span(hidden), self.kind(hidden[:, 0])
 
 

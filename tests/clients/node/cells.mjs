@@ -34,14 +34,16 @@ const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 /** Leave when the next line says that the question is being answered. */
 async function stop(parts) {
   const leaving = new AbortController();
-  let ended = false;
-  const reading = drain(parts(given.slow, leaving.signal)).finally(() => (ended = true));
-  reading.catch(() => {});
+  let wrong = null;
+  const reading = drain(parts(given.slow, leaving.signal)).then(
+    () => (wrong = "the question ended before it was stopped"),
+    (error) => (wrong = `the question ended before it was stopped: ${error}`),
+  );
   await lines.next();
-  const early = ended;
+  const early = wrong;
   leaving.abort();
-  await reading.catch(() => {});
-  return { ended: early };
+  await reading;
+  return { wrong: early };
 }
 
 /** Serve the cells until standard input ends. `parts(question, signal)`: the text, which may be

@@ -57,10 +57,12 @@ def run(
         """Leave when the next line says that the question is being answered."""
         reading = asyncio.ensure_future(_drain(parts(GIVEN["slow"])))
         await asyncio.to_thread(sys.stdin.readline)
-        ended = reading.done()
+        if reading.done():
+            await reading  # raises what ended it
+            return {"wrong": "the question ended before it was stopped"}
         reading.cancel()
-        await asyncio.wait([reading], timeout=10)
-        return {"ended": ended or not reading.done()}
+        await asyncio.wait([reading], timeout=30)
+        return {"wrong": None if reading.done() else "the client did not stop in 30 s"}
 
     cells: dict[str, Callable[[], Found]] = {
         "chat": lambda: ask(False), "stream": stream, "tools": lambda: ask(True),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from service.core.settings import EngineSettings, RoleSettings, RolesSettings, Settings
+from service.core.settings import (
+    EngineSettings,
+    ReaderRoleSettings,
+    RoleSettings,
+    RolesSettings,
+    Settings,
+)
 from service.evaluation.identity import described, with_engine
 
 
 def test_another_engine_has_none_of_the_models_of_the_first() -> None:
     roles = RolesSettings(
         revelator=RoleSettings(engine="a", model="m", templates="compact"),
-        reader=RoleSettings(engine="b", adapter="own"),
+        reader=ReaderRoleSettings(engine="b", adapter="own"),
         judge=RoleSettings(engine="a", adapter="x"),
     )
     settings = Settings(engines={"a": EngineSettings(), "b": EngineSettings()}, roles=roles)
