@@ -160,6 +160,8 @@ MOST_READY = 256  # vectors computed beforehand that are upserted at once
 MOST_CHARACTERS = 4_000
 
 _SPACE = re.compile(r"\s")
+# A row of a table has at least two cells: `Header: value; Header: value.`
+ROW = re.compile(r"[^:;\n]{1,80}: [^;\n]{1,1000}; [^:;\n]{1,80}: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]
     that their pieces add up; the halves of a long one may meet inside a word, and are counted
     together.
     """
-    units = sentences(text)
+    units = _whole_rows(text, sentences(text))
     counts = [count_pieces(text[start:end]) for start, end in units]
     longest = max(end - start for start, end in units)
     if max(counts) <= MOST_PIECES and longest <= MOST_CHARACTERS:
@@ -246,6 +248,18 @@ def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]
     pieces = Pieces(text)
     halves = [part for start, end in units for part in _halved(text, pieces, start, end)]
     return halves, lambda first, last: _fits(pieces, halves[first][0], halves[last][1])
+
+
+def _whole_rows(text: str, units: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join what is of one row of a table."""
+    joined: list[tuple[int, int]] = []
+    for start, end in units:
+        line = text.rfind("\n", 0, start) + 1
+        if joined and line < start and ROW.match(text, line):
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _fits(pieces: Pieces, start: int, end: int) -> bool:

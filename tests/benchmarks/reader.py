@@ -39,6 +39,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from service.core.domain import Passage
+from service.encoders.answers import Candidate
 from service.encoders.base import Reading
 from service.encoders.reader import EncoderReader, probability
 from service.evaluation.metrics import exact_match, f1
@@ -62,10 +63,28 @@ class Asked:
     others: tuple[dict[str, Any], ...] = ()
 
 
+class Traced(EncoderReader):
+    """A reader that keeps the features of its last answer, which `--calibrate` needs."""
+
+    features: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def _reading(
+        self,
+        passages: Sequence[Passage],
+        kept: Sequence[int],
+        found: Sequence[Candidate],
+        pieces: int,
+    ) -> Reading:
+        self.features = found[0].features if found else (0.0, 0.0, 0.0)
+        return super()._reading(passages, kept, found, pieces)
+
+
 class Judged(NamedTuple):
-    """A reading, whether its question can be answered from what was shown, and its scores."""
+    """A reading and its features, whether its question can be answered from what was shown, and
+    its scores."""
 
     reading: Reading
+    features: tuple[float, ...]
     answerable: bool
     exact: float
     overlap: float
@@ -104,7 +123,7 @@ def nq(data: Path, size: int) -> list[Asked]:
 
 
 async def judged(
-    reader: EncoderReader,
+    reader: Traced,
     asked: Sequence[Asked],
     shown: Callable[[Asked], list[dict[str, Any]]],
     *,
@@ -120,7 +139,7 @@ async def judged(
         reading = await reader.read(one.question, passages)
         exact = max((exact_match(reading.answer, each) for each in one.answers), default=0.0)
         overlap = max((f1(reading.answer, each) for each in one.answers), default=0.0)
-        made.append(Judged(reading, answerable, exact, overlap))
+        made.append(Judged(reading, reader.features, answerable, exact, overlap))
     return made
 
 
@@ -136,7 +155,7 @@ def scores(name: str, rows: Sequence[Judged]) -> None:
 def fitted(rows: Sequence[Judged]) -> tuple[tuple[float, ...], float]:
     """Return the weights of the regression, by Newton's method with a small penalty, and the
     threshold that keeps the share KEPT of the answerable."""
-    x = np.array([(1.0, *row.reading.features) for row in rows])
+    x = np.array([(1.0, *row.features) for row in rows])
     y = np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
     size = np.abs(x).max(axis=0)
     x, w = x / size, np.zeros(x.shape[1])
@@ -146,12 +165,12 @@ def fitted(rows: Sequence[Judged]) -> tuple[tuple[float, ...], float]:
         curve = (x * (p * (1 - p))[:, None]).T @ x + 0.1 * np.eye(len(w))
         w -= np.linalg.solve(curve, slope)
     weights = tuple(float(each) for each in w / size)
-    chances = [probability(weights, row.reading.features) for row in rows if row.answerable]
+    chances = [probability(weights, row.features) for row in rows if row.answerable]
     return weights, float(np.quantile(chances, 1 - KEPT))
 
 
 def calibration(rows: Sequence[Judged], weights: Sequence[float], threshold: float) -> None:
-    chances = np.array([probability(weights, row.reading.features) for row in rows])
+    chances = np.array([probability(weights, row.features) for row in rows])
     right = np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
     bins = np.minimum((chances * 10).astype(int), 9)
     error = sum(
@@ -177,7 +196,7 @@ def company_passages() -> list[dict[str, Any]]:
     return found
 
 
-async def company(reader: EncoderReader) -> None:
+async def company(reader: Traced) -> None:
     search = Search(company_passages(), 10)
     totals: dict[str, Counter[str]] = defaultdict(Counter)
     for row in read_lines(COMPANY / "questions.jsonl"):
@@ -209,7 +228,7 @@ def is_right(row: dict[str, Any], reading: Reading) -> bool:
     )
 
 
-async def time(reader: EncoderReader) -> None:
+async def time(reader: Traced) -> None:
     rng = random.Random(0)
     words = " ".join((COMPANY / "documents" / "hp60-manual.md").read_text("utf-8").split()).split()
     passages = [
@@ -225,7 +244,7 @@ async def time(reader: EncoderReader) -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    reader = EncoderReader(options.reader, options.threads)
+    reader = Traced(options.reader, options.threads)
     only = set(options.only.split(","))
     asked = squad(options.data, options.n) if only & {"gold", "five", "none", "calibration"} else []
     if "gold" in only:

@@ -9,7 +9,8 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.retrieval.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
@@ -24,6 +25,7 @@ from service.retrieval.ingest.formats.base import (
     plain_suffix,
     reads_whole,
 )
+from service.retrieval.ingest.formats.tables import html_table, with_markdown_tables
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -194,6 +196,7 @@ def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
     root = _content(tree)
     if root is None:
         return
+    _write_tables(root)
     current, parts, cell = root, list[str](), False
     for node in root.traverse(include_text=True):
         tag = node.tag or ""
@@ -214,6 +217,16 @@ def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
             parts.append(text if block.tag == "pre" else _SPACE.sub(" ", text))
     if text := _tidy("".join(parts)):
         yield current, text
+
+
+def _write_tables(root: LexborNode) -> None:
+    """Replace tables by lines of rows, but for those around other tables, which are layout."""
+    from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415
+
+    for table in root.css("table"):
+        if len(table.css("table")) == 1 and (text := html_table(table)):
+            rows = LexborHTMLParser(f"<pre>{escape(text)}</pre>").css_first("pre")
+            table.replace_with(cast(Any, rows))
 
 
 def _content(tree: LexborHTMLParser) -> LexborNode | None:
@@ -406,15 +419,13 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
     if "\0" in text:
         yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return
-    value: dict[str, Any] = {"title": _text_title(source, text), "text": text}
+    heading = None
+    if plain_suffix(source.path) in MARKDOWN:
+        heading = _HEADING.search(text)
+        text = with_markdown_tables(text)
+    stem = "" if source.path == STANDARD_INPUT else source.path.stem
+    title = heading[1].strip()[:LONGEST_TITLE] if heading else stem
+    value: dict[str, Any] = {"title": title, "text": text}
     if source.path != STANDARD_INPUT:
         value["id"] = source.label
     yield SourceRow(0, made(value))
-
-
-def _text_title(source: Input, text: str) -> str:
-    markdown = plain_suffix(source.path) in MARKDOWN
-    heading = _HEADING.search(text) if markdown else None
-    if heading:
-        return heading[1].strip()[:LONGEST_TITLE]
-    return "" if source.path == STANDARD_INPUT else source.path.stem

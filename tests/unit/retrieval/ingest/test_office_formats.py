@@ -73,7 +73,7 @@ def test_a_page_is_cut_at_its_headings(tmp_path: Path) -> None:
             "The manual: Install > Linux",
             "Use apt.\n\nThen restart.\n\nAt last, log in.",
         ),
-        ("manual.html#linux", "The manual: Install > Other & older", "Name | Age\n\nBSD | 48"),
+        ("manual.html#linux", "The manual: Install > Other & older", "Name: BSD; Age: 48."),
         (
             "manual.html#section=5",
             "The manual: Install > Other & older > Notes",

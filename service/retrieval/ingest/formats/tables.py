@@ -1,0 +1,121 @@
+"""Tables as text that can be searched: a line for each row, `Header: value; Header: value.`
+
+Each row names its headers, so that it can be understood without the rows above it, wherever a
+document is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+MOST_CELLS: Final = 500  # columns of a row, and how far a merged cell may reach
+_DIGIT = re.compile(r"\d")
+_RULE = re.compile(r":?-++:?")  # a cell of the line below a header
+_CELL = re.compile(r"((?:[^|\\]|\\.)*+)\|")
+
+Rows = Sequence[Sequence[str]]
+
+
+def table_text(rows: Rows, *, headed: bool | None = None, caption: str = "") -> str:
+    """Return a table as text, its caption first; empty if no cell has text.
+
+    `headed` says whether the first row has the names of the columns. None means unknown: it has
+    them if all its cells are different texts, and numbers stand below them only.
+    """
+    plain = [[" ".join(cell.split()) for cell in row] for row in rows]
+    plain = [row for row in plain if any(row)]
+    if not plain:
+        return ""
+    if headed is None:
+        headed = _looks_headed(plain)
+    header, body = (plain[0], plain[1:]) if headed and len(plain) > 1 else ([], plain)
+    lines = [f"{caption.rstrip('.:')}."] if caption else []
+    lines += [_line(header, row) for row in body]
+    return "\n".join(lines)
+
+
+def _looks_headed(rows: Rows) -> bool:
+    first, *others = rows
+    if not others or not all(first) or len(set(first)) < len(first) or len(first) < 2:
+        return False
+    below = "".join(cell for row in others for cell in row)
+    return not _DIGIT.search("".join(first)) and (len(first) > 2 or bool(_DIGIT.search(below)))
+
+
+def _line(header: Sequence[str], row: Sequence[str]) -> str:
+    names = [*header, *[""] * (len(row) - len(header))]
+    if not header and len(row) == 2 and all(row):  # a name and its value
+        names, row = ["", row[0]], ["", row[1]]
+    cells = zip(names, row, strict=False)
+    found = [f"{name.rstrip(':')}: {cell}" if name else cell for name, cell in cells if cell]
+    return "; ".join(each.replace(";", ",").rstrip(".") for each in found) + "."
+
+
+def html_table(table: LexborNode) -> str:
+    """Return a table of a page as text. What a merged cell contains stands in each of its rows and
+    columns."""
+    rows, headed, caption = list[list[str]](), False, ""
+    below: dict[int, tuple[int, str]] = {}  # columns of merged cells: rows still to fill, and text
+    for node in table.css("caption, tr"):
+        if node.tag == "caption":
+            caption = " ".join(node.text(separator=" ").split())
+            continue
+        row = list[str]()
+        cells = [each for each in node.iter() if each.tag in {"td", "th"}]
+        for cell in cells:
+            row += _merged(below, len(row))
+            text = cell.text(separator=" ")
+            wide, high = _span(cell, "colspan"), _span(cell, "rowspan")
+            for _ in range(max(1, min(wide, (len(rows[0]) if rows else MOST_CELLS) - len(row)))):
+                if high > 1:
+                    below[len(row)] = high - 1, text
+                row.append(text)
+        row += _merged(below, len(row))
+        headed |= not rows and len(cells) > 1 and all(cell.tag == "th" for cell in cells)
+        rows.append(row)
+    return table_text(rows, headed=headed or None, caption=caption)
+
+
+def _merged(below: dict[int, tuple[int, str]], column: int) -> Iterator[str]:
+    """Yield the cells from a column on that a cell above fills."""
+    while (found := below.pop(column, None)) is not None:
+        left, text = found
+        if left > 1:
+            below[column] = left - 1, text
+        yield text
+        column += 1
+
+
+def _span(cell: LexborNode, name: str) -> int:
+    given = cell.attributes.get(name) or ""
+    return min(int(given), MOST_CELLS) if given.isascii() and given.isdigit() and int(given) else 1
+
+
+def with_markdown_tables(text: str) -> str:
+    """Return Markdown with its tables as lines of rows."""
+    lines, made = text.split("\n"), list[str]()
+    at = 0
+    while at < len(lines):
+        if at + 1 < len(lines) and "|" in lines[at] and "|" in lines[at + 1]:
+            header, rule = _cells(lines[at]), _cells(lines[at + 1])
+            if len(rule) == len(header) and all(_RULE.fullmatch(cell) for cell in rule):
+                end = at + 2
+                while end < len(lines) and "|" in lines[end]:
+                    end += 1
+                rows = [header, *(_cells(line) for line in lines[at + 2 : end])]
+                made += table_text(rows, headed=True).split("\n")
+                at = end
+                continue
+        made.append(lines[at])
+        at += 1
+    return "\n".join(made)
+
+
+def _cells(line: str) -> list[str]:
+    inner = line.strip().removeprefix("|").removesuffix("|") + "|"
+    return [cell.replace("\\|", "|").strip() for cell in _CELL.findall(inner)]
