@@ -99,7 +99,8 @@ class StepEnd(BaseEvent):
     The flag `declined` means that the model stated that it found no answer, `prompt_example` that
     its reply was an example of the prompt. Such a reply is not an `answer`, and its tokens are
     withdrawn. (On the route `direct`, and in the loops' profiles other than `service`, a
-    reply that is an example of the prompt is accepted.)
+    reply that is an example of the prompt is accepted.) `conflict` means that two passages disagree
+    and no date or version tells which is newer: the answer names both.
     """
 
     event: Literal["step_end"] = "step_end"

@@ -25,6 +25,7 @@ Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
     "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",
     "unread_judgement", "declined", "prompt_example", "outvoted", "computed",
+    "conflict",
 ]  # fmt: skip
 RoleName = Literal["revelator", "reader", "judge"]
 AutoragMode = Literal["tuned", "few_shot"]

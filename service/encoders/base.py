@@ -98,7 +98,8 @@ class Reading(NamedTuple):
     declined, or "". `passage` is the index of the passage and `spans` the places of the answer in
     its text, in characters; yes and no have none. `score` is the probability that the answer is
     right, and `scores` that of each passage's best answer; both are unknown where a language model
-    reads. `pieces` is the number of word pieces that an encoder read.
+    reads. `rival` are the passage and the places of an answer that is as good and says otherwise;
+    then `answer` names both. `pieces` is the number of word pieces that an encoder read.
     """
 
     kind: AnswerKind
@@ -108,6 +109,7 @@ class Reading(NamedTuple):
     score: float | None = None
     scores: tuple[float, ...] = ()
     pieces: int = 0
+    rival: tuple[int, tuple[tuple[int, int], ...]] | None = None
 
 
 class Extractor(Protocol):

@@ -23,6 +23,7 @@ from service.core.settings import ReaderRoleSettings
 from service.core.validation import first_problem
 from service.encoders.answers import Candidate, best_of, form_of, in_order
 from service.encoders.base import Extractor, Reading
+from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
 from service.retrieval.embedding.embedders import default_threads
@@ -81,10 +82,11 @@ class EncoderReader:
             lambda model, gone: model.candidates(question, shown, gone)
         )
         kept = [n for n, passage in enumerate(passages) if passage.text.strip()]
-        return self._reading(passages, kept, found, pieces)
+        return self._reading(question, passages, kept, found, pieces)
 
     def _reading(
         self,
+        question: str,
         passages: Sequence[Passage],
         kept: Sequence[int],
         found: Sequence[Candidate],
@@ -95,12 +97,23 @@ class EncoderReader:
             return Reading("none", "", score=0.0, scores=tuple(scores), pieces=pieces)
         for each in found:
             scores[kept[each.passage]] = probability(self.card.calibration, each.features)
-        best = found[0]
+        best, rival = resolve(question, [passages[at] for at in kept], found)
         at = kept[best.passage]
-        text = passages[at].text
-        answer = JOINT.join(text[start:end] for start, end in best.spans) or best.kind
-        kind = best.kind if scores[at] >= self.threshold else "none"
-        return Reading(kind, answer, at, best.spans, scores[at], tuple(scores), pieces)
+        scores[at] = probability(self.card.calibration, best.features)
+        answer = _text(best, passages[at])
+        if scores[at] < self.threshold:
+            return Reading("none", answer, at, best.spans, scores[at], tuple(scores), pieces)
+        if rival is None:
+            return Reading(best.kind, answer, at, best.spans, scores[at], tuple(scores), pieces)
+        other = kept[rival.passage]
+        answer = f"{answer} or {_text(rival, passages[other])}"
+        return Reading(
+            "span", answer, at, best.spans, scores[at], tuple(scores), pieces, (other, rival.spans)
+        )
+
+
+def _text(answer: Candidate, passage: Passage) -> str:
+    return JOINT.join(passage.text[start:end] for start, end in answer.spans) or answer.kind
 
 
 def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extractor | None:

@@ -70,13 +70,14 @@ class Traced(EncoderReader):
 
     def _reading(
         self,
+        question: str,
         passages: Sequence[Passage],
         kept: Sequence[int],
         found: Sequence[Candidate],
         pieces: int,
     ) -> Reading:
         self.features = found[0].features if found else (0.0, 0.0, 0.0)
-        return super()._reading(passages, kept, found, pieces)
+        return super()._reading(question, passages, kept, found, pieces)
 
 
 class Judged(NamedTuple):
@@ -134,7 +135,7 @@ async def judged(
         rows = shown(one)
         random.Random(one.question).shuffle(rows)
         passages = [
-            Passage(passage_id=row["id"], title=row["title"], text=row["text"]) for row in rows
+            Passage(row["id"], row["title"], row["text"], row.get("metadata", {})) for row in rows
         ]
         reading = await reader.read(one.question, passages)
         exact = max((exact_match(reading.answer, each) for each in one.answers), default=0.0)
@@ -192,7 +193,10 @@ def company_passages() -> list[dict[str, Any]]:
     for entry in read_files([COMPANY / "documents"]):
         for record in passages_of(entry.found) if isinstance(entry.found, Document) else ():
             passage = record.passage
-            found.append({"id": passage.passage_id, "title": passage.title, "text": passage.text})
+            found.append({
+                "id": passage.passage_id, "title": passage.title, "text": passage.text,
+                "metadata": passage.metadata,
+            })  # fmt: skip
     return found
 
 

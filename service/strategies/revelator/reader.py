@@ -108,9 +108,15 @@ class EncoderReader:
         if reading.kind == "none" or reading.passage is None:
             step.flag("declined")
             return reading
-        passage = read[reading.passage]
-        places = reading.spans or ((0, len(passage.text)),)
-        step.places = [Place(passage_id=passage.passage_id, start=a, end=b) for a, b in places]
+        shown = [(reading.passage, reading.spans)]
+        if reading.rival:
+            step.flag("conflict")
+            shown.append(reading.rival)
+        step.places = [
+            Place(passage_id=read[at].passage_id, start=start, end=end)
+            for at, spans in shown
+            for start, end in spans or ((0, len(read[at].text)),)
+        ]
         step.answer, step.confidence, step.probability = reading.answer, *[reading.score] * 2
         await step.emit(Token(role=as_role, text=reading.answer))
         return reading

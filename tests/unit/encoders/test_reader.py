@@ -148,6 +148,17 @@ async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) 
     assert (await reader.read(endless, [passage(rows, "title " * 100)])).passage == 0
 
 
+async def test_passages_that_disagree_are_both_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Candidate(n, "span", ((0, 2),), 9.0, 5.0, 0.0) for n in range(2)]
+    monkeypatch.setattr("service.encoders.reader._Model.candidates", lambda *_: (found, 9))
+    reading = await EncoderReader(folder).read(
+        "How many?", [passage("28 days"), passage("32 days")]
+    )
+    assert (reading.answer, reading.kind, reading.rival) == ("28 or 32", "span", (1, ((0, 2),)))
+
+
 async def test_64_reads_at_once_each_have_their_own_answer(folder: Path) -> None:
     reader = EncoderReader(folder)
     texts = [f"Person {n} lives in house {n}." for n in range(64)]

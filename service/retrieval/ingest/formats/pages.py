@@ -25,6 +25,7 @@ from service.retrieval.ingest.formats.base import (
     plain_suffix,
     reads_whole,
 )
+from service.retrieval.ingest.formats.editions import edition, front_matter
 from service.retrieval.ingest.formats.tables import html_table, with_markdown_tables
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
         if not anchor or anchor in used or anchor.isdigit() or len(anchor) > LONGEST_ANCHOR:
             anchor = f"section={number}"
         used.add(anchor)
-        value = _value(section, titled, url)
+        value = _value(section, titled, url) | edition(source.label)
         if source.path != STANDARD_INPUT:
             value["id"] = source.label if len(sections) == 1 else f"{source.label}#{anchor}"
         yield SourceRow(number, made(value))
@@ -365,7 +366,7 @@ def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
 
 
 def _page_value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
-    value: dict[str, Any] = {"title": title, "text": text, "page": number}
+    value: dict[str, Any] = {"title": title, "text": text, "page": number} | edition(source.label)
     if source.path != STANDARD_INPUT:
         value["id"] = f"{source.label}#page={number}"  # how browsers open a page (RFC 8118)
     return value
@@ -419,13 +420,15 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
     if "\0" in text:
         yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return
-    heading = None
+    given, heading = dict[str, str](), None
     if plain_suffix(source.path) in MARKDOWN:
+        given, text = front_matter(text)
         heading = _HEADING.search(text)
         text = with_markdown_tables(text)
     stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    title = heading[1].strip()[:LONGEST_TITLE] if heading else stem
-    value: dict[str, Any] = {"title": title, "text": text}
+    title = heading[1].strip() if heading else given.get("title") or stem
+    value: dict[str, Any] = {"title": title[:LONGEST_TITLE], "text": text}
+    value |= edition(source.label, given)
     if source.path != STANDARD_INPUT:
         value["id"] = source.label
     yield SourceRow(0, made(value))

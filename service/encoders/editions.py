@@ -1,0 +1,90 @@
+"""Which of several answers counts where passages disagree: that of the newest edition of a
+document, or of the one that the question names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from service.core.domain import Passage
+from service.encoders.answers import Candidate
+
+NEAR: Final = 1.0  # logits: an answer whose place is this much worse is of like score
+SURE: Final = 2.0  # logits over "no answer" of an answer that may contradict another
+_NAMED: Final = re.compile(r"\b(?:(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?|\d+\.\d+)\b")
+_NUMBERING: Final = re.compile(r"[\d\W_]+|\b(?:v|version|edition|rev|revision|draft)\b")
+_DATED: Final = re.compile(r"(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?")
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+def resolve(
+    question: str, passages: Sequence[Passage], found: Sequence[Candidate]
+) -> tuple[Candidate, Candidate | None]:
+    """Return the answer that counts among candidates of different passages, best first, and one of
+    like score that contradicts it, if no edition settles which is right. What the answer has more
+    than others (`lead`) is counted without other editions of its document."""
+    best = found[0]
+    named = set(_NAMED.findall(question))
+    meant = [c for c in found if c.margin > 0 and named & _marks(passages[c.passage])]
+    if meant:
+        best = meant[0]
+    elif best.margin > 0:
+        for each in found[1:]:
+            if each.margin > 0 and _is_newer(passages[each.passage], passages[best.passage]):
+                best = each
+    others = [c for c in found if c is not best and not _is_related(c, best, passages)]
+    rivals = [c for c in others if not meant and _contradicts(c, best, passages)]
+    lead = best.place - others[0].place if others else 0.0
+    return replace(best, lead=lead), rivals[0] if rivals else None
+
+
+def _contradicts(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:
+    if min(one.margin, other.margin) < SURE or abs(one.place - other.place) > NEAR:
+        return False
+    return _words(one, passages).isdisjoint(_words(other, passages))
+
+
+def _words(answer: Candidate, passages: Sequence[Passage]) -> set[str]:
+    text = passages[answer.passage].text
+    parts = (text[start:end] for start, end in answer.spans)
+    return set(re.findall(r"\w+", " ".join(parts).lower())) or {answer.kind}
+
+
+def _is_related(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:
+    """Whether one is of another edition of the other's document."""
+    first, second = passages[one.passage], passages[other.passage]
+    return _is_newer(first, second) or _is_newer(second, first)
+
+
+def _is_newer(one: Passage, other: Passage) -> bool:
+    """Whether a passage is of a newer edition of another's document. Editions have the same title
+    but for numbers, and a date or version each."""
+    if (
+        _NUMBERING.sub(" ", one.title.lower()).split()
+        != _NUMBERING.sub(" ", other.title.lower()).split()
+    ):
+        return False
+    dates = [_date(one), _date(other)]
+    if all(dates) and dates[0] != dates[1]:
+        return dates[0] > dates[1]
+    versions = [_version(one), _version(other)]
+    return all(versions) and versions[0] > versions[1]
+
+
+def _date(passage: Passage) -> str:
+    given = passage.metadata.get("valid_from") or passage.metadata.get("date") or ""
+    found = _DATED.match(str(given))
+    return found[0] if found else ""
+
+
+def _version(passage: Passage) -> list[int]:
+    return [int(each) for each in _NUMBERS.findall(str(passage.metadata.get("version") or ""))[:4]]
+
+
+def _marks(passage: Passage) -> set[str]:
+    """Return the numbers by which a question may name the edition of a passage."""
+    given = (str(passage.metadata.get(name) or "") for name in ("valid_from", "date", "version"))
+    text = " ".join([passage.title, *given])
+    return {mark for each in _NAMED.findall(text) for mark in (each, each[:4], each[:7])}

@@ -1,0 +1,80 @@
+"""Where passages disagree, the newest edition counts, or the one that the question names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.core.domain import Passage
+from service.encoders.answers import Candidate, in_order
+from service.encoders.editions import resolve
+
+OLD: dict[str, Any] = {"title": "Travel policy 2023", "metadata": {"date": "2023-01"}}
+NEW: dict[str, Any] = {"title": "Travel policy (2025)", "metadata": {"valid_from": "2025-04-01"}}
+QUESTION = "What is the allowance?"
+
+
+def resolved(
+    question: str, *shown: tuple[dict[str, Any], str, float, float]
+) -> tuple[str, str | None, float]:
+    """The answer, its rival and its lead; each passage has fields, its answer, place and margin."""
+    passages = [
+        Passage(str(n), text=answer, **given) for n, (given, answer, *_) in enumerate(shown)
+    ]
+    found = [
+        Candidate(n, "span", ((0, len(answer)),), place, margin, 0.0)
+        for n, (_, answer, place, margin) in enumerate(shown)
+    ]
+    best, rival = resolve(question, passages, in_order(found))
+    told = passages[rival.passage].text if rival else None
+    return passages[best.passage].text, told, best.lead
+
+
+TITLED = {"title": "Other"}
+V1 = {"title": "Rules, version 1.4", "metadata": {"version": "1.4"}}
+V2 = {"title": "Rules, version 1.10", "metadata": {"version": "1.10"}}
+
+
+@pytest.mark.parametrize(
+    ("question", "shown", "expected"),
+    [
+        # the newest edition, with the lead over what is no edition of it
+        (QUESTION, [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 8, 4)], ("32 EUR", None, 0.0)),
+        (
+            QUESTION,
+            [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 8, 4), (TITLED, "5", 3, 1)],
+            ("32 EUR", None, 5.0),
+        ),
+        (QUESTION, [(V1, "10", 9, 5), (V2, "14", 8, 4)], ("14", None, 0.0)),
+        # the newer one does not answer
+        (QUESTION, [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 2, -1)], ("28 EUR", None, 0.0)),
+        # the question names the older one
+        (
+            "What was it in 2023?",
+            [(NEW, "32 EUR", 9, 5), (OLD, "28 EUR", 8, 4)],
+            ("28 EUR", None, 0),
+        ),
+        ("By version 1.4?", [(V2, "14", 9, 5), (V1, "10", 8, 4)], ("10", None, 0.0)),
+        # no edition settles it
+        (
+            QUESTION,
+            [({"title": "A"}, "28 EUR", 9, 5), ({"title": "B"}, "32 francs", 8.5, 4)],
+            ("28 EUR", "32 francs", 0.5),
+        ),
+        (
+            QUESTION,
+            [({"title": "A"}, "28 EUR", 9, 5), ({"title": "B"}, "32", 7, 4)],
+            ("28 EUR", None, 2),
+        ),
+        (
+            QUESTION,
+            [({"title": "A"}, "28", 9, 5), ({"title": "B"}, "28 EUR", 9, 5)],
+            ("28", None, 0),
+        ),
+        (QUESTION, [({"title": "A"}, "28", 9, 1), ({"title": "B"}, "32", 9, 1)], ("28", None, 0)),
+        (QUESTION, [(OLD, "28 EUR", 9, 5)], ("28 EUR", None, 0.0)),
+    ],
+)
+def test_which_answer_counts(question: str, shown: Any, expected: Any) -> None:
+    assert resolved(question, *shown) == expected
