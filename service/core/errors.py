@@ -20,7 +20,8 @@ RevelatorError
 │   └── BudgetExceeded    503 budget                 the limit of calls, tokens or retrievals
 ├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
 └── StoreError            500 store                  a data directory or a store is unusable
-    └── StoreLost         500 store                  a server no longer holds a collection's data
+    ├── StoreLost         500 store                  a server no longer holds a collection's data
+    └── StoreBusy         503 store                  another writer has locked it: worth a retry
 """
 
 from __future__ import annotations
@@ -143,3 +144,10 @@ class StoreError(RevelatorError):
 
 class StoreLost(StoreError):
     """A server does not hold an expected index or collection. It can be rebuilt."""
+
+
+class StoreBusy(StoreError):
+    """Another process, or another gateway, has locked it for writing."""
+
+    title, status = "A store is locked by another process", 503
+    retry_after = 5

@@ -96,9 +96,10 @@ def discard(folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete the remains of a killed `discard` in `root` and in its folders."""
-    for left in (*root.glob(f"{_DISCARDED}*"), *root.glob(f"*/{_DISCARDED}*")):
-        shutil.rmtree(left, ignore_errors=True)
+    """Delete the remains of a killed `discard` in `root`, in its folders and in theirs."""
+    for above in ("", "*/", "*/*/"):
+        for left in root.glob(f"{above}{_DISCARDED}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def check_room(folder: Path, needed: int = ROOM, purpose: str = "to add passages") -> None:

@@ -7,6 +7,7 @@ the process, so the directory is free even after kill -9.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -17,7 +18,7 @@ from typing import Self
 
 import orjson
 
-from service.core.errors import StoreError
+from service.core.errors import StoreBusy, StoreError
 
 FILE = "lock"
 LOOK_S = 0.2  # seconds; a process that only looks holds the lock for far less
@@ -32,7 +33,7 @@ class Owner:
     url: str | None = None
 
 
-class DirectoryOwned(StoreError):
+class DirectoryOwned(StoreBusy):
     """Another process holds the data directory."""
 
     def __init__(self, folder: Path, owner: Owner | None) -> None:
@@ -88,12 +89,7 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         data_dir.mkdir(parents=True, exist_ok=True)
         handle = os.open(data_dir / FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        taken = isinstance(error, FileExistsError | NotADirectoryError)
-        raise StoreError(
-            f"the data directory {data_dir} cannot be used: "
-            f"{'part of this path is a file' if taken else error.strerror}; choose a folder that "
-            "this user can write to, with --data or REVELATOR_DATA_DIR"
-        ) from error
+        raise _unusable(data_dir, error) from error
     started = time.monotonic()
     while not _lock(handle, fcntl.LOCK_EX):
         waited = time.monotonic() - started
@@ -107,10 +103,19 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         directory.set_url(url)
     except OSError as error:
         os.close(handle)
-        raise StoreError(
-            f"the data directory {data_dir} cannot be used: {error.strerror}; make room on its disk"
-        ) from error
+        raise _unusable(data_dir, error) from error
     return directory
+
+
+def _unusable(data_dir: Path, error: OSError) -> StoreError:
+    taken = isinstance(error, FileExistsError | NotADirectoryError)
+    reason = "part of this path is a file" if taken else error.strerror
+    advice = (
+        "make room on its disk"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}
+        else "choose a folder that this user can write to, with --data or REVELATOR_DATA_DIR"
+    )
+    return StoreError(f"the data directory {data_dir} cannot be used: {reason}; {advice}")
 
 
 def find_owner(data_dir: Path) -> Owner | None:

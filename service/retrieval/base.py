@@ -6,7 +6,7 @@ A `Catalog` connects them: it holds the collections and opens their stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -100,17 +100,24 @@ class SearchStore(Protocol):
         """Return the best passages, ties ordered by passage id. Empty if nothing matches."""
 
 
+Hits = Sequence[ScoredPassage]
+
+
+async def all_of(hits: Hits) -> Hits:
+    return hits
+
+
 @dataclass(frozen=True, slots=True)
 class OpenCollection:
     """The two stores of a collection. `incomplete`: a write is running or was interrupted, so that
-    the dense store may return passages that BM25 does not know. `known` returns the ids that it
-    does; blocking."""
+    the dense store may return passages that BM25 does not hold. `held` returns, of its hits, those
+    that BM25 holds with the same text."""
 
     bm25: SearchStore
     dense: SearchStore
     embedding: EmbeddingContract
     incomplete: bool = False
-    known: Callable[[Sequence[str]], Set[str]] = set
+    held: Callable[[Hits], Awaitable[Hits]] = all_of
 
 
 class Catalog(Protocol):

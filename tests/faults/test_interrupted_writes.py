@@ -1,5 +1,5 @@
-"""Writes that a kill interrupts at each of their durable steps: the data directory as it is before
-each step is opened by a new process, so to say, which puts it right."""
+"""Writes, openings and repairs that a kill interrupts at each of their durable steps: the data
+directory as it is before each step is opened by a new process, so to say, which puts it right."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
-from service.core.errors import NotFound
+from service.core import files
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import manifest
+from service.retrieval.collections import backends, manifest
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
+from service.retrieval.documents import parse_document
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.stores import digests
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.support.documents import ingest_documents
@@ -30,6 +32,14 @@ STEPS = (
     (QdrantEdgeStore, "delete"),
     (TantivyStore, "replace"),
     (manifest, "write_whole"),
+)
+OPENING = (
+    (backends, "set_aside"),
+    (TantivyStore, "__init__"),
+    (QdrantEdgeStore, "__init__"),
+    (backends, "seal"),
+    (digests, "write_whole"),
+    (files.shutil, "rmtree"),
 )
 
 
@@ -47,17 +57,17 @@ class Snapshots:
         self.made: list[Path] = []
 
     def _copying(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def copied(*arguments: Any) -> Any:
+        def copied(*arguments: Any, **named: Any) -> Any:
             copy = self._data.with_name(f"killed-{len(self.made)}")
             copy_tree(self._data, copy)
             self.made.append(copy)
-            return step(*arguments)
+            return step(*arguments, **named)
 
         return copied
 
-    async def of(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def of(self, work: Callable[[], Awaitable[object]], steps: Any = STEPS) -> None:
         with self._monkeypatch.context() as patched:
-            for owner, name in STEPS:
+            for owner, name in steps:
                 patched.setattr(owner, name, self._copying(getattr(owner, name)))
             await work()
 
@@ -85,34 +95,46 @@ def blocks(file: Any) -> Iterator[tuple[int, bytes]]:
         at += len(block)
 
 
-def open_collections(data: Path) -> Collections:
-    return Collections(data, HashingEmbedder(), Sample(data / "no-sample"))
+class Opened(Collections):
+    """Puts nothing right until `proceed`."""
+
+    proceed: anyio.Event | None = None
+
+    async def _put_right(self, name: str) -> None:
+        if self.proceed is not None:
+            await self.proceed.wait()
+        await super()._put_right(name)
 
 
-async def no_ghosts(collections: Collections) -> None:
-    """What dense search returns exists."""
+def open_collections(data: Path) -> Opened:
+    return Opened(data, HashingEmbedder(), Sample(data / "no-sample"))
+
+
+async def only_acknowledged_texts(collections: Collections) -> None:
+    """What dense search returns is stored in BM25, with the same text."""
     retriever = HybridRetriever(collections, HashingEmbedder(), RetrievalSettings())
     for words in ("tower", "old town", "new harbour"):
         found = await retriever.search(SearchRequest(words, 5, NAME, "dense"))
         assert len({hit.rank for hit in found.passages}) == len(found.passages)
         for hit in found.passages:
-            try:
-                await collections.document(NAME, hit.passage.passage_id)
-            except NotFound:
-                pytest.fail(f"{hit.passage.passage_id} does not exist")
+            [record] = await collections.document(NAME, hit.passage.passage_id)
+            assert record.passage.text == hit.passage.text
 
 
-async def put_right(data: Path) -> list[str]:
-    """Open and search, wait until the collection is put right, and return the ids that are left."""
+async def put_right(data: Path, *, whole: bool = False, lost: bool = False) -> list[str]:
+    """Open and search, unless a side is `lost`, wait until the collection is put right, and return
+    the ids that are left. After the kill of work on a `whole` collection nothing is missing."""
     collections = open_collections(data)
-    await no_ghosts(collections)
-    righting = (await collections.get(NAME)).righting
-    if righting is not None:
-        await righting
-    await no_ghosts(collections)
+    collections.proceed = anyio.Event()
+    if not lost:
+        await only_acknowledged_texts(collections)
+    collections.proceed.set()
     collection = await collections.get(NAME)
+    if collection.righting is not None:
+        await collection.righting
+    await only_acknowledged_texts(collections)
     report = await collections.check(NAME)
-    assert {each.kind for each in report.findings} <= {"building"}, report.findings
+    assert {each.kind for each in report.findings} <= (set() if whole else {"building"})
     assert collection.manifest.documents == report.documents
     assert not collection.manifest.deleting
     ids = await anyio.to_thread.run_sync(
@@ -139,10 +161,7 @@ async def test_a_killed_deletion_is_completed_at_the_next_use(
     left = [f"d{n}" for n in range(1, count)]
     assert await put_right(before) == ["d0", *left]
     for killed in later:
-        assert await put_right(killed) == left
-        collections = open_collections(killed)
-        assert (await collections.manifest(NAME)).state == "complete"
-        await collections.aclose()
+        assert await put_right(killed, whole=True) == left
 
 
 async def test_a_killed_ingest_shows_no_passage_that_does_not_exist(
@@ -161,3 +180,66 @@ async def test_a_killed_ingest_shows_no_passage_that_does_not_exist(
     assert found[0] == old
     assert found[-1] == all_of_them
     assert all(each in (old, all_of_them) for each in found)
+
+
+async def three_documents(data: Path) -> list[str]:
+    collections = open_collections(data)
+    await collections.create(NAME)
+    await ingest_documents([document(n) for n in range(3)], NAME, collections)
+    await collections.aclose()
+    return ["d0", "d1", "d2"]
+
+
+async def test_a_collection_whose_opening_was_killed_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first opening compacts files of the shard, which is no damage."""
+    data = tmp_path / "data"
+    ids = await three_documents(data)
+    collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
+    await snapshots.of(lambda: collections.get(NAME), OPENING)
+    await collections.aclose()
+    assert len(snapshots.made) >= 5
+    for killed in snapshots.made:
+        assert await put_right(killed, whole=True) == ids
+
+
+@pytest.mark.parametrize("lost", ["nothing", "bm25", "dense"])
+async def test_a_killed_repair_is_completed_at_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    data = tmp_path / "data"
+    ids = await three_documents(data)
+    if lost != "nothing":
+        files.discard(data / "collections" / NAME / "1" / lost)
+    collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
+    collection = await collections.get(NAME)
+    if lost == "nothing":
+        await anyio.to_thread.run_sync(collection.dense.delete, ["d0", "d2"])
+    repair = lambda: collections.check(NAME, repair=True)  # noqa: E731
+    await snapshots.of(repair, (*STEPS, *OPENING))
+    await collections.aclose()
+    later = snapshots.made[1:]
+    assert len(later) >= 3
+    for killed in later:
+        assert await put_right(killed, whole=True, lost=lost != "nothing") == ids
+        assert not list(killed.rglob(".deleted-*"))
+
+
+async def test_a_killed_replacement_leaves_the_old_documents_or_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    old = await three_documents(data)
+    collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
+
+    async def replace() -> None:
+        async with collections.replacing(NAME) as writer:
+            await writer.write([parse_document(document(n)) for n in range(7, 9)])
+
+    await snapshots.of(replace, (*STEPS, *OPENING))
+    await collections.aclose()
+    found = [await put_right(killed, whole=True) for killed in snapshots.made]
+    assert found[0] == old
+    assert found[-1] == ["d7", "d8"]
+    assert all(each in (old, ["d7", "d8"]) for each in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -22,7 +23,7 @@ from service.retrieval.collections.manifest import (
 )
 from service.retrieval.collections.qdrant import Qdrant
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import damage, seal, sealed
+from service.retrieval.stores.digests import damage, seal, sealed, set_aside, unchanged
 from service.retrieval.stores.elastic_server import ElasticServer, Login
 from service.retrieval.stores.qdrant_edge_graph import recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -218,13 +219,16 @@ class Backends:
                 "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             )
-        spoilt = [] if manifest.interrupted else damage(folder)
+        spoilt: list[str] = []
+        kept = None if manifest.interrupted else sealed(folder) or unchanged(folder)
+        if kept is not None:
+            spoilt = damage(folder)
+            set_aside(folder)
         bm25 = _opened(self.bm25, folder, manifest, [n for n in spoilt if n.startswith("bm25/")])
         dense = _opened(self.dense, folder, manifest, [n for n in spoilt if n.startswith("dense/")])
-        if not manifest.interrupted and (
-            kept := sealed(folder)
-        ):  # opening a shard compacts its small files
-            seal(folder, kept, {name.split("/")[0] for name in spoilt})
+        if kept is not None:  # opening a shard compacts its small files
+            with suppress(OSError):  # the next opening writes them, when the disk has room
+                seal(folder, kept, {name.split("/")[0] for name in spoilt})
         if isinstance(bm25, Unopened) and isinstance(dense, Unopened):
             raise StoreError(
                 f"collection {manifest.name!r} is unavailable: {bm25.why.detail}; "

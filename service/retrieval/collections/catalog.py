@@ -28,7 +28,12 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.generations import RETIRE_S, Generations
 from service.retrieval.collections.health import CollectionHealth
 from service.retrieval.collections.manifest import EMBEDDED, Manifest, check_name
-from service.retrieval.collections.rebuild import copy_passages, open_writer
+from service.retrieval.collections.rebuild import (
+    PassageCounts,
+    copy_passages,
+    count_passages,
+    open_writer,
+)
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import PassageRecord
@@ -107,24 +112,26 @@ class Collections:
         return [await self.manifest(name) for name in await self.names()]
 
     async def get(self, name: str) -> Collection:
-        """Return the open collection. Raises NotFound and StoreError."""
+        """Return the open collection. What a kill has interrupted is put right from now on. Raises
+        NotFound and StoreError."""
         await self.resolve(name)
         if name == SAMPLE and self._generations.find(name) is None:
             async with self._generations.lock(name):
                 return self._generations.find(name) or await self._open_sample()
-        return await self._generations.get(name)
+        collection = await self._generations.get(name)
+        # After a failure in this process, the next run uses the vectors that were written.
+        unfinished = collection.killed and collection.manifest.interrupted
+        if (unfinished or collection.manifest.deleting) and collection.righting is None:
+            collection.righting = asyncio.create_task(self._put_right(name))
+            self._righting.add(collection.righting)
+            collection.righting.add_done_callback(self._righting.discard)
+        return collection
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
         """Lend the stores of a collection, or of a generation by the name that `hold` returned.
         Raises NotFound and StoreError."""
         collection = self._generations.held(name) or await self.get(name)
-        # After a failure in this process, the next run uses the vectors that were written.
-        unfinished = collection.killed and collection.manifest.interrupted
-        if (unfinished or collection.manifest.deleting) and collection.righting is None:
-            collection.righting = asyncio.create_task(self._put_right(collection.manifest.name))
-            self._righting.add(collection.righting)
-            collection.righting.add_done_callback(self._righting.discard)
         async with collection.lend() as stores:
             yield stores
 
@@ -300,14 +307,19 @@ class Collections:
     async def _put_right(self, name: str) -> None:
         """Complete a write that a kill has interrupted: repeat deletions, and let the dense store
         follow the BM25 store. A collection that is `building` becomes `open`, because the
-        documents that were not written yet are missing."""
+        documents that were not written yet are missing. What both stores have lost is left as it
+        is."""
         try:
             async with self._generations.writer_of(name) as collection:
                 if not collection.manifest.interrupted:
                     return
-                more = collection.manifest.state != "complete"
+                if await count_passages(collection) == PassageCounts(None, None):
+                    raise StoreError("both stores have lost it")
                 async with open_writer(
-                    collection, self._backends, self._embedder, more=more
+                    collection,
+                    self._backends,
+                    self._embedder,
+                    more=collection.manifest.awaits_more,
                 ) as writer:
                     await writer.repair()
         except RevelatorError as error:

@@ -169,5 +169,6 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
         names = ", ".join(sorted(unknown)[:FEW])
         findings.append(StoreDifference("manifest", f"the manifest lacks metadata fields: {names}"))
     if manifest.state != "complete":
-        findings.append(StoreDifference("building", "an ingest was interrupted"))
+        what = "a repair" if manifest.state == "repairing" else "an ingest"
+        findings.append(StoreDifference("building", f"{what} was interrupted"))
     return findings

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from service.core.errors import NotFound, StoreLost
-from service.retrieval.base import OpenCollection
+from service.core.errors import NotFound, RevelatorError, StoreLost
+from service.retrieval.base import Hits, OpenCollection
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.digests import damage, seal, sealed, unseal
+from service.retrieval.stores.records import digest
 
 Save = Callable[[Manifest], Awaitable[None]]
 
@@ -55,6 +57,12 @@ class Collection:
     def lent(self) -> bool:
         return self._loans > 0
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether the stores may differ, or more documents are to come."""
+        manifest = self.manifest
+        return manifest.state != "complete" or manifest.interrupted or self.problem is not None
+
     def halved_for(self) -> float:
         """Return for how many seconds a side has been waiting to be opened, because of a reason
         that may pass; 0 if there is none."""
@@ -83,10 +91,8 @@ class Collection:
                 bm25=self.bm25,
                 dense=self.dense,
                 embedding=self.manifest.embedding,
-                known=self._known,
-                incomplete=self.manifest.state != "complete"
-                or self.manifest.interrupted
-                or self.problem is not None,
+                held=self._held,
+                incomplete=self.incomplete,
             )
         finally:
             self._loans -= 1
@@ -113,8 +119,18 @@ class Collection:
         """Whether a side is in files of this process."""
         return not set(self.manifest.stores).isdisjoint(EMBEDDED)
 
-    def _known(self, passage_ids: Sequence[str]) -> set[str]:
-        return self.bm25.known(passage_ids)
+    async def _held(self, hits: Hits) -> Hits:
+        """Return the hits that BM25 holds with the same text; all if it does not answer, or if the
+        stores agree. Asked after the search, because a write may have begun meanwhile."""
+        if not self.incomplete:
+            return hits
+        ids = [hit.passage.passage_id for hit in hits]
+        try:
+            known = await anyio.to_thread.run_sync(self.bm25.known, ids, abandon_on_cancel=True)
+        except RevelatorError:
+            return hits
+        kept = [hit for hit in hits if (hit.passage.passage_id, digest(hit.passage)) in known]
+        return [replace(hit, rank=rank) for rank, hit in enumerate(kept, 1)]
 
     async def close(self) -> None:
         """Flush and close both stores once no search uses them. May be called several times, also

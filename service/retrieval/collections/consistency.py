@@ -94,7 +94,7 @@ async def differences(
         return
     async for pages in _pages(collection.dense.hash_pages(), 1):
         ids = [passage_id for hashes in pages for passage_id in hashes]
-        known = await anyio.to_thread.run_sync(collection.bm25.known, ids)
+        known = dict(await anyio.to_thread.run_sync(collection.bm25.known, ids))
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
             yield PageDifference("surplus", surplus)

@@ -113,14 +113,15 @@ class CollectionHealth:
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """Return what the counts alone reveal. For readiness, which must be cheap."""
+    if manifest.state == "repairing" or manifest.deleting:
+        what = "a repair" if manifest.state == "repairing" else "a deletion"
+        return f"{what} was interrupted; it is completed when the collection is opened"
     if manifest.state != "complete":
         running = "is running, or " if manifest.state == "open" else ""
         return (
             f"an ingest {running}was interrupted; run it again, or `revelator check --collection "
             f"{manifest.name} --repair`"
         )
-    if manifest.deleting:
-        return "a deletion was interrupted; it is completed when the collection is searched"
     if passages == vectors == manifest.passages:
         return None
     return (

@@ -58,9 +58,9 @@ class Manifest(BaseModel):
     `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash, so
     that the order of arrival does not matter. `state` is `building` from the first change of an
     ingest to its end, and `open` between the requests of one: the stores agree, and more documents
-    were announced. `source` names the shipped file that a collection was made from; `stores` are
-    its backends, BM25 first. `generation` is the current pair of stores; a re-index builds the next
-    one beside it.
+    were announced. It is `repairing` while a complete collection is repaired. `source` names the
+    shipped file that a collection was made from; `stores` are its backends, BM25 first.
+    `generation` is the current pair of stores; a re-index builds the next one beside it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,7 +74,7 @@ class Manifest(BaseModel):
     documents: int = 0
     passages: int = 0
     content_hash: str = EMPTY_HASH
-    state: Literal["building", "open", "complete"] = "complete"
+    state: Literal["building", "open", "repairing", "complete"] = "complete"
     source: str | None = None
     stores: tuple[str, str] = EMBEDDED
     generation: int = 1
@@ -84,7 +84,12 @@ class Manifest(BaseModel):
     @property
     def interrupted(self) -> bool:
         """Whether a write has begun and not ended, so that the stores may differ."""
-        return self.state == "building" or bool(self.deleting)
+        return self.state in {"building", "repairing"} or bool(self.deleting)
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether documents that were announced are missing, or may be after a kill."""
+        return self.state in {"building", "open"}
 
     @property
     def qualified_name(self) -> str:

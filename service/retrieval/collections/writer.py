@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import anyio.to_thread
 
@@ -338,9 +338,9 @@ class CollectionWriter:
             if stored.get(record.passage.passage_id) != record.content_hash
         }
 
-    async def _begin(self) -> None:
+    async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:
-            manifest = self._collection.manifest.model_copy(update={"state": "building"})
+            manifest = self._collection.manifest.model_copy(update={"state": state})
             await self._collection.save(manifest)
             await anyio.to_thread.run_sync(self._collection.unseal)
             self._began = self._wrote = True
@@ -412,7 +412,7 @@ class CollectionWriter:
     async def repair(self) -> Repaired:
         """Repair differences between the stores. The end completes the manifest."""
         await self._settle()
-        await self._begin()
+        await self._begin("building" if self._collection.manifest.awaits_more else "repairing")
         self._prefetch.forget()
         self._cut_short = True
         repaired = await repair_differences(self._collection, self._embed, self._follow)

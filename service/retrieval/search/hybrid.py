@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 import structlog
 
 from service.core.concurrency import gather
@@ -110,7 +109,7 @@ class QueryEmbedding:
         return [array("f", vector) for vector in await self._embedder.embed_queries(texts)]
 
 
-SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not know
+SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not hold
 
 _log = structlog.get_logger(__name__)
 
@@ -162,12 +161,10 @@ class Sides:
             )
         try:
             vector = await self._embedding.vector(query.text, until, probe)
-            if not stores.incomplete:
-                asked = replace(query, vector=vector)
-                return SideResult(await self._ask(stores.dense, asked, until, probe))
-            asked = replace(query, vector=vector, top_k=query.top_k + SPARE)
+            more = SPARE if stores.incomplete else 0
+            asked = replace(query, vector=vector, top_k=query.top_k + more)
             found = await self._ask(stores.dense, asked, until, probe)
-            return SideResult((await _known(stores, found))[: query.top_k])
+            return SideResult((await stores.held(found))[: query.top_k])
         except RevelatorError as error:
             return SideResult(failure=error.detail)
 
@@ -190,17 +187,6 @@ class Sides:
         if guard is None:
             guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
         return guard
-
-
-async def _known(stores: OpenCollection, hits: Sequence[ScoredPassage]) -> list[ScoredPassage]:
-    """Return the hits that BM25 knows, or all if it does not answer."""
-    ids = [hit.passage.passage_id for hit in hits]
-    try:
-        known = await anyio.to_thread.run_sync(stores.known, ids, abandon_on_cancel=True)
-    except RevelatorError:
-        return [*hits]
-    kept = [hit for hit in hits if hit.passage.passage_id in known]
-    return [replace(hit, rank=rank) for rank, hit in enumerate(kept, 1)]
 
 
 # Each side returns more than top_k, because a passage that both sides find may be below the cut of

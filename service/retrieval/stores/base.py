@@ -38,8 +38,9 @@ class LexicalStore(SearchStore, Protocol):
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
 
-    def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return the ids among these that are stored."""
+    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
+        """Return the ids among these that are stored in a complete document, each with the digest
+        of its passage (`records.digest`)."""
 
     def records(self) -> Iterator[PassageRecord]:
         """Return every passage, as of one moment."""

@@ -34,6 +34,7 @@ from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import Batcher, on_loop
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.records import (
+    digest,
     fields_of,
     filter_tokens,
     fold,
@@ -279,14 +280,21 @@ class ElasticStore:
         hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
         return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
 
-    def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return the ids among these that are stored."""
-        found: set[str] = set()
+    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
+        """Return the ids among these that are stored in a complete document, each with the digest
+        of its passage."""
+        self._show()
+        found: list[PassageRecord] = []
         for start in range(0, len(passage_ids), SCAN):
             among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
-            hits = self._hits({"bool": {"filter": among}}, ["passage_id"])
-            found |= {hit["_source"]["passage_id"] for hit in hits}
-        return found
+            hits = self._hits({"bool": {"filter": among}}, _RECORD)
+            found += [_record(hit["_source"]) for hit in hits]
+        newest = self.hashes(sorted({each.document_id for each in found}))
+        return {
+            (each.passage.passage_id, digest(each.passage))
+            for each in found
+            if newest.get(each.document_id) == each.content_hash
+        }
 
     def records(self) -> Iterator[PassageRecord]:
         """Yield every passage, as of one moment."""

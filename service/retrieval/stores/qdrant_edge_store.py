@@ -29,7 +29,7 @@ from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
 from service.retrieval.stores.base import Batcher
-from service.retrieval.stores.digests import unseal
+from service.retrieval.stores.digests import set_aside, unseal
 from service.retrieval.stores.qdrant_edge_graph import (
     build,
     edge_config,
@@ -191,7 +191,7 @@ class QdrantEdgeStore(PointPages):
             return
         with self._lock:  # on the event loop, so no search is running
             self._shard.close()
-            unseal(self.folder.parent)
+            set_aside(self.folder.parent)
             put_in_place(built, self.folder)
             self._shard = edge.EdgeShard.load(str(self.folder))
 

@@ -50,8 +50,12 @@ def fields_of(record: PassageRecord) -> dict[str, Any]:
         "metadata": dict(passage.metadata),
         "document_id": record.document_id,
         "content_hash": record.content_hash,
-        "digest": digest_of(passage.passage_id, passage.title, passage.text),
+        "digest": digest(passage),
     }
+
+
+def digest(passage: Passage) -> int:
+    return digest_of(passage.passage_id, passage.title, passage.text)
 
 
 def digest_of(passage_id: str, title: str, text: str) -> int:
@@ -67,7 +71,7 @@ def payload_of(record: PassageRecord) -> dict[str, Any]:
 def passage_of(fields: Mapping[str, Any]) -> Passage:
     """Return the stored passage. Raises StoreError if it is damaged."""
     passage_id, title, text = fields["passage_id"], fields["title"], fields["text"]
-    if fields.get("digest", digest := digest_of(passage_id, title, text)) != digest:
+    if fields.get("digest", found := digest_of(passage_id, title, text)) != found:
         raise StoreError(
             f"passage {passage_id[:200]!r} is damaged; revelator check --collection NAME shows the "
             "file, and --repair rebuilds it"

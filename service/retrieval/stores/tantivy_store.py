@@ -19,12 +19,13 @@ import tantivy
 from tantivy import Occur, Query
 
 from service.core.domain import ScoredPassage
-from service.core.errors import RetrievalFailure, StoreLost
+from service.core.errors import RetrievalFailure, StoreBusy, StoreLost
 from service.core.native import native, native_call
 from service.retrieval.base import TIE_BREAKER, Analysis, QueryShape, StoreQuery
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.records import (
+    digest,
     fields_of,
     filter_tokens,
     metadata_tokens,
@@ -144,14 +145,15 @@ class TantivyStore:
         return sorted(records, key=lambda record: record.part)
 
     @native_call
-    def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return the ids among these that are stored."""
+    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
+        """Return the ids among these that are stored, each with the digest of its passage."""
         if not passage_ids:
             return set()
         searcher = self._index.searcher()
         wanted = Query.term_set_query(self._schema, "passage_id", list(passage_ids))
         found = searcher.search(wanted, len(passage_ids), count=False).hits
-        return {_record(searcher.doc(address)).passage.passage_id for _, address in found}
+        passages = (_record(searcher.doc(address)).passage for _, address in found)
+        return {(each.passage_id, digest(each)) for each in passages}
 
     def records(self) -> Iterator[PassageRecord]:
         """Yield every passage, as of one moment."""
@@ -177,6 +179,7 @@ class TantivyStore:
             except BaseException:
                 self._writer = None  # a panic may have ended its threads
                 writer.rollback()
+                writer.wait_merging_threads()  # gives its lock back now, and not with the traceback
                 raise
             self._index.reload()
 
@@ -184,7 +187,15 @@ class TantivyStore:
         """Do nothing: a commit is complete or absent."""
 
     def _open_writer(self) -> Any:
-        self._writer = self._index.writer(WRITER_BYTES, 1)
+        try:
+            self._writer = self._index.writer(WRITER_BYTES, 1)
+        except ValueError as error:
+            if "LockBusy" not in str(error):
+                raise
+            raise StoreBusy(
+                f"another process writes to the BM25 index in {self.folder}; end that process, or "
+                "wait until it has ended, and try again"
+            ) from error
         return self._writer
 
     def close(self) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     with acquire(tmp_path / "data", "http://127.0.0.1:8000/a/longer/url") as directory:
         with pytest.raises(DirectoryOwned, match=f"process {os.getpid()}.*--data") as caught:
             acquire(tmp_path / "data")
+        assert caught.value.status == 503
         assert caught.value.owner == find_owner(tmp_path / "data")
         directory.set_url("http://h:1")
         assert find_owner(tmp_path / "data") == Owner(os.getpid(), "http://h:1")
@@ -49,6 +52,20 @@ def test_the_lock_dies_with_a_killed_process(tmp_path: Path) -> None:
     assert find_owner(tmp_path) is None
     with acquire(tmp_path):
         assert find_owner(tmp_path) == Owner(os.getpid())
+
+
+def test_a_disk_without_room_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for call in ("pwrite", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            with pytest.raises(StoreError, match="No space left on device; make room"):
+                acquire(tmp_path)
+    acquire(tmp_path).release()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import StoreError
+from service.core.errors import StoreBusy, StoreError
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
@@ -63,6 +63,22 @@ async def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
     assert {record.document_id for record in again.records()} == set(TEXTS)
     assert set(again.hashes(["a", "no"])) == {"a"}
     again.close()
+
+
+async def test_another_writer_of_the_same_files_is_told_that_they_are_locked(
+    tmp_path: Path,
+) -> None:
+    first, second = TantivyStore(tmp_path, "english"), TantivyStore(tmp_path, "english")
+    first.replace([], records(TEXTS))
+    with pytest.raises(StoreBusy, match="another process writes to the BM25 index") as busy:
+        second.replace([], records({"e": "river"}))
+    assert (busy.value.status, busy.value.retry_after) == (503, 5)
+    with pytest.raises(StoreError) as failed:
+        first.replace([], [None])  # type: ignore[list-item]
+    second.replace([], records({"e": "river"}))  # also while the failure is kept
+    assert failed.value.status == 500
+    assert second.count_passages() == 5
+    second.close()
 
 
 @pytest.mark.parametrize("character", ["x", ".", "é", "漢", "😀"])
