@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from service.core.domain import RetrieverName, RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.base import Classifier, Extractor, Labelling
-from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
+from service.engines.base import (
+    Delta,
+    FinishReason,
+    GenerationRequest,
+    Generator,
+    Message,
+    TokenUsage,
+)
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import SearchResult
 
+AnyRequest = GenerationRequest | SignalRequest | ScoreRequest
 Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
 T = TypeVar("T")
 RESTARTS: Final = 2  # of a call whose worker was lost during output
@@ -139,14 +147,19 @@ async def with_restarts(
     return await call()
 
 
-def texts_of(request: GenerationRequest | SignalRequest | ScoreRequest) -> list[str]:
+def chat(prompt: str, **options: Any) -> GenerationRequest:
+    """Return the call whose only turn is the prompt."""
+    return GenerationRequest(messages=(Message("user", prompt),), **options)
+
+
+def texts_of(request: AnyRequest) -> list[str]:
     """Return the texts that a call sends to its engine."""
     if isinstance(request, GenerationRequest):
         return [request.prompt or "", *(message.content for message in request.messages)]
     return [(request.text if isinstance(request, ScoreRequest) else request.prompt) or ""]
 
 
-def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
+def expected_tokens(request: AnyRequest) -> int:
     """Return an upper estimate of a call's tokens, assuming four characters per token of the
     prompt.
     """

@@ -7,13 +7,15 @@ by `await step.emit(event)`. Therefore usage, time and limits are counted in one
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from service.answer.budget import Budget, Stopwatch
 from service.answer.calls import (
+    AnyRequest,
     CallObserver,
     EngineCall,
     Request,
@@ -39,11 +41,11 @@ from service.answer.events import (
 from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, deadline
 from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
+from service.core.errors import LimitReached
 from service.core.private import hold
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.engines.reasoning import ThinkFilter, strip_thinking
-from service.engines.signals import ScoreRequest, SignalRequest
 from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchResult
 
 T = TypeVar("T")
@@ -51,6 +53,16 @@ Emit = Callable[[BaseEvent], Awaitable[None]]
 
 # of the step's time: a backend that hangs is given up while there is time to answer
 SEARCH_SHARE = 0.8
+
+
+class Choice(NamedTuple):
+    """Whether a passage is shown to the reader, and why. None: it is not decided yet."""
+
+    kept: bool | None
+    reason: str | None = None
+
+
+UNDECIDED: Final = Choice(None)
 
 
 async def discard(event: BaseEvent) -> None:
@@ -168,8 +180,23 @@ class OpenStep:
         event.step = self.id
         await self.inquiry.emit(event)
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         await self.emit(StepStart(kind=self.kind, question=self.question))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> bool:
+        """End the step. A limit of the question that was reached inside is `stopped_by` from now
+        on, and goes no further; other errors end the question, not the step."""
+        if isinstance(error, LimitReached):
+            self.stopped_by = error.stopped_by
+        if error is None or isinstance(error, LimitReached):
+            await self.end()
+        return isinstance(error, LimitReached)
+
+    async def start(self) -> None:
+        await self.__aenter__()
 
     async def end(self) -> None:
         await self.emit(
@@ -207,11 +234,10 @@ class OpenStep:
         self, role_name: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = self.begin(role, request, final=final)
         pieces: list[str] = []
         end = Delta("", finish="stop", usage=TokenUsage(0, 0))
-        left = budget.remaining_s if final else budget.step_remaining_s
-        try:
+        with self.counted(role, request, final=final) as call:
+            left = budget.remaining_s if final else budget.step_remaining_s
             with self.inquiry.generation_time, deadline(left):
                 async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
                     async for delta in deltas:
@@ -219,8 +245,6 @@ class OpenStep:
                         pieces.append(delta.text)
                         if delta.finish and delta.usage:
                             end = delta
-        finally:
-            self.count(call)
         text = strip_thinking("".join(pieces))
         return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), call.logprob)
 
@@ -261,9 +285,8 @@ class OpenStep:
         self.pieces, held = [], ""
         thinking = ThinkFilter()
         role = self.inquiry.roles[role_name]
-        call = self.begin(role, request, final=final)
-        request = replace(self.addressed(role, request), logprobs=self.weighed)
-        try:
+        with self.counted(role, request, final=final) as call:
+            request = replace(self.addressed(role, request), logprobs=self.weighed)
             async with closing(role.generator.stream(request)) as deltas:
                 while delta := await self.timed(anext(deltas, None), final=final):
                     call.see(delta)
@@ -278,8 +301,6 @@ class OpenStep:
                         self.pieces.append(ready)
                         held = held[len(ready) :]
                         await show(Token(step=self.id, role=as_role, text=ready))
-        finally:
-            self.count(call)
 
     async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
         """Await an engine within the question's time limit. Raises DeadlineExceeded."""
@@ -298,14 +319,7 @@ class OpenStep:
             turn=inquiry.budget.llm_calls - 1,
         )
 
-    def begin(
-        self,
-        role: Role,
-        request: GenerationRequest | SignalRequest | ScoreRequest,
-        *,
-        final: bool = False,
-    ) -> EngineCall:
-        """Count a call that is about to start. Raises BudgetExceeded if none is left."""
+    def _begin(self, role: Role, request: AnyRequest, final: bool) -> EngineCall:
         estimated = expected_tokens(request)
         hold("prompt", *texts_of(request))
         self.inquiry.budget.start_call(estimated, final=final)
@@ -314,7 +328,19 @@ class OpenStep:
         trace = self.inquiry.trace
         return EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
 
-    def count(self, call: EngineCall) -> None:
+    @contextmanager
+    def counted(
+        self, role: Role, request: AnyRequest, *, final: bool = False
+    ) -> Iterator[EngineCall]:
+        """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded
+        if none is left."""
+        call = self._begin(role, request, final)
+        try:
+            yield call
+        finally:
+            self._count(call)
+
+    def _count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
         spent = usage or TokenUsage(0, call.pieces)
         if call.logprob is not None:
@@ -369,11 +395,13 @@ class OpenStep:
         return result
 
     async def show_passages(
-        self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]
+        self, result: SearchResult, choices: Sequence[Choice] | None = None
     ) -> None:
-        """Emit the passages of a search; `kept` and `reasons` are in rank order."""
+        """Emit the passages of a search, with a choice for each, unless they are still to be
+        judged."""
+        choices = [UNDECIDED] * len(result.passages) if choices is None else choices
         found = [
-            RetrievedPassage.of(hit, keep, reason)
-            for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
+            RetrievedPassage.of(hit, *choice)
+            for hit, choice in zip(result.passages, choices, strict=True)
         ]
         await self.emit(PassagesFound(passages=found, missing=list(result.missing)))

@@ -35,7 +35,7 @@ from service.evaluation.metrics import (
     score,
 )
 from service.evaluation.traces import Trace
-from service.strategies.revelator.in_turn import DECLINING
+from service.strategies.reader import DECLINING
 from service.text.words import content_words
 
 Stage = Literal["routing", "query", "retrieval", "judging", "reading", "merging"]

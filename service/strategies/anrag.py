@@ -1,147 +1,202 @@
-"""ANRAG, HANRAG's noise-resistant retrieval (METHODS.md §1.2, Algorithm 1)."""
+"""Methods that search at most once, and read: ANRAG, HANRAG's noise-resistant retrieval (METHODS.md
+§1.2, Algorithm 1), the baselines of the same kind, and what is left to a loop without an answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final
 
-from service.answer.events import Judgement, TokenRole
-from service.answer.inquiry import OpenStep, Scope
-from service.core.domain import LoopName
+from service.answer.calls import Roles
+from service.answer.events import Judgement, RetrievedPassage, TokenRole, Withdraw
+from service.answer.inquiry import Choice, OpenStep, Scope
+from service.core.domain import LoopName, Passage, StoppedBy
 from service.core.errors import LimitReached
+from service.core.settings import Settings
 from service.retrieval.base import SearchResult
-from service.strategies.base import Outcome
-from service.strategies.revelator.in_turn import answer_in_turn
-from service.strategies.revelator.reader import Reader, reader_of
-from service.strategies.revelator.relevance import Verdict
+from service.strategies.base import Method, Outcome, lacking_logprobs
+from service.strategies.reader import (
+    ReadingInTurn,
+    Verdict,
+    answer_from_memory,
+    reader_of,
+)
 
 TOP_K: Final = 3
 UNREAD: Final = "judgement could not be parsed"
 NOT_JUDGED: Final = "not judged"
+UNSUITABLE: Final = Choice(False, "not relevant")
+TOKENS_PER_LETTER: Final = 0.3  # generous: English prose has about 0.25
+ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer
 
 
-class RelevanceChoice(NamedTuple):
-    """Whether a passage is shown to the reader, and why."""
-
-    kept: bool
-    reason: str
-
-
-UNSUITABLE: Final = RelevanceChoice(False, "not relevant")
-
-
-class Anrag:
+class Anrag(Method):
     """Fetch 10 passages, judge all concurrently, keep at most 3, and answer."""
 
-    name: LoopName = "anrag"
+    name: ClassVar[LoopName] = "anrag"
+    sampled = True
+    judged = True
 
-    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        step = scope.only_step("retrieve", question)
-        await step.start()
-        await retrieve_and_answer(step, question, as_role)
-        await step.end()
-        return Outcome(step.answer, step.stopped_by)
+    async def run(self) -> Outcome:
+        async with self.within(self.scope.only_step("retrieve", self.question)) as step:
+            await Cycle(step, self.question, self.as_role, judged=self.judged).run()
+        return Outcome(step.answer, self.stopped_by)
 
 
-async def retrieve_and_answer(
-    step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
-) -> None:
-    """Run one ANRAG cycle in an open step. The answer, or None, is left in `step.answer`, and the
-    limit of the question that was reached, if any, in `step.stopped_by`.
+class OneRetrieval(Anrag):
+    """Search once with the question, and show the reader the best-ranked passages (METHODS.md
+    §7.2); nothing judges them."""
 
-    Without `judged`, only the passages for the reader are fetched, and all of them are shown to it.
+    name = "one_retrieval"
+    judged = False
+
+
+class NoRetrieval(Method):
+    """The answer from the model's own knowledge (METHODS.md §7.1). Nothing is searched, so it is
+    given without support."""
+
+    name = "no_retrieval"
+    sampled = True
+
+    async def run(self) -> Outcome:
+        async with self.within(self.scope.only_step("answer", self.question)) as step:
+            await answer_from_memory(step, self.question, self.as_role)
+        return Outcome(step.answer, self.stopped_by)
+
+
+class EntropyGate(Method):
+    """Answer closed book, and retrieve once if that answer is unsure (METHODS.md §7.3).
+
+    The gate is the mean surprisal of the answer's tokens, −log p in nats, which is what greedy
+    decoding reveals of their entropy. The threshold is given as a probability: its −log is the
+    threshold in nats. An unsure answer is withdrawn before the search; at a limit of the question
+    it is kept.
     """
-    settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
-    model = step.inquiry.roles.reader.generator.capabilities
-    top_k = step.inquiry.request.top_k or (not reader.reads_all and model.passages) or TOP_K
-    try:
-        result = await step.search(question, max(settings.fetch_k, top_k) if judged else top_k)
-    except LimitReached as limit:
-        step.stopped_by = limit.stopped_by
-        return
-    judged = judged and "relevance" not in settings.skip
-    count = len(result.passages)
-    if model.one_at_a_time and settings.relevance_by is None and not reader.reads_all:
-        await _answer_in_turn(step, question, result, top_k, as_role, judged=judged)
-        return
-    if not judged:
-        choices = keep_first(count, top_k, NOT_JUDGED)
-        await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
-    else:
-        await step.show_passages(result, [None] * count, [None] * count)
-        choices = await _judge(step, reader, result, count if reader.reads_all else top_k)
-        for judgement in _judgements(result, choices):
-            await step.emit(judgement)
-    await _answer(step, reader, result, choices, as_role)
+
+    name = "entropy_gate"
+    sampled = True
+
+    @classmethod
+    def missing(cls, roles: Roles, settings: Settings) -> str | None:
+        return lacking_logprobs(roles.reader)
+
+    async def run(self) -> Outcome:
+        async with self.step("answer") as step:
+            step.weighed = True
+            await answer_from_memory(step, self.question, self.as_role)
+            threshold = self.inquiry.settings.baselines.gate
+            kept = is_sure(step.answer, step.probability, threshold) or step.stopped_by != "answer"
+            if not kept:
+                if step.answer:
+                    await step.emit(Withdraw(role=self.as_role, reason="trigger"))
+                step.flags.remove("closed_book")
+                step.answer = None
+        if not kept:
+            async with self.step("retrieve") as step:
+                await Cycle(step, self.question, self.as_role, judged=False).run()
+        return Outcome(step.answer, self.stopped_by)
 
 
-async def _answer_in_turn(
-    step: OpenStep,
-    question: str,
-    result: SearchResult,
-    top_k: int,
-    as_role: TokenRole,
-    *,
-    judged: bool,
-) -> None:
-    """Run GEN over one passage at a time, which also judges it. If none is relevant and passages
-    were to be `judged`, `answers.no_evidence` decides.
+def is_sure(answer: str | None, probability: float | None, threshold: float) -> bool:
+    """Return whether a closed-book answer is accepted: there is one, and the geometric mean of its
+    tokens' probabilities is at least `threshold`. An unknown probability counts as unsure."""
+    return bool(answer) and probability is not None and probability >= threshold
+
+
+class Cycle:
+    """One search in an open step, and the answer from what is kept of it.
+
+    The answer, or None, is left in `step.answer`, and the limit of the question that was reached,
+    if any, in `step.stopped_by`. If nothing is `judged`, only the passages for the reader are
+    fetched, and all of them are shown to it.
     """
-    passages = [hit.passage for hit in result.passages]
-    await step.show_passages(result, [None] * len(passages), [None] * len(passages))
-    if await answer_in_turn(step, question, passages, top_k, as_role):
-        step.left_unread = step.answer is None and step.stopped_by != "answer"
-    elif judged:
-        unsuitable = [UNSUITABLE] * len(passages)
-        await _answer(step, reader_of(step, question), result, unsuitable, as_role)
-    else:
-        step.flag("declined")
 
+    def __init__(
+        self, step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
+    ) -> None:
+        self.step, self.question, self.as_role = step, question, as_role
+        self.settings = step.inquiry.settings.hanrag
+        self.fetches_more = judged
+        self.judged = judged and "relevance" not in self.settings.skip
+        self.reader = reader_of(step, question)
+        self.model = step.inquiry.roles.reader.generator.capabilities
+        own = None if self.reader.reads_all else self.model.passages
+        self.top_k = step.inquiry.request.top_k or own or TOP_K
 
-async def _judge(
-    step: OpenStep, reader: Reader, result: SearchResult, top_k: int
-) -> list[RelevanceChoice]:
-    """Judge all hits concurrently, as far as the limits of the question allow."""
-    verdicts = await reader.judge([hit.passage for hit in result.passages])
-    limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
-    if limits:
-        step.stopped_by = limits[0].stopped_by
-    return keep_relevant(verdicts, top_k)
-
-
-async def _answer(
-    step: OpenStep,
-    reader: Reader,
-    result: SearchResult,
-    choices: Sequence[RelevanceChoice],
-    as_role: TokenRole,
-) -> None:
-    """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
-    §1.2)."""
-    kept = [
-        hit.passage for hit, choice in zip(result.passages, choices, strict=True) if choice.kept
-    ]
-    if not kept:
-        step.flag("no_evidence")
-        if not step.inquiry.abstains:
-            step.flag("closed_book")
-        elif step.inquiry.settings.answers.no_evidence == "abstain" or not result.passages:
+    async def run(self) -> None:
+        fetched = max(self.settings.fetch_k, self.top_k) if self.fetches_more else self.top_k
+        try:
+            result = await self.step.search(self.question, fetched)
+        except LimitReached as limit:
+            self.step.stopped_by = limit.stopped_by
             return
+        in_turn = self.model.one_at_a_time and self.settings.relevance_by is None
+        if in_turn and not self.reader.reads_all:
+            await self._read_in_turn(result)
+        elif self.judged:
+            await self.step.show_passages(result)
+            await self._read(result, await self._judge(result))
         else:
-            kept = [hit.passage for hit in result.passages[:TOP_K]]
-            for hit in result.passages[:TOP_K]:
-                judgement = Judgement(
-                    passage_id=hit.passage.passage_id,
-                    relevant=False,
-                    kept=True,
-                    reason="no passage was relevant",
-                )
-                await step.emit(judgement)
-    await reader.read(kept, as_role)
-    step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
+            choices = keep_first(len(result.passages), self.top_k)
+            await self.step.show_passages(result, choices)
+            await self._read(result, choices)
+
+    async def _read_in_turn(self, result: SearchResult) -> None:
+        """Run GEN over one passage at a time, which also judges it. If none is relevant and
+        passages were to be judged, `answers.no_evidence` decides.
+        """
+        step, passages = self.step, [hit.passage for hit in result.passages]
+        await step.show_passages(result)
+        reading = ReadingInTurn(step, self.question, self.as_role)
+        if await reading.read(passages, self.top_k):
+            step.left_unread = step.answer is None and step.stopped_by != "answer"
+        elif self.judged:
+            await self._read(result, [UNSUITABLE] * len(passages))
+        else:
+            step.flag("declined")
+
+    async def _judge(self, result: SearchResult) -> list[Choice]:
+        """Judge all hits concurrently, as far as the limits of the question allow."""
+        verdicts = await self.reader.judge([hit.passage for hit in result.passages])
+        limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
+        if limits:
+            self.step.stopped_by = limits[0].stopped_by
+        top_k = len(verdicts) if self.reader.reads_all else self.top_k
+        choices = keep_relevant(verdicts, top_k)
+        for hit, choice in zip(result.passages, choices, strict=True):
+            await self._show_choice(hit.passage, choice, _relevant(choice))
+        return choices
+
+    async def _show_choice(self, passage: Passage, choice: Choice, relevant: bool | None) -> None:
+        judgement = Judgement(
+            passage_id=passage.passage_id,
+            relevant=relevant,
+            kept=choice.kept,
+            reason=choice.reason,
+        )
+        await self.step.emit(judgement)
+
+    async def _read(self, result: SearchResult, choices: Sequence[Choice]) -> None:
+        """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
+        §1.2)."""
+        step, found = self.step, [hit.passage for hit in result.passages]
+        kept = [passage for passage, choice in zip(found, choices, strict=True) if choice.kept]
+        if not kept:
+            step.flag("no_evidence")
+            if not step.inquiry.abstains:
+                step.flag("closed_book")
+            elif step.inquiry.settings.answers.no_evidence == "abstain" or not found:
+                return
+            else:
+                kept = found[:TOP_K]
+                for passage in kept:
+                    choice = Choice(True, "no passage was relevant")
+                    await self._show_choice(passage, choice, False)
+        await self.reader.read(kept, self.as_role)
+        step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
-def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[RelevanceChoice]:
+def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
     """Return the first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
 
     A judgement that cannot be parsed, or that is missing because a limit was reached, does not mean
@@ -149,38 +204,71 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[RelevanceChoi
     kept.
     """
     found = True in verdicts
-    choices: list[RelevanceChoice] = []
+    choices: list[Choice] = []
     for verdict in verdicts:
-        room = sum(choice.kept for choice in choices) < top_k
+        room = sum(choice.kept is True for choice in choices) < top_k
         if verdict is None or isinstance(verdict, LimitReached):
-            choices.append(RelevanceChoice(room and not found, NOT_JUDGED if verdict else UNREAD))
+            choices.append(Choice(room and not found, NOT_JUDGED if verdict else UNREAD))
         elif not verdict:
             choices.append(UNSUITABLE)
         elif room:
-            choices.append(RelevanceChoice(True, "relevant"))
+            choices.append(Choice(True, "relevant"))
         else:
-            choices.append(RelevanceChoice(False, f"beyond the first {top_k} relevant"))
+            choices.append(Choice(False, f"beyond the first {top_k} relevant"))
     return choices
 
 
-def keep_first(count: int, top_k: int, reason: str) -> list[RelevanceChoice]:
+def keep_first(count: int, top_k: int) -> list[Choice]:
     """Return the best-ranked `top_k` passages, if nothing judges them."""
-    return [RelevanceChoice(index < top_k, reason) for index in range(count)]
+    return [Choice(index < top_k, NOT_JUDGED) for index in range(count)]
 
 
-def _relevant(choice: RelevanceChoice) -> bool | None:
+def _relevant(choice: Choice) -> bool | None:
     if choice.reason in (UNREAD, NOT_JUDGED):
         return None
-    return choice.kept or choice.reason.startswith("beyond")
+    return choice.kept or (choice.reason or "").startswith("beyond")
 
 
-def _judgements(result: SearchResult, choices: Sequence[RelevanceChoice]) -> list[Judgement]:
-    return [
-        Judgement(
-            passage_id=hit.passage.passage_id,
-            relevant=_relevant(choice),
-            kept=choice.kept,
-            reason=choice.reason,
-        )
-        for hit, choice in zip(result.passages, choices, strict=True)
-    ]
+# ---- a loop that ended without an answer
+
+
+async def answer_from(
+    scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
+) -> Outcome:
+    """Answer from the passages that were kept before a limit of the question was reached, best
+    first, with the reserve kept for the answer, and as many passages as the reader's model can
+    take."""
+    able = scope.inquiry.roles.reader.generator.capabilities
+    async with scope.step("answer", question) as step:
+        reader = reader_of(step, question)
+        limits = (None, None) if reader.reads_all else (able.passages, able.context_tokens)
+        shown = best_first(passages, *limits)
+        if len(shown) < len({passage.passage_id for passage in passages}):
+            step.flag("shortened")
+        texts = [Passage(each.passage_id, each.title, each.text) for each in shown]
+        await reader.read(texts, "answer")
+    return Outcome(step.answer, stopped_by)
+
+
+async def search_once(scope: Scope, question: str, stopped_by: StoppedBy) -> Outcome:
+    """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
+    outcome = await Anrag(scope, question).run()
+    return outcome if outcome.stopped_by != "answer" else Outcome(outcome.answer, stopped_by)
+
+
+def best_first(
+    passages: Sequence[RetrievedPassage], most: int | None, context_tokens: int | None
+) -> list[RetrievedPassage]:
+    """Sort by rank, then by the order in which they were found, without duplicates; at most the
+    given number (None: no limit), in a context of the given number of tokens."""
+    room = None if context_tokens is None else (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
+    chosen: dict[str, RetrievedPassage] = {}
+    for passage in sorted(passages, key=lambda passage: passage.rank):
+        if passage.passage_id in chosen:
+            continue
+        if room is not None:
+            room -= len(passage.title) + len(passage.text)
+            if room < 0 and chosen:
+                break
+        chosen[passage.passage_id] = passage
+    return list(chosen.values())[:most]

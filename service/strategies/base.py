@@ -1,42 +1,86 @@
-"""The `Loop` protocol: a method that answers a question with retrievals of its own choice."""
+"""What all methods share: one object answers one question with retrievals of its own choice."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import ClassVar, NamedTuple
 
 from service.answer.calls import Role, Roles
 from service.answer.events import TokenRole
-from service.answer.inquiry import Scope
-from service.core.domain import LoopName, StoppedBy
+from service.answer.inquiry import OpenStep, Scope
+from service.core.domain import LoopName, StepKind, StoppedBy
 from service.core.settings import Settings
+from service.prompts.templates import TemplateSet
 
 
 class Outcome(NamedTuple):
-    """How a route or a loop ended: its answer, or None, and what stopped it."""
+    """How a route or a method ended: its answer, or None, and what stopped it."""
 
     answer: str | None
     stopped_by: StoppedBy = "answer"
 
 
-class Loop(Protocol):
-    """A method that answers `question` in steps of `scope`, which emit its events. The tokens of
-    the answer have the role `as_role`.
+class Method:
+    """A method at work on one question, in steps of `scope`, which emit its events. The tokens of
+    its answer have the role `as_role`. A limit of the question that was reached is `stopped_by`.
 
-    When time or budget runs out, a loop answers from what it has found. Raises LimitReached,
-    EngineFailure and RetrievalFailure.
+    `raw`: it continues a raw text, without the turns of a chat. `sampled`: its answer may be
+    decided by a vote. `needs` are the templates without which it cannot run.
     """
 
-    name: LoopName
+    name: ClassVar[LoopName]
+    raw: ClassVar[bool] = False
+    sampled: ClassVar[bool] = False
+    needs: ClassVar[Sequence[str]] = ()
 
-    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome: ...
+    def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
+        self.scope, self.question, self.as_role = scope, question, as_role
+        self.inquiry = scope.inquiry
+        self.request, self.reader = self.inquiry.request, self.inquiry.roles.reader
+        self.templates, self.able = self.reader.templates, self.reader.generator.capabilities
+        self.stopped_by: StoppedBy = "answer"
+
+    @classmethod
+    def missing(cls, roles: Roles, settings: Settings) -> str | None:
+        """Return what this deployment lacks for the method and how to obtain it, or None."""
+        return lacking_template(roles.reader.templates, cls.needs)
+
+    async def run(self) -> Outcome:
+        """Answer the question; when time or budget runs out, from what was found. Raises
+        LimitReached, EngineFailure and RetrievalFailure."""
+        raise NotImplementedError
+
+    @property
+    def final(self) -> bool:
+        """Whether the answer is that of the whole question, which may use the reserve; a part of a
+        compound question leaves it to the merge."""
+        return self.as_role == "answer"
+
+    def may_go_on(self) -> bool:
+        """Whether the limits of the question allow another step. If not, `stopped_by` says why."""
+        if why := self.inquiry.budget.exhausted():
+            self.stopped_by = why
+        return why is None
+
+    @asynccontextmanager
+    async def within(self, step: OpenStep) -> AsyncIterator[OpenStep]:
+        """Start a step and end it. The limit of the question that ended it stops the method."""
+        async with step:
+            yield step
+        if step.stopped_by != "answer":
+            self.stopped_by = step.stopped_by
+
+    @asynccontextmanager
+    async def step(self, kind: StepKind) -> AsyncIterator[OpenStep]:
+        async with self.within(self.scope.step(kind, self.question)) as step:
+            yield step
 
 
-@runtime_checkable
-class Demanding(Protocol):
-    """A loop that needs more than every deployment has."""
-
-    def missing(self, roles: Roles, settings: Settings) -> str | None:
-        """Return what is missing and how to obtain it, or None if the loop can run."""
+def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:
+    """Return the file that a folder of templates lacks, or None."""
+    absent = [role for role in roles if not templates.has(role)]
+    return f"the templates in {templates.folder} have no {absent[0]}.txt" if absent else None
 
 
 def lacking_logprobs(reader: Role) -> str | None:

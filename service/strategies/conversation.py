@@ -17,7 +17,7 @@ from service.answer.inquiry import OpenStep, Scope
 from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
 from service.prompts.templates import Pair, Prompt, Spoken
-from service.strategies.drafting.calls import gives_signals
+from service.strategies.drafting import gives_signals
 from service.strategies.revelator.roles import write_question
 from service.text import content_words, shared_words
 from service.text.words import letter_words, spelt_words
@@ -95,12 +95,10 @@ async def shorten(scope: Scope) -> None:
             begin, end = spans[most // 2][0], spans[-(most // 2)][0]
             question = f"{question[:begin].rstrip()} … {question[end:].lstrip()}"
     if question != inquiry.request.question:
-        step = scope.step("condense", question)
-        await step.start()
-        step.flag("shortened")
-        await step.emit(ThoughtWritten(text=question))
-        inquiry.request = inquiry.request.model_copy(update={"question": question})
-        await step.end()
+        async with scope.step("condense", question) as step:
+            step.flag("shortened")
+            await step.emit(ThoughtWritten(text=question))
+            inquiry.request = inquiry.request.model_copy(update={"question": question})
 
 
 async def condense(scope: Scope) -> None:

@@ -10,26 +10,21 @@ sentence that the model then writes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from service.answer.calls import Roles
-from service.answer.events import ThoughtWritten, TokenRole, Trigger, Withdraw
-from service.answer.inquiry import Scope
-from service.core.domain import LoopName, ScoredPassage
+from service.answer.calls import Roles, chat
+from service.answer.events import ThoughtWritten, Trigger, Withdraw
+from service.core.domain import ScoredPassage
 from service.core.errors import EngineFailure
-from service.core.settings import Settings
-from service.engines.base import GenerationRequest, Message
+from service.core.settings import BaselinesSettings, Settings
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
-from service.strategies.base import Outcome, lacking_logprobs
-from service.strategies.drafting.chain import FirstSentence, join
-from service.strategies.drafting.layout import ROLES, lacking_template
-from service.strategies.drafting.pieces import Piece, PieceRun, WrittenText, write
-from service.strategies.drafting.run import baseline_options
-from service.strategies.drafting.steps import conclude, lay, search, top_k
+from service.strategies.base import lacking_logprobs, lacking_template
+from service.strategies.draft_text import ROLES, FirstSentence, join
+from service.strategies.drafting import Drafting, Piece, WrittenText
 
 LOOK_AHEAD: Final = 64  # tokens of a look-ahead, and of a sentence
 LEAST: Final = 4  # characters of a sentence; a shorter one is joined to the next
@@ -38,16 +33,51 @@ QUESTION_TOKENS: Final = 64
 ASKING: Final = "flare_question"
 
 
-@dataclass(slots=True, kw_only=True)
-class FlareRun(PieceRun):
-    """A question that FLARE answers. A sentence with a probability of `theta` or less is doubtful;
-    tokens of `beta` or less are left out of its query, or, with `asks`, asked for."""
+class Flare(Drafting):
+    """Drafts a sentence ahead, and retrieves for it if the model is unsure of one of its tokens: if
+    one has a probability of θ or less. Tokens of β or less are left out of the query, or asked for.
+    """
 
-    theta: float
-    beta: float
-    asks: bool
+    name = "flare"
 
-    def keep(self, written: WrittenText) -> str:
+    @classmethod
+    def missing(cls, roles: Roles, settings: Settings) -> str | None:
+        needs = [*ROLES, ASKING] if _asks(settings) else ROLES
+        return lacking_logprobs(roles.reader) or lacking_template(roles.reader.templates, needs)
+
+    async def round(self) -> None:
+        """Keep a sentence, or withdraw it, retrieve, and write it again."""
+        if not self.retrievals:
+            await self.open("retrieve")
+            await self.search(self.question.strip())
+        step = await self.open("answer")
+        ahead = await self._write_sentence(LOOK_AHEAD)
+        doubtful = is_doubtful(ahead.tokens, self._settings.flare_theta)
+        if doubtful and not self.may_retrieve:
+            self.stopped_by, doubtful = "max_steps", False
+        if doubtful and (queries := await self._make_queries(ahead)):
+            await step.emit(Withdraw(role="draft", reason="trigger"))
+            await self._retrieve(queries, ahead)
+        elif text := self._keep(ahead):
+            await step.emit(ThoughtWritten(text=text))
+        else:
+            self.ended = True
+
+    @property
+    def _settings(self) -> BaselinesSettings:
+        return self.inquiry.settings.baselines
+
+    async def _write_sentence(self, most: int) -> WrittenText:
+        read = partial(FirstSentence, self.splitter, LEAST)
+        written = await self.continue_text(read, most, logprobs=True)
+        if any(piece.probability is None for piece in written.pieces):
+            engine = self.reader.generator.name
+            raise EngineFailure(
+                f"the engine {engine!r} reported no probability for some of its tokens"
+            )
+        return written
+
+    def _keep(self, written: WrittenText) -> str:
         """Append a sentence to the text, as far as L allows, and return what was added."""
         tokens = written.tokens
         room = max(0, self.options.limit - self.used)
@@ -58,139 +88,72 @@ class FlareRun(PieceRun):
         self.ended = written.over and whole
         return text
 
+    async def _make_queries(self, ahead: WrittenText) -> list[str]:
+        """Return the masked sentence, or questions that its doubtful parts answer; no query is
+        empty.
+        """
+        beta = self._settings.flare_beta
+        if not _asks(self.inquiry.settings):
+            return list(filter(None, [mask(ahead.tokens, beta)]))
+        spans = find_doubtful_spans(ahead.tokens, beta)
+        if not spans:
+            return [ahead.kept]
+        passage = join(self.layout.written, ahead.kept)
+        asked = [await self._ask_question(passage, span) for span in spans]
+        return [question for question in asked if question.endswith("?")]
 
-class Flare:
-    """Drafts a sentence ahead, and retrieves for it if the model is unsure of one of its tokens."""
+    async def _ask_question(self, passage: str, span: str) -> str:
+        prompt = asking_prompt(self.templates, passage, span)
+        request = chat(prompt, max_tokens=QUESTION_TOKENS)
+        return (await self.open_step.ask("reader", request)).text.strip()
 
-    name: LoopName = "flare"
-
-    def missing(self, roles: Roles, settings: Settings) -> str | None:
-        """Return what this deployment lacks for the loop, or None if it can run."""
-        asks = settings.baselines.flare_query == "questions"
-        roles_used = [*ROLES, ASKING] if asks else ROLES
-        return lacking_logprobs(roles.reader) or lacking_template(
-            roles.reader.templates, roles_used
+    async def _retrieve(self, queries: Sequence[str], ahead: WrittenText) -> None:
+        """Search, and write the sentence again. If nothing is found, the draft is kept."""
+        step = await self.open("retrieve")
+        self.count_withdrawn()
+        weakest = min(ahead.tokens, key=_probability)
+        trigger = Trigger(
+            token=weakest.text.strip(),
+            score=_probability(weakest),
+            threshold=self._settings.flare_theta,
+            query=" ".join(queries),
         )
+        await step.emit(trigger)
+        if len(queries) == 1:
+            await self.search(queries[0])
+        else:
+            await self._search_each(queries)
+        sentence = ahead
+        if self.layout.passages:
+            left = self.options.limit - self.used
+            sentence = await self._write_sentence(min(LOOK_AHEAD, max(1, left)))
+        else:
+            step.flag("no_evidence")
+        text = self._keep(sentence)
+        if self.borrows(text):
+            step.flag("prompt_example")
+        step.answer = text or None
+        self.ended = self.ended or not text
 
-    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        """The request's `max_steps`, if given, is the maximum number of retrievals."""
-        settings = scope.inquiry.settings.baselines
-        run = await FlareRun.begin(
-            scope,
-            question,
-            as_role,
-            baseline_options(scope.inquiry),
-            theta=settings.flare_theta,
-            beta=settings.flare_beta,
-            asks=settings.flare_query == "questions",
-        )
-        await run.rounds(partial(_round, run))
-        return await conclude(run)
-
-
-async def _round(run: FlareRun) -> None:
-    """Keep a sentence, or withdraw it, retrieve, and write it again."""
-    if not run.retrievals:
-        await run.open("retrieve")
-        await search(run, run.question.strip())
-    await run.open("answer")
-    ahead = await _write_sentence(run, LOOK_AHEAD)
-    tokens = ahead.tokens
-    doubtful = is_doubtful(tokens, run.theta)
-    if doubtful and not run.may_retrieve:
-        run.stopped_by, doubtful = "max_steps", False
-    if doubtful and (queries := await _make_queries(run, ahead, tokens)):
-        await run.step.emit(Withdraw(role="draft", reason="trigger"))
-        await _retrieve(run, queries, ahead, tokens)
-        return
-    if text := run.keep(ahead):
-        await run.step.emit(ThoughtWritten(text=text))
-    else:
-        run.ended = True
+    async def _search_each(self, queries: Sequence[str]) -> None:
+        """Search for every question, as far as retrievals are left, and show their best
+        passages."""
+        most = self.options.max_retrievals
+        found = []
+        for query in queries[: None if most is None else most - self.retrievals]:
+            self.retrievals += 1
+            found.append(await self.open_step.search(query, self.top_k, shape="best_fields"))
+        await self.lay(interleave(found, self.top_k))
 
 
-async def _write_sentence(run: FlareRun, most: int) -> WrittenText:
-    read = partial(FirstSentence, run.splitter, LEAST)
-    written = await write(run, read, most, logprobs=True)
-    if any(piece.probability is None for piece in written.pieces):
-        engine = run.inquiry.roles.reader.generator.name
-        raise EngineFailure(f"the engine {engine!r} reported no probability for some of its tokens")
-    return written
-
-
-async def _make_queries(run: FlareRun, ahead: WrittenText, tokens: Sequence[Piece]) -> list[str]:
-    """Return the masked sentence, or questions that its doubtful parts answer; no query is
-    empty.
-    """
-    if not run.asks:
-        query = mask(tokens, run.beta)
-        return [query] if query else []
-    spans = find_doubtful_spans(tokens, run.beta)
-    if not spans:
-        return [ahead.kept]
-    passage = join(run.layout.written, ahead.kept)
-    asked = [await _ask_question(run, passage, span) for span in spans]
-    return [question for question in asked if question]
+def _asks(settings: Settings) -> bool:
+    """Whether doubtful parts are asked for by questions, instead of left out of the query."""
+    return settings.baselines.flare_query == "questions"
 
 
 def asking_prompt(templates: TemplateSet, passage: str, span: str) -> Prompt:
     """Return the prompt for a question that `span` answers in `passage`."""
     return templates.render(ASKING, passage=quote(passage), query=quote(span))
-
-
-async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
-    """Return a question that `span` answers in `passage`, or None if the reply is not a
-    question.
-    """
-    prompt = asking_prompt(run.inquiry.roles.reader.templates, passage, span)
-    request = GenerationRequest(messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS)
-    reply = (await run.step.ask("reader", request)).text.strip()
-    return reply if reply.endswith("?") else None
-
-
-async def _retrieve(
-    run: FlareRun, queries: Sequence[str], ahead: WrittenText, tokens: Sequence[Piece]
-) -> None:
-    """Search, and write the sentence again. If nothing is found, the draft is kept."""
-    await run.open("retrieve")
-    run.count_withdrawn()
-    await run.step.emit(_trigger(run, tokens, " ".join(queries)))
-    if len(queries) == 1:
-        await search(run, queries[0])
-    else:
-        await _search_each(run, queries)
-    if run.layout.passages:
-        left = run.options.limit - run.used
-        sentence = await _write_sentence(run, min(LOOK_AHEAD, max(1, left)))
-    else:
-        run.step.flag("no_evidence")
-        sentence = ahead
-    text = run.keep(sentence)
-    if run.borrows(text):
-        run.step.flag("prompt_example")
-    run.step.answer = text or None
-    run.ended = run.ended or not text
-
-
-async def _search_each(run: FlareRun, queries: Sequence[str]) -> None:
-    """Search for every question, as far as retrievals are left, and show their best passages."""
-    most = run.options.max_retrievals
-    left = None if most is None else most - run.retrievals
-    found = []
-    for query in queries[:left]:
-        run.retrievals += 1
-        found.append(await run.step.search(query, top_k(run), shape="best_fields"))
-    await lay(run, interleave(found, top_k(run)))
-
-
-def _trigger(run: FlareRun, tokens: Sequence[Piece], query: str) -> Trigger:
-    weakest = min(tokens, key=_probability)
-    return Trigger(
-        token=weakest.text.strip(),
-        score=_probability(weakest),
-        threshold=run.theta,
-        query=query,
-    )
 
 
 def _probability(token: Piece) -> float:

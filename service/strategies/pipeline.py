@@ -37,12 +37,12 @@ from service.core.domain import (
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.native import is_failure
 from service.core.private import withhold
+from service.strategies.anrag import answer_from, search_once
 from service.strategies.base import Outcome
 from service.strategies.conversation import condense, shorten
-from service.strategies.direct import reply
-from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
 from service.strategies.revelator.roles import RouteChoice, choose_route
+from service.strategies.routes import reply
 from service.strategies.structured import structured
 
 log = structlog.get_logger(__name__)

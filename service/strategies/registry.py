@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from service.answer.calls import Roles
 from service.answer.inquiry import Scope
 from service.core.domain import LoopName, RouteName
 from service.core.errors import LoopUnavailable
 from service.core.settings import Settings
-from service.strategies.anrag import Anrag
+from service.strategies.anrag import Anrag, EntropyGate, NoRetrieval, OneRetrieval
 from service.strategies.autorag import Autorag
-from service.strategies.base import Demanding, Loop, Outcome
-from service.strategies.complex import handle_complex
-from service.strategies.compound import handle_compound
-from service.strategies.direct import handle_direct
+from service.strategies.base import Method, Outcome
+from service.strategies.chains import Ircot, IterRetgen, SelfAsk
+from service.strategies.drafting import FixedLength, FixedSentence
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
-from service.strategies.entropy_gate import EntropyGate
-from service.strategies.fixed_length import FixedLength
-from service.strategies.fixed_sentence import FixedSentence
 from service.strategies.flare import Flare
-from service.strategies.ircot import Ircot
-from service.strategies.iter_retgen import IterRetgen
-from service.strategies.no_retrieval import NoRetrieval
-from service.strategies.one_retrieval import OneRetrieval
-from service.strategies.self_ask import SelfAsk
-from service.strategies.single import handle_single
+from service.strategies.routes import Complex, Compound, Direct, Single
 
-_ALL: tuple[Loop, ...] = (
-    Anrag(),
-    Autorag(),
-    Dragin(),
-    EfficientRag(),
-    NoRetrieval(),
-    OneRetrieval(),
-    EntropyGate(),
-    FixedLength(),
-    FixedSentence(),
-    Flare(),
-    Ircot(),
-    IterRetgen(),
-    SelfAsk(),
-)
-SAMPLED: tuple[LoopName, ...] = ("anrag", "no_retrieval", "one_retrieval", "entropy_gate")
-# Loops that continue a raw text, without the turns of a chat.
-RAW: frozenset[LoopName] = frozenset(
-    ("dragin", "flare", "fixed_length", "fixed_sentence", "ircot", "iter_retgen")
-)
-LOOPS: dict[str, Loop] = {loop.name: loop for loop in _ALL}
+_ALL: Final[tuple[type[Method], ...]] = (
+    Anrag, Autorag, Dragin, EfficientRag, NoRetrieval, OneRetrieval, EntropyGate, FixedLength,
+    FixedSentence, Flare, Ircot, IterRetgen, SelfAsk,
+)  # fmt: skip
+LOOPS: Final = {loop.name: loop for loop in _ALL}
+SAMPLED: Final = tuple(loop.name for loop in _ALL if loop.sampled)
+RAW: Final = frozenset(loop.name for loop in _ALL if loop.raw)
 
 
 def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     """Raise LoopUnavailable if this deployment cannot run the loop."""
-    loop = LOOPS[name]
-    if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
+    if lacking := LOOPS[name].missing(roles, settings):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
     reader = roles.reader.generator
     if name in RAW and not reader.capabilities.raw:
@@ -66,12 +44,13 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
 async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
     """Answer a routed question in steps of `scope`."""
     question = scope.inquiry.question
+    method: Method
     if route == "direct":
-        return await handle_direct(scope, question)
-    if route == "compound":
-        return await handle_compound(scope, question, LOOPS[loop])
-    if route == "complex" and loop == "anrag":
-        return await handle_complex(scope, question)
-    if route == "single" and loop == "anrag":
-        return await handle_single(scope, question)
-    return await LOOPS[loop].run(scope, question, "answer")
+        method = Direct(scope, question)
+    elif route == "compound":
+        method = Compound(scope, question, LOOPS[loop])
+    elif loop == "anrag":
+        method = Complex(scope, question) if route == "complex" else Single(scope, question)
+    else:
+        method = LOOPS[loop](scope, question)
+    return await method.run()

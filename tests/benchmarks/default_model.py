@@ -31,7 +31,7 @@ from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
 from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
-from service.strategies.revelator.generation import ANSWER_TOKENS
+from service.strategies.reader import ANSWER_TOKENS
 from service.strategies.revelator.parsing import read_answer
 from service.strategies.revelator.roles import label_request
 from service.workshop.facts.corpora import Paragraph, read_lines

@@ -19,7 +19,7 @@ from service.core.domain import Passage
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.strategies.anrag import Anrag
 from service.strategies.pipeline import answer_stream
-from service.strategies.revelator.relevance import judge_relevance
+from service.strategies.reader import PromptReader
 from tests.support.asking import ScriptedRetriever, inquiry
 
 CALL_S = 0.05
@@ -74,10 +74,10 @@ async def main() -> None:
 
     async def judge(count: int) -> None:
         step = asked().step("retrieve", "q")
-        await judge_relevance(step, "q", PASSAGES[:count])
+        await PromptReader(step, "q").judge(PASSAGES[:count])
 
     async def part() -> None:
-        await Anrag().run(asked(), PARTS[0], "draft")
+        await Anrag(asked(), PARTS[0], "draft").run()
 
     async def whole() -> None:
         async for _ in answer_stream(asked().inquiry):

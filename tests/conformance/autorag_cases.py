@@ -52,7 +52,7 @@ async def run_case(case: dict[str, Any]) -> dict[str, Any]:
     outputs = map(ScriptStep, case["outputs"])
     with ScriptedGenerator(outputs, ordered=True, capabilities=able) as engine:
         asked = inquiry_of(case, engine)
-        loop = loop_events(Autorag(), asked, case["question"])
+        loop = loop_events(Autorag, asked, case["question"])
         events = [event async for event in loop]
     ends = [event for event in events if isinstance(event, StepEnd)]
     stop = next(event for event in events if isinstance(event, Stop))

@@ -18,7 +18,7 @@ from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
 from service.prompts.quoting import quote
-from service.strategies.collected import passage_lines
+from service.strategies.chains import passage_lines
 from service.strategies.pipeline import answer_stream
 from service.text.tagging import open_splitter
 from tests.conformance.dragin_parity import WordRetriever, load_passages, load_questions

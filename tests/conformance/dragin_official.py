@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from service.prompts.templates import TemplateSet
-from service.strategies.dragin.query import QUERY_TOKENS
+from service.strategies.dragin import QUERY_TOKENS
 from service.text.tagging import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY

@@ -23,8 +23,7 @@ from service.core.settings import Settings
 from service.engines.base import Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
-from service.strategies.drafting.chain import join
-from service.strategies.drafting.layout import opening_layout, shown
+from service.strategies.draft_text import join, opening_layout, shown
 from service.strategies.dragin import Dragin
 from tests.support.asking import loop_events, prepared
 from tests.support.tiny import TINY_TEMPLATES
@@ -182,7 +181,7 @@ async def run_ours(
         settings=settings,
         observer=observer,
     )
-    return trajectory([e async for e in loop_events(Dragin(), asked, question)])
+    return trajectory([e async for e in loop_events(Dragin, asked, question)])
 
 
 def trajectory(events: Sequence[BaseEvent]) -> Trajectory:

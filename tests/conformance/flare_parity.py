@@ -25,7 +25,7 @@ from service.answer.events import (
 )
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
-from service.strategies.drafting.chain import CONCLUSION
+from service.strategies.draft_text import CONCLUSION
 from service.strategies.flare import Flare
 from tests.conformance.dragin_parity import WordRetriever, load_passages, plain, shown_text
 from tests.stubs.token_engine import Output, TokenEngine
@@ -153,7 +153,7 @@ async def run_ours(
         top_k=PASSAGES_SHOWN,
         max_steps=20,
     )
-    return trajectory([event async for event in loop_events(Flare(), asked, question)])
+    return trajectory([event async for event in loop_events(Flare, asked, question)])
 
 
 def settings_of(parameters: Parameters) -> Settings:

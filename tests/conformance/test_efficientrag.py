@@ -16,7 +16,7 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.efficientrag.decisions import OFFICIAL, PROFILES
+from service.strategies.efficientrag import OFFICIAL, PROFILES
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep

@@ -16,9 +16,8 @@ import pytest
 from service.answer.budget import Limits
 from service.answer.events import QueryIssued, StepEnd
 from service.core.settings import Settings
-from service.strategies.base import Loop
-from service.strategies.fixed_length import FixedLength
-from service.strategies.fixed_sentence import FixedSentence
+from service.strategies.base import Method
+from service.strategies.drafting import FixedLength, FixedSentence
 from tests.conformance import flare_parity as parity
 from tests.conformance import windows_official as official
 from tests.conformance.dragin_parity import WordRetriever, load_passages, plain
@@ -28,13 +27,13 @@ from tests.support.asking import inquiry, loop_events
 pytestmark = pytest.mark.anyio
 RUNS: dict[str, list[dict[str, Any]]] = json.loads(official.RECORD.read_text(encoding="utf-8"))
 RETRIEVER = WordRetriever(load_passages())
-LOOPS: dict[str, Loop] = {
-    "fix-length-retrieval": FixedLength(),
-    "fix-sentence-retrieval": FixedSentence(),
+LOOPS: dict[str, type[Method]] = {
+    "fix-length-retrieval": FixedLength,
+    "fix-sentence-retrieval": FixedSentence,
 }
 
 
-async def run_ours(loop: Loop, row: dict[str, Any]) -> tuple[list[str], str]:
+async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], str]:
     settings = {
         "baselines": {"window": official.WINDOW},
         "dragin": {"max_tokens": official.LIMIT},

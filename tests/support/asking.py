@@ -18,7 +18,7 @@ from service.encoders.base import Classifier, Extractor, Labelling
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
-from service.strategies.base import Loop
+from service.strategies.base import Method
 from service.strategies.pipeline import answer_stream
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -91,13 +91,13 @@ def inquiry(
 
 
 def loop_events(
-    loop: Loop, asked: Inquiry, question: str, as_role: TokenRole = "answer", part: str = ""
+    loop: type[Method], asked: Inquiry, question: str, as_role: TokenRole = "answer", part: str = ""
 ) -> AsyncIterator[BaseEvent]:
     """Yield the events of a loop that runs on its own, and its outcome as a final `Stop`."""
 
     async def work(emit: Emit) -> None:
         asked.emit = emit
-        answer, stopped_by = await loop.run(Scope(asked, part), question, as_role)
+        answer, stopped_by = await loop(Scope(asked, part), question, as_role).run()
         await emit(Stop(stopped_by=stopped_by, answered=answer is not None))
 
     return emitted(work)

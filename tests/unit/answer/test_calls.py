@@ -20,7 +20,7 @@ from service.engines.base import (
     TokenUsage,
 )
 from service.prompts.templates import PromptTemplate
-from service.strategies.revelator.generation import write_answer
+from service.strategies.reader import write_answer
 from tests.support.asking import ScriptedRetriever, inquiry
 
 pytestmark = pytest.mark.anyio

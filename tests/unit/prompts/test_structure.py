@@ -14,8 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,11 +25,11 @@ from service.engines.base import GenerationRequest, Message
 from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
 from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
-from service.strategies.autorag import dialogue
-from service.strategies.drafting.layout import opening_layout, shown
-from service.strategies.efficientrag.reader import _prompt as efficientrag_prompt
+from service.strategies import autorag_dialogue as dialogue
+from service.strategies.chains import self_ask_prompt
+from service.strategies.draft_text import opening_layout, shown
+from service.strategies.efficientrag import reading_prompt as efficientrag_prompt
 from service.strategies.flare import asking_prompt
-from service.strategies.self_ask import _Asking
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY, TINY_TEMPLATES
@@ -57,9 +56,7 @@ def conversation(prompts: TemplateSet, text: str, other: str) -> Conversation:
 
 
 def asked_himself(prompts: TemplateSet, text: str, other: str) -> str:
-    roles = SimpleNamespace(reader=SimpleNamespace(templates=prompts))
-    scope = cast(Any, SimpleNamespace(inquiry=SimpleNamespace(roles=roles)))
-    return _Asking(scope, text, "answer", 3, pairs=[Pair(other, text), Pair(text, None)]).prompt()
+    return self_ask_prompt(prompts, text, [Pair(other, text), Pair(text, None)])
 
 
 def drafted(prompts: TemplateSet, text: str, other: str) -> str:

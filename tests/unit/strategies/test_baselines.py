@@ -12,7 +12,7 @@ from service.answer.events import BaseEvent, QueryIssued, Token, Withdraw
 from service.core.domain import Answer, LoopName, RequestLoop
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.entropy_gate import EntropyGate, is_sure
+from service.strategies.anrag import EntropyGate, is_sure
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -163,10 +163,10 @@ def test_an_engine_without_probabilities_cannot_gate() -> None:
     silent = ScriptedGenerator(capabilities=Capabilities())
     for engine, lacks in ((silent, True), (ScriptedGenerator(), False)):
         asked = inquiry(engine, ScriptedRetriever({}), QUESTION)
-        told = EntropyGate().missing(asked.roles, asked.settings)
+        told = EntropyGate.missing(asked.roles, asked.settings)
         assert (told is not None) is lacks
     assert "probabilities of its tokens" in str(
-        EntropyGate().missing(inquiry(silent, ScriptedRetriever({}), "q").roles, Settings())
+        EntropyGate.missing(inquiry(silent, ScriptedRetriever({}), "q").roles, Settings())
     )
 
 

@@ -15,7 +15,7 @@ from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Wi
 from service.answer.fold import Fold
 from service.core.domain import Answer, Flag, Timing
 from service.core.settings import EscalationSettings, Settings
-from service.strategies.single import fails_check, may_escalate
+from service.strategies.routes import fails_check, may_escalate
 from service.telemetry.metrics import Metrics
 from tests.support.asking import ScriptedRetriever, events_of, inquiry, passage
 from tests.support.scripted import ScriptStep

@@ -24,7 +24,7 @@ from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import SearchResult
-from service.strategies.drafting.pieces import Piece
+from service.strategies.drafting import Piece
 from service.strategies.flare import (
     Flare,
     find_doubtful_spans,
@@ -127,7 +127,7 @@ async def run(
     engine = TokenEngine(write or model(outputs), chat)
     options.setdefault("prompts", "full")
     asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="flare", **options)
-    return engine, [event async for event in loop_events(Flare(), asked, QUESTION)]
+    return engine, [event async for event in loop_events(Flare, asked, QUESTION)]
 
 
 def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
@@ -295,13 +295,13 @@ async def test_an_engine_that_leaves_a_probability_out_fails() -> None:
     engine = TokenEngine(model(WORKED), logprobs=False)
     asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
     with pytest.raises(EngineFailure, match="no probability"):
-        [event async for event in loop_events(Flare(), asked, QUESTION)]
+        [event async for event in loop_events(Flare, asked, QUESTION)]
 
 
 def test_what_is_missing_is_named() -> None:
     def lacks(engine: TokenEngine, prompts: str, **values: Any) -> str:
         asked = inquiry(engine, ScriptedRetriever({}), QUESTION, prompts=prompts)
-        return str(Flare().missing(asked.roles, baselines(**values)))
+        return str(Flare.missing(asked.roles, baselines(**values)))
 
     able, silent = TokenEngine(model({})), TokenEngine(model({}), logprobs=False)
     assert "probabilities of its tokens" in lacks(silent, "full")

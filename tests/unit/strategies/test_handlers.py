@@ -26,7 +26,7 @@ from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.compound import has_all_parts, join_parts, loses_part
+from service.strategies.routes import has_all_parts, join_parts, loses_part
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 

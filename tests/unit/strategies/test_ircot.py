@@ -11,7 +11,7 @@ from service.answer.fold import collect
 from service.core.domain import Answer, RetrieverName
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.ircot import (
+from service.strategies.chains import (
     after_sentence,
     concludes,
     infers,

@@ -8,7 +8,7 @@ import pytest
 
 from service.answer.budget import Limits
 from service.answer.events import Token
-from service.strategies.iter_retgen import next_query
+from service.strategies.chains import with_generation
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -28,8 +28,8 @@ def writes(context: str, reply: str) -> ScriptStep:
 
 
 def test_the_query_is_the_question_and_the_generation() -> None:
-    assert next_query(" Who? ", "") == "Who?"
-    assert next_query("Who?", " He\ndid. ") == "Who? He did."
+    assert with_generation(" Who? ", "") == "Who?"
+    assert with_generation("Who?", " He\ndid. ") == "Who? He did."
 
 
 async def test_each_query_has_the_generation_before_it() -> None:

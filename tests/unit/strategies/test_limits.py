@@ -89,7 +89,7 @@ async def test_compound_parts_out_of_time_leave_their_passages_to_one_answer() -
 
 async def test_the_passages_are_shown_best_first_and_once() -> None:
     from service.answer.events import RetrievedPassage
-    from service.strategies.last_resort import best_first
+    from service.strategies.anrag import best_first
 
     def found(name: str, rank: int, letters: int = 10) -> RetrievedPassage:
         return RetrievedPassage(passage_id=name, title="", text="x" * letters, rank=rank, score=1.0)

@@ -14,8 +14,8 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
+from service.strategies.reader import SAMPLE_TEMPERATURE, majority
 from service.strategies.registry import LOOPS, SAMPLED
-from service.strategies.revelator.generation import SAMPLE_TEMPERATURE, majority
 from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 

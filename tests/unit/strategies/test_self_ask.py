@@ -9,7 +9,7 @@ import pytest
 from service.answer.budget import Limits
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.self_ask import Conclusion, FollowUp, Turn, read_turn, scratchpad
+from service.strategies.chains import Conclusion, FollowUp, Turn, read_turn, scratchpad
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 

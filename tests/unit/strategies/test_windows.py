@@ -19,10 +19,8 @@ from service.answer.events import (
 from service.core.domain import Passage
 from service.core.settings import Settings
 from service.engines.base import FinishReason, GenerationRequest
-from service.strategies.base import Loop
-from service.strategies.drafting.windows import glue, states_answer
-from service.strategies.fixed_length import FixedLength
-from service.strategies.fixed_sentence import FixedSentence
+from service.strategies.base import Method
+from service.strategies.drafting import FixedLength, FixedSentence, glue, states_answer
 from service.text.tagging import open_splitter
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
@@ -50,7 +48,7 @@ def writes(text: str) -> Any:
 
 
 async def run(
-    loop: Loop,
+    loop: type[Method],
     text: str = TEXT,
     hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
     write: Any = None,
@@ -83,7 +81,7 @@ def windows(events: list[BaseEvent]) -> list[tuple[str, str | None]]:
 
 
 async def test_the_worked_example_of_fixed_length() -> None:
-    engine, events = await run(FixedLength())
+    engine, events = await run(FixedLength)
     assert windows(events) == [
         (QUESTION, "Norma is by Vincenzo Bellini. He"),
         ("Norma is by Vincenzo Bellini. He", "was born in Catania. So the"),
@@ -99,7 +97,7 @@ async def test_the_worked_example_of_fixed_length() -> None:
 
 
 async def test_the_worked_example_of_fixed_sentence() -> None:
-    engine, events = await run(FixedSentence())
+    engine, events = await run(FixedSentence)
     assert windows(events) == [
         (QUESTION, "Norma is by Vincenzo Bellini."),
         ("Norma is by Vincenzo Bellini.", "He was born in Catania."),
@@ -111,13 +109,13 @@ async def test_the_worked_example_of_fixed_sentence() -> None:
 
 
 async def test_a_window_of_one_token_retrieves_for_each() -> None:
-    _, events = await run(FixedLength(), "So the answer is Rome.", window=1)
+    _, events = await run(FixedLength, "So the answer is Rome.", window=1)
     assert [query for query, _ in windows(events)] == [QUESTION, "So", "the", "answer", "is"]
 
 
 async def test_a_window_that_ends_in_the_answer_is_followed_by_another() -> None:
     """The official code ends here, with half an answer."""
-    _, events = await run(FixedLength(), "So the answer is Reggio di Calabria.", window=5)
+    _, events = await run(FixedLength, "So the answer is Reggio di Calabria.", window=5)
     assert [window for _, window in windows(events)] == ["So the answer is Reggio", "di Calabria."]
     assert of(events, StepEnd)[-1].answer == "Reggio di Calabria"
 
@@ -163,12 +161,12 @@ async def test_a_word_that_a_window_cut_is_whole_in_the_text() -> None:
             done += 1
         return Output([(token, 1.0) for token in tokens[done:]])
 
-    _, events = await run(FixedLength(), write=write, window=5)
+    _, events = await run(FixedLength, write=write, window=5)
     assert of(events, StepEnd)[-1].answer == "Catania"
 
 
-@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
-async def test_without_a_retrieval_left_the_rest_is_written(loop: Loop) -> None:
+@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
+async def test_without_a_retrieval_left_the_rest_is_written(loop: type[Method]) -> None:
     engine, events = await run(loop, max_steps=1)
     assert len(of(events, QueryIssued)) == 1
     assert [event.kind for event in of(events, StepStart)] == ["retrieve", "answer"]
@@ -179,23 +177,23 @@ async def test_without_a_retrieval_left_the_rest_is_written(loop: Loop) -> None:
     assert events[-1] == Stop(stopped_by="max_steps", answered=True)
 
 
-@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
-async def test_l_ends_a_text(loop: Loop) -> None:
+@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
+async def test_l_ends_a_text(loop: type[Method]) -> None:
     text = "One two. Three four. Five six. Seven eight. Nine ten."
     _, events = await run(loop, text, window=2, tokens=8)
     assert events[-1] == Stop(stopped_by="budget", answered=True)
     assert len(of(events, QueryIssued)) == 4
 
 
-@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
-async def test_where_nothing_was_ever_found_there_is_no_answer(loop: Loop) -> None:
+@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
+async def test_where_nothing_was_ever_found_there_is_no_answer(loop: type[Method]) -> None:
     _, events = await run(loop, hits={})
     assert events[-1] == Stop(stopped_by="answer", answered=False)
     assert all("no_evidence" in e.flags for e in of(events, StepEnd) if e.answer)
 
 
-@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
-async def test_a_model_that_writes_nothing_ends_it(loop: Loop) -> None:
+@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
+async def test_a_model_that_writes_nothing_ends_it(loop: type[Method]) -> None:
     _, events = await run(loop, write=lambda _: Output([]))
     assert len(of(events, QueryIssued)) == 1
     assert events[-1] == Stop(stopped_by="answer", answered=False)
@@ -204,6 +202,6 @@ async def test_a_model_that_writes_nothing_ends_it(loop: Loop) -> None:
 async def test_no_probabilities_and_no_signals_are_needed() -> None:
     engine = TokenEngine(writes(TEXT), logprobs=False)
     asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
-    events = [event async for event in loop_events(FixedSentence(), asked, QUESTION)]
+    events = [event async for event in loop_events(FixedSentence, asked, QUESTION)]
     assert events[-1] == Stop(stopped_by="answer", answered=True)
-    assert FixedSentence().missing(asked.roles, Settings()) is None
+    assert FixedSentence.missing(asked.roles, Settings()) is None

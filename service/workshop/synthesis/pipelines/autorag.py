@@ -26,8 +26,8 @@ from service.engines.base import Message
 from service.evaluation.metrics import contains, exact_match, is_verdict
 from service.prompts.quoting import quote
 from service.prompts.templates import TemplateSet
-from service.strategies.autorag import decisions as loop
-from service.strategies.autorag.dialogue import Dialogue, document_text, opening
+from service.strategies import autorag_dialogue as loop
+from service.strategies.autorag_dialogue import Dialogue, document_text, opening
 from service.strategies.revelator import parsing
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form

@@ -51,7 +51,7 @@ async def run(
     steps = [o if isinstance(o, ScriptStep) else ScriptStep(o) for o in outputs]
     with ScriptedGenerator(steps, ordered=True) as engine:
         asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="autorag", **options)
-        loop = loop_events(Autorag(), asked, QUESTION, as_role, scope_of)
+        loop = loop_events(Autorag, asked, QUESTION, as_role, scope_of)
         return [event async for event in loop]
 
 
@@ -300,7 +300,7 @@ async def test_the_fold_counts_cycles_passages_and_standing_tokens() -> None:
 async def test_closing_the_loop_aborts_the_call() -> None:
     engine = ScriptedGenerator([ScriptStep(ASKS), ScriptStep(ANSWERS, delay=0.01)])
     asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, loop="autorag")
-    loop = loop_events(Autorag(), asked, QUESTION)
+    loop = loop_events(Autorag, asked, QUESTION)
     async for event in loop:
         if isinstance(event, Token):
             break

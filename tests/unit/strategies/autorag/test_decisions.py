@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.strategies.autorag.decisions import (
+from service.strategies.autorag_dialogue import (
+    AT_LINES,
     Conclude,
     GiveUp,
     Imagine,
@@ -13,7 +14,6 @@ from service.strategies.autorag.decisions import (
     Retrieve,
     is_looping,
 )
-from service.strategies.autorag.turns import AT_LINES
 
 
 def asks(query: str) -> str:

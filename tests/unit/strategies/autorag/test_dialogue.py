@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.engines.base import Message
 from service.prompts.templates import TemplateSet
-from service.strategies.autorag.dialogue import (
+from service.strategies.autorag_dialogue import (
     Dialogue,
     document_text,
     knowledge_request,

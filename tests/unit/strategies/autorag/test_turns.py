@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Form, Turn, TurnStream, read_turn
+from service.strategies.autorag_dialogue import (
+    ANYWHERE,
+    AT_LINES,
+    Form,
+    Turn,
+    TurnStream,
+    read_turn,
+)
 
 
 @pytest.mark.parametrize(

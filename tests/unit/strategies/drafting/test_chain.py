@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.prompts.templates import TemplateSet
-from service.strategies.drafting.chain import (
+from service.strategies.draft_text import (
     FirstSentence,
     cut_overrun,
     is_answered,

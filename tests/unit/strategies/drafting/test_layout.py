@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.prompts.templates import NO_ANSWER, SHIPPED, TemplateSet
-from service.strategies.drafting.chain import (
+from service.strategies.draft_text import (
     CONCLUSION,
+    ROLES,
+    Layout,
+    opening_layout,
+    shown,
 )
-from service.strategies.drafting.layout import ROLES, Layout, opening_layout, shown
 
 COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.engines.signals import AttentionUpdate, DraftToken, Span
-from service.strategies.dragin.rind import Signal, Word, group_words
+from service.strategies.rind import Signal, Word, group_words
 from service.text.tagging import OwnSplitter, StopwordTagger
 
 TAGGER, SPLITTER = StopwordTagger(), OwnSplitter()

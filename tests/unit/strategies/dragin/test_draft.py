@@ -6,9 +6,8 @@ import pytest
 
 from service.core.errors import EngineFailure
 from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
-from service.strategies.dragin.draft import DraftWatch
-from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, DraginOptions
-from service.strategies.dragin.rind import Hit, Rule
+from service.strategies.dragin import IN_CONTEXT, OFFICIAL, SERVICE, DraftWatch, DraginOptions
+from service.strategies.rind import Hit, Rule
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
     TAGGER,

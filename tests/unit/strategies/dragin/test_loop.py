@@ -30,8 +30,7 @@ from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.engines.signals import DraftToken
-from service.strategies.dragin import Dragin
-from service.strategies.dragin.options import PROFILES, SERVICE
+from service.strategies.dragin import PROFILES, SERVICE, Dragin
 from service.telemetry.metrics import Metrics
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
@@ -65,7 +64,7 @@ async def run(
 ) -> list[BaseEvent]:
     options.setdefault("settings", settings())
     asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="dragin", **options)
-    events = [event async for event in loop_events(Dragin(), asked, QUESTION, as_role)]
+    events = [event async for event in loop_events(Dragin, asked, QUESTION, as_role)]
     engine.assert_finished()
     return events
 
@@ -188,7 +187,7 @@ async def test_what_an_early_end_spares_is_counted() -> None:
         own = settings(profile=profile, max_tokens=100)
         asked = inquiry(engine, ScriptedRetriever({"": HITS["Norma"]}), QUESTION, settings=own)
         asked.observer = metrics
-        async for _ in loop_events(Dragin(), asked, QUESTION):
+        async for _ in loop_events(Dragin, asked, QUESTION):
             pass
         rewritten = 100 - 7  # "So" is whole with the word after it
         counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
@@ -341,7 +340,7 @@ async def test_a_query_of_only_stop_words_is_not_sent() -> None:
     draft = DraftScript(" He was there. So the answer is x.", loud={"there.": 9.0})
     engine = SignalEngine([draft, LAST])
     asked = inquiry(engine, ScriptedRetriever(HITS), "Who was he?", settings=settings())
-    events = [event async for event in loop_events(Dragin(), asked, "Who was he?")]
+    events = [event async for event in loop_events(Dragin, asked, "Who was he?")]
     assert not of(events, QueryIssued)
     assert of(events, Trigger)[0].query == ""
     assert of(events, StepEnd)[1].flags == ["no_evidence"]
@@ -483,7 +482,7 @@ async def test_what_a_deployment_lacks_is_named() -> None:
     def lacking(engine: ScriptedGenerator, **dragin: Any) -> str | None:
         own = settings(**dragin)
         asked = inquiry(engine, ScriptedRetriever({}), QUESTION, settings=own)
-        return Dragin().missing(asked.roles, own)
+        return Dragin.missing(asked.roles, own)
 
     assert lacking(SignalEngine()) is None
     plain = ScriptedGenerator(capabilities=Capabilities(token_signals=True))

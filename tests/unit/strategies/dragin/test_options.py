@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.core.settings import DraginSettings
-from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, resolve
+from service.strategies.dragin import IN_CONTEXT, OFFICIAL, SERVICE, resolve
 
 
 def test_the_three_profiles() -> None:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring
-from service.strategies.dragin.query import (
+from service.strategies.rind import (
+    Hit,
     QueryContext,
+    ScoredWord,
+    Word,
     generation_context,
     keep_content_words,
     last_tokens,
@@ -12,7 +15,6 @@ from service.strategies.dragin.query import (
     text_context,
     word_attention,
 )
-from service.strategies.dragin.rind import Hit, ScoredWord, Word
 from tests.stubs.signal_engine import spans_in
 from tests.unit.strategies.dragin.drafts import TAGGER, pieces_of, spans_of, words_of
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.signals import Span
-from service.strategies.dragin.rind import (
+from service.strategies.rind import (
     Hit,
     Rule,
     Signal,

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from service.encoders.base import PassageLabel, Tag
-from service.strategies.efficientrag.decisions import (
+from service.strategies.efficientrag import (
     OFFICIAL,
     SERVICE,
+    CandidatePool,
     EfficientRagOptions,
     NextQuery,
     Read,
@@ -17,7 +18,6 @@ from service.strategies.efficientrag.decisions import (
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.pool import CandidatePool
 from tests.support.asking import passage
 
 ON = PassageLabel(Tag.CONTINUE, "Vincenzo Bellini", 0.8)

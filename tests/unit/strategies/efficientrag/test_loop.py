@@ -18,8 +18,7 @@ from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.efficientrag import EfficientRag
-from service.strategies.efficientrag.decisions import PROFILES, SERVICE
+from service.strategies.efficientrag import PROFILES, SERVICE, EfficientRag
 from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
@@ -338,7 +337,7 @@ async def test_a_part_of_a_compound_question_has_steps_of_its_own() -> None:
 
 def test_what_is_missing_is_named() -> None:
     roles = inquiry(ScriptedGenerator(), ScriptedRetriever({}), QUESTION).roles
-    loop = EfficientRag()
+    loop = EfficientRag
     assert loop.missing(roles, Settings()) is not None
     pair = Labelling(WordLabeler({}, (), lacking="no weights"), WordFilter(()))
     assert loop.missing(replace(roles, labelling=pair), Settings()) == "no weights"

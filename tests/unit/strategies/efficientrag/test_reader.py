@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.strategies.efficientrag.reader import AnswerField, answer_in
+from service.strategies.efficientrag import AnswerField, answer_in
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from service.answer.events import Judgement, Token
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.prompts.templates import PassageText
-from service.strategies.revelator.in_turn import by_document, joined
+from service.strategies.reader import by_document, joined
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.strategies.revelator import relevance
+from service.strategies.reader import RELEVANCE_LABELS
 from service.strategies.revelator.parsing import (
     AnswerReading,
     parse_decomposition,
@@ -112,7 +112,7 @@ WRAPPED = [
 ]  # fmt: skip
 LABELS = [
     *((parse_route, *pair) for pair in zip(ROUTE_LABELS.values(), ROUTES, strict=True)),
-    *((parse_verdict, *pair) for pair in zip(relevance.LABELS, (True, False), strict=True)),
+    *((parse_verdict, *pair) for pair in zip(RELEVANCE_LABELS, (True, False), strict=True)),
     *((parse_verdict, *pair) for pair in zip(ENDING_LABELS, (True, False), strict=True)),
 ]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.core.domain import Passage
 from service.engines.base import Message
 from service.prompts.templates import TemplateSet
-from service.strategies.autorag.dialogue import opening
+from service.strategies.autorag_dialogue import opening
 from service.workshop.facts.rows import TrainingRow
 from service.workshop.synthesis.contract import (
     AskTeacher,

@@ -42,7 +42,7 @@ async def walked(row: TrainingRow) -> None:
             engine, ScriptedRetriever(hits), row.question, prompts="full",
             loop="autorag", top_k=1, max_steps=20,
         )  # fmt: skip
-        events = [e async for e in loop_events(Autorag(), asked, row.question)]
+        events = [e async for e in loop_events(Autorag, asked, row.question)]
 
     assert [list(r.messages) for r in engine.requests] == [messages[:n] for n in turns]
     assert [e.query for e in events if isinstance(e, QueryIssued)] == queries

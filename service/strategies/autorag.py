@@ -1,5 +1,5 @@
-"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this module makes the calls, and
-`StepEmitter` emits the steps.
+"""The loop `autorag` (METHODS.md §2.2): one model talks with the retriever until it can answer.
+`Policy` decides, this module makes the calls.
 
 Each retrieval is a step `retrieve` with the `thought` and `query` of the turn that requested it
 (and the cost of that turn's call), and with its `passages`. All of them are kept, because nothing
@@ -12,42 +12,42 @@ once it is known which step it opens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal
 
 from service.answer.calls import Role
-from service.answer.events import BaseEvent, Token, TokenRole
-from service.answer.inquiry import Inquiry, OpenStep, Scope
-from service.core.domain import AutoragMode, LoopName, Passage, StoppedBy
+from service.answer.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
+from service.answer.inquiry import Choice, OpenStep, Scope
+from service.core.domain import AutoragMode, CallUsage, Passage, StepKind
 from service.core.errors import LimitReached
 from service.core.settings import AutoragSettings
 from service.engines.base import GenerationRequest
-from service.prompts.templates import Prompt
-from service.strategies.autorag.decisions import (
+from service.prompts.templates import PassageText, Prompt
+from service.strategies.autorag_dialogue import (
+    ANYWHERE,
+    AT_LINES,
     DIRECT_TOKENS,
+    FEW_SHOT_STOPS,
     Action,
     Conclude,
+    Dialogue,
     GiveUp,
     Imagine,
     Policy,
     Remind,
     Retrieve,
-)
-from service.strategies.autorag.dialogue import (
-    FEW_SHOT_STOPS,
-    Dialogue,
+    TurnPiece,
+    TurnStream,
     document_text,
-    evidence_prompt,
     knowledge_request,
     naive_request,
     opening,
+    read_turn,
     reminder,
     titled_text,
 )
-from service.strategies.autorag.steps import StepEmitter
-from service.strategies.autorag.turns import ANYWHERE, AT_LINES, TurnPiece, TurnStream, read_turn
-from service.strategies.base import Outcome
-from service.strategies.revelator.generation import write_answer
+from service.strategies.base import Method, Outcome
+from service.strategies.reader import write_answer
 from service.strategies.revelator.parsing import ends_with, read_answer
 
 MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
@@ -61,83 +61,59 @@ def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
     return settings.mode or reader.generator.capabilities.autorag or "few_shot"
 
 
-class Autorag:
+class Autorag(Method):
     """The model talks with the retriever until it answers or T retrievals are made. Then it writes
-    at most T^PK documents itself, and finally it answers directly.
+    at most T^PK documents itself, and finally it answers directly. T is the request's `max_steps`,
+    if given; T^PK is at most T.
+
+    `answer`: the text of the answer's tokens that are not withdrawn. `owed`: the cost of calls that
+    have not been charged to a step yet. `thought`: the reasoning of the newest turn; `finding`: the
+    newest reasoning on passages; `unread`: documents came after it; `wrong`: the newest turn, if it
+    was not in the form.
     """
 
-    name: LoopName = "autorag"
+    name = "autorag"
 
-    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        """T is the request's `max_steps`, if given. T^PK is at most T."""
-        inquiry = scope.inquiry
-        settings = inquiry.settings.autorag
-        most = inquiry.request.max_steps or MOST_RETRIEVALS
-        parametric = min(settings.max_parametric, most)
-        mode = autorag_mode(settings, inquiry.roles.reader)
-        messages = opening(inquiry.roles.reader.templates, mode, question.strip())
-        tuned = mode == "tuned"
-        form = ANYWHERE if tuned else AT_LINES
-        conversation = _Conversation(
-            inquiry=inquiry,
-            policy=Policy(
-                question.strip(),
-                most,
-                parametric,
-                form,
-                reminds=not tuned,
-                examples="" if tuned else messages[0].content,
-            ),
-            tuned=tuned,
-            dialogue=Dialogue(messages),
-            steps=StepEmitter(scope, question, as_role),
-            final=as_role == "answer",
+    def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
+        super().__init__(scope, question, as_role)
+        settings = self.inquiry.settings.autorag
+        mode = autorag_mode(settings, self.reader)
+        self.tuned = mode == "tuned"
+        self.dialogue = Dialogue(opening(self.templates, mode, question.strip()))
+        most = self.request.max_steps or MOST_RETRIEVALS
+        self.policy = Policy(
+            question.strip(),
+            most,
+            min(settings.max_parametric, most),
+            ANYWHERE if self.tuned else AT_LINES,
+            reminds=not self.tuned,
+            examples="" if self.tuned else self.dialogue.messages[0].content,
         )
-        return await conversation.run()
-
-
-@dataclass(slots=True)
-class _Conversation:
-    """A conversation in progress.
-
-    `final`: the last call may use the time reserve; a part of a compound question leaves it to the
-    merge. `thought`: the reasoning of the newest turn; `finding`: the newest reasoning on passages;
-    `unread`: documents came after it; `wrong`: the newest turn, if it was not in the form.
-    """
-
-    inquiry: Inquiry
-    policy: Policy
-    tuned: bool
-    dialogue: Dialogue
-    steps: StepEmitter
-    final: bool
-    stopped_by: StoppedBy = "answer"
-    action: Action | None = None
-    ended: bool = False
-    seen: dict[str, Passage] = field(default_factory=dict)
-    thought: str | None = None
-    finding: str | None = None
-    unread: bool = False
-    wrong: str | None = None
+        self.action: Action | None = None
+        self.ended = False
+        self.seen: dict[str, Passage] = {}
+        self.thought: str | None = None
+        self.finding: str | None = None
+        self.unread = False
+        self.wrong: str | None = None
+        self.open_step: OpenStep | None = None
+        self.answer = ""
+        self.owed = CallUsage()
+        self.drafted = False  # in the open step
 
     async def run(self) -> Outcome:
         try:
-            while self._may_go_on():
+            while not (self.ended or isinstance(self.action, GiveUp)) and self.may_go_on():
                 await self._cycle()
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
         if not self.ended:
             await self._last_words()
-        if read_answer(self.steps.answer, self.policy.question).declined:
-            await self.steps.decline()
-        return Outcome(await self.steps.close(), self.stopped_by)
-
-    def _may_go_on(self) -> bool:
-        if self.ended or isinstance(self.action, GiveUp):
-            return False
-        if why := self.inquiry.budget.exhausted():
-            self.stopped_by = why
-        return why is None
+        if read_answer(self.answer, self.policy.question).declined:
+            if self.open_step:
+                self.open_step.flag("declined")
+            await self._withdraw("repair")
+        return Outcome(await self._close(), self.stopped_by)
 
     @property
     def _unfounded(self) -> bool:
@@ -147,7 +123,7 @@ class _Conversation:
     @property
     def _published(self) -> bool:
         """Whether the model is a published checkpoint, whose NAIVE answers from memory."""
-        return self.tuned and self.inquiry.roles.reader.templates.has("autorag_naive")
+        return self.tuned and self.templates.has("autorag_naive")
 
     async def _cycle(self) -> None:
         """Make one turn, and get the document it asks for."""
@@ -157,16 +133,88 @@ class _Conversation:
                 self.stopped_by = stopped_by
             case Imagine() if self._unfounded:
                 self.stopped_by, self.ended = "max_steps", True
-            case Retrieve() as search if self._may_go_on():
+            case Retrieve() as search if not self.ended and self.may_go_on():
                 await self._search(search)
-            case Imagine(query) if self._may_go_on():
+            case Imagine(query) if not self.ended and self.may_go_on():
                 await self._imagine(query)
+
+    # ---- steps, of which at most one is open
+
+    async def _open(self, kind: StepKind, question: str, thought: str | None) -> OpenStep:
+        """End the open step and start the next one, which is charged with the owed cost."""
+        await self._end()
+        step = self.open_step = self.scope.step(kind, question)
+        self.drafted = False
+        self._charge(step)
+        await step.start()
+        if thought:
+            await step.emit(ThoughtWritten(text=thought))
+        return step
+
+    async def _open_answer(self, thought: str | None = None) -> OpenStep:
+        """Return the step in which the answer is written; start it if it is not open."""
+        if self.open_step and self.open_step.kind == "answer":
+            return self.open_step
+        return await self._open("answer", self.question, thought)
+
+    @property
+    def _retrieval(self) -> OpenStep | None:
+        """The open step, if it has documents."""
+        step = self.open_step
+        return step if step and step.kind == "retrieve" else None
+
+    def _find(self, thought: str | None) -> None:
+        """Set the reasoning on the documents of the open retrieval."""
+        if self._retrieval:
+            self._retrieval.answer = thought
+
+    async def _emit_answer(self, text: str, thought: str | None) -> None:
+        """Emit more of the answer."""
+        if text:
+            step = await self._open_answer(thought)
+            self.answer += text
+            await step.emit(Token(role=self.as_role, text=text))
+
+    async def _withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
+        """Withdraw what was written of the answer."""
+        if self.answer and self.open_step:
+            self.answer = ""
+            await self.open_step.emit(Withdraw(role=self.as_role, reason=reason))
+
+    async def _restart(self) -> None:
+        """Withdraw the turn in progress, which will be written again."""
+        await self._withdraw()
+        if self.drafted and self._retrieval:
+            await self._retrieval.emit(Withdraw(role="draft", reason="restart"))
+
+    async def _close(self) -> str | None:
+        """End the last step with the remaining answer, and return that. The step is charged with
+        the owed cost; calls that opened no step get one of their own.
+        """
+        if self.open_step and self.open_step.kind == "answer":
+            self.open_step.answer = self.answer or None
+        if self.open_step is None and self.owed.llm_calls:
+            await self._open_answer()
+        if self.open_step:
+            self._charge(self.open_step)
+        await self._end()
+        return self.answer or None
+
+    def _charge(self, step: OpenStep) -> None:
+        step.charge(self.owed)
+        self.owed = CallUsage()
+
+    async def _end(self) -> None:
+        step, self.open_step = self.open_step, None
+        if step is not None:
+            await step.end()
 
     # ---- a turn of the model
 
     async def _turn(self, final: bool = False) -> None:
         """Let the model write a turn and decide what follows; an answer is shown as it arrives."""
-        request, call = self._turn_request(), self.steps.call()
+        request = self._turn_request()
+        call = OpenStep(self.inquiry, "", "retrieve")  # never shown; a step that is will be charged
         stream = TurnStream(self.policy.form)
 
         async def show(event: BaseEvent) -> None:
@@ -175,18 +223,18 @@ class _Conversation:
                 await self._show(stream.feed(event.text), stream.text)
             else:
                 stream = TurnStream(self.policy.form)
-                await self.steps.restart()
+                await self._restart()
 
         try:
             await call.write("reader", request, "draft", final=final, show=show)
         finally:
-            self.steps.owed = self.steps.owed.plus(call.usage)
+            self.owed = self.owed.plus(call.usage)
         await self._show(stream.finish(), stream.text)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
         self.action = self.policy.decide(stream.text, self.dialogue.shown, cut=call.cut)
         if isinstance(self.action, Remind):
             self.wrong = stream.text
-            await self.steps.restart()
+            await self._restart()
             return
         self.dialogue.reply(stream.text)
         await self._read(stream.text)
@@ -194,14 +242,13 @@ class _Conversation:
 
     def _turn_request(self) -> GenerationRequest:
         most = self.policy.max_tokens
-        served = self.inquiry.roles.reader.generator.capabilities.context_tokens
-        context = min(CONTEXT_TOKENS, served or CONTEXT_TOKENS)
+        context = min(CONTEXT_TOKENS, self.able.context_tokens or CONTEXT_TOKENS)
         messages = self.dialogue.fitted(context - most)
-        if messages != self.dialogue.messages and self.steps.step:
-            self.steps.step.flag("shortened")
+        if messages != self.dialogue.messages and self.open_step:
+            self.open_step.flag("shortened")
         if self.wrong is not None:
-            templates, first = self.inquiry.roles.reader.templates, not self.policy.retrieved
-            messages = [*messages, *reminder(templates, self.wrong, first=first)]
+            first = not self.policy.retrieved
+            messages = [*messages, *reminder(self.templates, self.wrong, first=first)]
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
@@ -209,9 +256,12 @@ class _Conversation:
         """Show pieces of the turn whose text so far is `text`."""
         for piece in pieces:
             if piece.kind == "void":
-                await self.steps.withdraw()
+                await self._withdraw()
             elif piece.kind == "draft":
-                await self.steps.draft(piece.text)
+                # reasoning, in the step whose documents it is about
+                if self._retrieval:
+                    self.drafted = True
+                    await self._retrieval.emit(Token(role="draft", text=piece.text))
             elif not self._unfounded:
                 await self._answer(piece.text, read_turn(text, self.policy.form).thought)
 
@@ -220,10 +270,10 @@ class _Conversation:
         `closed_book`.
         """
         if self.seen and thought:
-            self.steps.read(thought)
-        await self.steps.write(text, thought)
-        if not self.seen and self.steps.step:
-            self.steps.step.flag("closed_book")
+            self._find(thought)
+        await self._emit_answer(text, thought)
+        if not self.seen and self.open_step:
+            self.open_step.flag("closed_book")
 
     async def _read(self, text: str) -> None:
         """Apply a complete turn: keep its reasoning, and accept or withdraw its answer."""
@@ -236,20 +286,20 @@ class _Conversation:
         )
         if self.seen:
             self.finding = self.thought
-            self.steps.read(self.thought)
+            self._find(self.thought)
         if not isinstance(self.action, Conclude):
-            await self.steps.withdraw()
+            await self._withdraw()
             return
         self.ended = True
         if self._unfounded:
             return
-        await self._answer(self.action.answer[len(self.steps.answer) :], self.thought)
-        if asked_again and self.steps.step:
-            self.steps.step.flag("repaired")
+        await self._answer(self.action.answer[len(self.answer) :], self.thought)
+        if asked_again and self.open_step:
+            self.open_step.flag("repaired")
 
     def _flag_cut(self, call: OpenStep, text: str) -> None:
         """Flag an answer that is incomplete because it reaches the end of a text that was cut."""
-        step, answer = self.steps.step, self.steps.answer
+        step, answer = self.open_step, self.answer
         if call.cut and step is not None and answer and ends_with(text, answer):
             step.flag("shortened")
 
@@ -261,17 +311,17 @@ class _Conversation:
         Excluding what was seen before the cut makes the depth of the search irrelevant
         (METHODS.md §6 #17).
         """
-        step = await self.steps.open("retrieve", self.steps.question, self.thought)
+        step = await self._open("retrieve", self.question, self.thought)
         if search.repaired:
             step.flag("repaired")
         if self.policy.shortened:
             step.flag("shortened")
         if self.policy.echoed:
             step.flag("prompt_example")
-        top_k = self.inquiry.request.top_k or PASSAGES
+        top_k = self.request.top_k or PASSAGES
         result = await step.search(search.query, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
-        await step.show_passages(result, [True] * len(passages), [None] * len(passages))
+        await step.show_passages(result, [Choice(True)] * len(passages))
         if not passages:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
         self.seen.update({passage.passage_id: passage for passage in passages})
@@ -282,12 +332,11 @@ class _Conversation:
 
     async def _imagine(self, query: str) -> None:
         """Lines 13 and 14: the model writes the document itself."""
-        step = await self.steps.open("retrieve", query, self.thought)
+        step = await self._open("retrieve", query, self.thought)
         step.flag("closed_book")
         if self.policy.shortened:
             step.flag("shortened")
-        templates = self.inquiry.roles.reader.templates
-        request = knowledge_request(templates, self.policy.question, query)
+        request = knowledge_request(self.templates, self.policy.question, query)
         await step.write("reader", request, "draft")
         await step.emit(Token(role="draft", text="\n\n"))  # its reasoning follows in the same step
         self.dialogue.document(self.policy.document_number, document_text([step.written]))
@@ -301,15 +350,15 @@ class _Conversation:
         """
         may_read = self.final or self.stopped_by != "deadline"
         if self.unread and may_read:
-            await self.steps.restart()
+            await self._restart()
             try:
                 await self._turn(self.final)
             except LimitReached as limit:
                 self.stopped_by = limit.stopped_by
-        if self.ended or self._unfounded or self.steps.answer:
+        if self.ended or self._unfounded or self.answer:
             return
         if self.finding:
-            await self.steps.write(self.finding, None)
+            await self._emit_answer(self.finding, None)
         else:
             await self._answer_directly()
 
@@ -321,32 +370,31 @@ class _Conversation:
         invited = self._published or self.inquiry.settings.answers.invites_memory
         if not (evidence or invited):
             return
-        step = await self.steps.open_answer(None)
+        step = await self._open_answer()
         step.flag("fallback_direct")
         if self.policy.echoed:
             step.flag("prompt_example")
         await (self._answer_from_passages(step) if evidence else self._answer_from_memory(step))
 
     async def _answer_from_passages(self, step: OpenStep) -> None:
-        reader = self.inquiry.roles.reader
-        most = reader.generator.capabilities.passages or EVIDENCE
-        newest = list(self.seen.values())[-most:]
-        prompt = evidence_prompt(reader.templates, self.policy.question, newest)
-        await write_answer(step, prompt, self.steps.as_role, DIRECT_TOKENS)
-        self.steps.answer = step.answer or ""
+        newest = list(self.seen.values())[-(self.able.passages or EVIDENCE) :]
+        texts = [PassageText(each.title, each.text) for each in newest]
+        prompt = self.templates.answer(self.policy.question, texts)
+        await write_answer(step, prompt, self.as_role, DIRECT_TOKENS)
+        self.answer = step.answer or ""
         if step.stopped_by != "answer":
             self.stopped_by = step.stopped_by
 
     async def _answer_from_memory(self, step: OpenStep) -> None:
         if not self.seen:
             step.flag("closed_book")
-        request = naive_request(self.inquiry.roles.reader.templates, self.policy.question)
+        request = naive_request(self.templates, self.policy.question)
         try:
-            await step.write("reader", request, self.steps.as_role, final=self.final)
+            await step.write("reader", request, self.as_role, final=self.final)
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
-        self.steps.answer = step.written
-        self._flag_cut(step, self.steps.answer)
+        self.answer = step.written
+        self._flag_cut(step, self.answer)
         prompt = request.messages[-1].content
-        if isinstance(prompt, Prompt) and self.steps.answer and prompt.gives(self.steps.answer):
+        if isinstance(prompt, Prompt) and self.answer and prompt.gives(self.answer):
             step.flag("prompt_example")

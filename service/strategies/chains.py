@@ -1,0 +1,536 @@
+"""Methods that reason in text, and search with it (METHODS.md §8): `ircot`, `iter_retgen` and
+`self_ask`. What they find is collected, each passage once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Final, NamedTuple
+
+from service.answer.calls import chat
+from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, Token, TokenRole
+from service.answer.evidence import same_question
+from service.answer.inquiry import Choice, OpenStep
+from service.core.domain import RetrieverName, StoppedBy
+from service.core.errors import LimitReached
+from service.engines.base import Completion, GenerationRequest
+from service.prompts.examples import is_example
+from service.prompts.quoting import quote
+from service.prompts.templates import NO_ANSWER, Pair, PassageText, Prompt, TemplateSet
+from service.retrieval.base import SearchResult
+from service.strategies.anrag import TOKENS_PER_LETTER, best_first
+from service.strategies.base import Method, Outcome
+from service.strategies.draft_text import (
+    ROLES,
+    Layout,
+    as_data,
+    cut_overrun,
+    join,
+    opening_layout,
+    read_answer,
+)
+from service.strategies.reader import write_answer
+from service.strategies.revelator import parsing
+from service.strategies.revelator.roles import (
+    QUESTION_TOKENS,
+    RETRY_TEMPERATURE,
+    judge_ending,
+    refine,
+)
+from service.text import sentences
+
+AGAIN: Final = Choice(False, "collected before")
+FULL: Final = Choice(False, "the collection is full")
+COLLECTED: Final = Choice(True, "collected")
+
+
+class CollectedPassage(NamedTuple):
+    """A passage, the step that found it first, and the number of that retrieval."""
+
+    passage: RetrievedPassage
+    step: str
+    round: int
+
+
+@dataclass(slots=True)
+class Collected:
+    """Passages in the order in which they were found, each once; `most` of them, or all."""
+
+    most: int | None = None
+    found: list[CollectedPassage] = field(default_factory=list)
+    rounds: int = 0
+
+    def add(self, step: str, result: SearchResult) -> list[Choice]:
+        """Add the result of a retrieval. Returns for each hit whether it was added."""
+        self.rounds += 1
+        return [self._add(step, RetrievedPassage.of(hit)) for hit in result.passages]
+
+    def _add(self, step: str, passage: RetrievedPassage) -> Choice:
+        if any(_same(passage, known) for known in self.passages):
+            return AGAIN
+        if self.most is not None and len(self.found) >= self.most:
+            return FULL
+        self.found.append(CollectedPassage(passage, step, self.rounds))
+        return COLLECTED
+
+    @property
+    def passages(self) -> list[RetrievedPassage]:
+        return [found.passage for found in self.found]
+
+    def newest(self, count: int) -> list[RetrievedPassage]:
+        """The best-ranked passages of the newest retrievals, in the order in which they were
+        found."""
+        first = sorted(self.found, key=lambda found: (-found.round, found.passage.rank))
+        chosen = first[:count]
+        return [found.passage for found in self.found if found in chosen]
+
+
+def _same(one: RetrievedPassage, other: RetrievedPassage) -> bool:
+    alike = (one.title, one.text) == (other.title, other.text)
+    return one.passage_id == other.passage_id or alike
+
+
+class Chain(Method):
+    """A method that collects passages for its chain of thought."""
+
+    async def collect(self, step: OpenStep, query: str, top_k: int, collected: Collected) -> None:
+        """Search in an open step, and collect what is found. Raises as `OpenStep.search`."""
+        before = len(collected.found)
+        result = await step.search(query, top_k)
+        await step.show_passages(result, collected.add(step.id, result))
+        if len(collected.found) == before:
+            step.flag("no_new_evidence" if before else "no_evidence")
+
+    async def generate(
+        self, step: OpenStep, layout: Layout, max_tokens: int, *, final: bool = False
+    ) -> Completion:
+        """Continue a text by at most a line."""
+        prompt = layout.prompt().text
+        request = GenerationRequest(prompt=prompt, max_tokens=max_tokens, stop=("\n",))
+        return await step.ask("reader", request, final=final)
+
+    def lay(
+        self, written: str, collected: Collected, max_tokens: int
+    ) -> tuple[Layout, list[RetrievedPassage]]:
+        """Return the prompt for what follows the text `written`, with the newest passages that fit
+        the reader's context beside the output, and these passages. If a single passage is too long,
+        it is shortened."""
+        layout = replace(
+            opening_layout(self.templates, self.question.strip(), may_decline=True), written=written
+        )
+        count = len(collected.found)
+        most = min(count, self.able.passages or count)
+        shown = [collected.newest(number) for number in range(most, 0, -1)] or [[]]
+        layouts = [replace(layout, passages=passage_lines(passages)) for passages in shown]
+        if self.able.context_tokens is None:
+            return layouts[0], shown[0]
+        room = (self.able.context_tokens - max_tokens) / TOKENS_PER_LETTER
+        shorter = ((each, shown[-1]) for each in layouts[-1].shorter())
+        candidates = list(chain(zip(layouts, shown, strict=True), shorter))
+        fitting = (each for each in candidates if len(each[0].prompt().text.encode()) <= room)
+        chosen, passages = next(fitting, candidates[-1])
+        return chosen, passages if chosen.passages else []
+
+    def borrows(self, layout: Layout, text: str) -> bool:
+        """Whether the model copied `text`, or a name in it, from a demonstration of the prompt, and
+        neither the question nor the passages contain it.
+        """
+        return is_example(text, layout.shots(), "\n".join([self.question, *layout.passages]))
+
+    async def leave_out(self, collected: Collected, shown: Sequence[RetrievedPassage]) -> None:
+        """Emit which passages the reader is not shown."""
+        reason = f"not among the {len(shown)} that the reader's model has room for"
+        for passage, step, _ in collected.found:
+            if passage not in shown:
+                judgement = Judgement(
+                    step=step, passage_id=passage.passage_id, kept=False, reason=reason
+                )
+                await self.inquiry.emit(judgement)
+
+    async def answer_from(self, collected: Collected) -> Outcome:
+        """Answer from the collected passages, in a separate step: best ranks first, as many as the
+        reader's model can take. Without any passage the answer is from memory if
+        `answers.no_evidence` allows it, else there is none.
+        """
+        count = len(collected.found)
+        if not count and self.inquiry.abstains:
+            return Outcome(None, self.stopped_by)
+        shown = best_first(collected.passages, self.able.passages, self.able.context_tokens)
+        opened = self.scope.step("answer", self.question)
+        await self.leave_out(collected, shown)
+        async with self.within(opened) as step:
+            if not shown:
+                step.flag("closed_book")
+            elif len(shown) < min(self.able.passages or count, count):
+                step.flag("shortened")
+            await self.read(step, shown, self.as_role)
+        return Outcome(step.answer, self.stopped_by)
+
+    async def read(
+        self, step: OpenStep, shown: Sequence[RetrievedPassage], as_role: TokenRole
+    ) -> None:
+        """Write the answer to a step's question from passages; from memory, if there are none."""
+        question = step.question or ""
+        texts = [PassageText(passage.title, passage.text) for passage in shown]
+        ask = self.templates
+        prompt = ask.answer(question, texts) if texts else ask.closed(question)
+        await write_answer(step, prompt, as_role, closed=not texts)
+
+
+def passage_lines(passages: Sequence[RetrievedPassage]) -> tuple[str, ...]:
+    """Return ``Title: text`` of each passage as data, one line each."""
+    texts = (f"{found.title}: {found.text}" if found.title else found.text for found in passages)
+    return tuple(map(as_data, texts))
+
+
+# ---- IRCoT
+
+IRCOT_STEPS: Final = 8
+IRCOT_TOP_K: Final = 6
+IRCOT_PASSAGES: Final = 15
+SENTENCE_TOKENS: Final = 64
+_CONCLUDES: Final = re.compile(r".* answer is:? ")
+_INFERS: Final = ("thus ", "thus,", "so ", "so,", "that is,", "therefore", "hence")
+_NUMBER: Final = r"(?:\d[\d,]*\.?\d+|\d+)"
+_SUM: Final = re.compile(rf".*{_NUMBER} [+-] {_NUMBER} = {_NUMBER}")
+_QUESTION_WORDS: Final = frozenset(
+    ["who", "what", "when", "where", "why", "which", "how", "does", "is"]
+)
+
+
+class Ircot(Chain):
+    """Retrieve, write one sentence, retrieve with it, until a sentence states the answer (§8.1).
+
+    Each retrieval is a step `retrieve`: its `query` is the question, then the newest sentence of
+    the chain, and its `answer` the sentence that the model writes next. The chain only collects
+    passages; the step `answer` is read from them, not taken from the chain.
+    """
+
+    name = "ircot"
+    raw = True
+    needs = ROLES
+
+    async def run(self) -> Outcome:
+        """The request's `max_steps`, if given, is the maximum number of sentences."""
+        collected, written = Collected(IRCOT_PASSAGES), list[str]()
+        ended: StoppedBy | None = None
+        while ended is None and self.stopped_by == "answer" and self.may_go_on():
+            async with self.step("retrieve") as step:
+                query = next_query(self.question, written, self.request.retriever)
+                if query:
+                    top_k = self.request.top_k or IRCOT_TOP_K
+                    await self.collect(step, query, top_k, collected)
+                written.append(await self._sentence(step, written, collected))
+                ended = after_sentence(written, self.request.max_steps or IRCOT_STEPS)
+        self.stopped_by = ended or self.stopped_by
+        return await self.answer_from(collected)
+
+    async def _sentence(self, step: OpenStep, written: Sequence[str], collected: Collected) -> str:
+        """Write the next sentence; empty if the model writes none of its own."""
+        so_far = join(*map(as_data, written))
+        layout, _ = self.lay(so_far, collected, SENTENCE_TOKENS)
+        completion = await self.generate(step, layout, SENTENCE_TOKENS)
+        sentence = next_sentence(completion.text, written)
+        if sentence and self.borrows(layout, sentence) and not concludes(sentence):
+            step.flag("prompt_example")
+            return ""
+        cut = completion.finish == "length"
+        if cut and sentence and parsing.ends_with(completion.text, sentence):
+            step.flag("shortened")
+        if sentence:
+            step.answer = sentence
+            await step.emit(Token(role="draft", text=sentence))
+        return sentence
+
+
+def next_query(question: str, written: Sequence[str], retriever: RetrieverName) -> str:
+    """Return the next query: the newest sentence that states a fact, or the question if there is
+    none. For `bm25` question words are removed, which may leave nothing.
+    """
+    facts = [sentence for sentence in written if not infers(sentence)]
+    newest = facts[-1].strip() if facts else ""
+    return (without_question_words if retriever == "bm25" else str.strip)(newest or question)
+
+
+def infers(sentence: str) -> bool:
+    """Return whether a sentence only draws a conclusion or calculates, so that no passage contains
+    it."""
+    return sentence.lower().startswith(_INFERS) or _SUM.match(sentence) is not None
+
+
+def without_question_words(query: str) -> str:
+    words = [word for word in query.split(" ") if word.strip().lower() not in _QUESTION_WORDS]
+    return " ".join(words).strip()
+
+
+def concludes(sentence: str) -> bool:
+    """Whether a sentence states the answer."""
+    return _CONCLUDES.match(sentence) is not None
+
+
+def next_sentence(text: str, written: Sequence[str]) -> str:
+    """Return the first sentence of a reply that the chain does not have yet; models that begin
+    again from the start repeat what they have written."""
+    body = " ".join(text.split())
+    found = (body[begin:end].strip() for begin, end in sentences(body))
+    return next((sentence for sentence in found if sentence not in written), "")
+
+
+def after_sentence(written: Sequence[str], most: int) -> StoppedBy | None:
+    """Return why the chain ends after its latest sentence, or None if it continues. It ends with a
+    sentence that states the answer, with an empty sentence, and at the limit of `most`
+    sentences."""
+    if not written[-1] or concludes(written[-1]):
+        return "answer"
+    return "max_steps" if len(written) >= most else None
+
+
+# ---- ITER-RETGEN
+
+ITERATIONS: Final = 3
+TOP_K: Final = 5
+GENERATION_TOKENS: Final = 128
+
+
+class IterRetgen(Chain):
+    """Retrieve and generate in turn, T times; each query has the generation before it (§8.2).
+
+    Each iteration is a step `retrieve`: `query` is the question with the previous generation,
+    `thought` the generation from the passages of this retrieval alone, and `answer` its conclusion.
+    The answer of the last iteration is that of the question.
+    """
+
+    name = "iter_retgen"
+    raw = True
+    needs = ROLES
+
+    async def run(self) -> Outcome:
+        """T is the request's `max_steps`, if given."""
+        self.text, self.declined = "", False
+        self.answer: str | None = None
+        self.collected = Collected()
+        query, left, shown = "", self.request.max_steps or ITERATIONS, False
+        while left and self.stopped_by == "answer":
+            before, query = query, with_generation(self.question, self.text)
+            if query == before or not self.may_go_on():
+                break  # the same search would be followed by the same generation
+            left -= 1
+            async with self.step("retrieve") as step:
+                found = Collected()
+                await self.collect(
+                    step, query, self.request.top_k or self.able.passages or TOP_K, found
+                )
+                if found.found or not self.inquiry.abstains:
+                    self.collected = found
+                    await self._write(step, last=not left)
+                    if not left and self.answer:
+                        shown = True
+                        await step.emit(Token(role=self.as_role, text=self.answer))
+        if shown or (self.answer is None and self.declined):
+            return Outcome(self.answer, self.stopped_by)
+        if self.answer is None:
+            return await self.answer_from(self.collected)
+        async with self.step("answer") as step:
+            step.answer = self.answer
+            await step.emit(Token(role=self.as_role, text=self.answer))
+        return Outcome(self.answer, self.stopped_by)
+
+    async def _write(self, step: OpenStep, *, last: bool) -> None:
+        """Write one chain of thought over the passages. Text copied from a demonstration is neither
+        used as an answer nor searched for.
+        """
+        layout, shown = self.lay("", self.collected, GENERATION_TOKENS)
+        await self.leave_out(self.collected, shown)
+        final = last and self.final
+        completion = await self.generate(step, layout, GENERATION_TOKENS, final=final)
+        text = cut_overrun(completion.text)
+        answer = read_answer(text)
+        self.declined = bool(answer) and parsing.read_answer(answer or "", self.question).declined
+        if not self.declined and self.borrows(layout, answer or text):
+            step.flag("prompt_example")
+            text, answer = "", None
+        self.text, self.answer = text, None if self.declined else answer
+        if text:
+            await step.emit(ThoughtWritten(text=text))
+        if self.declined:
+            step.flag("declined")
+        step.answer = self.answer
+
+
+def with_generation(question: str, generation: str) -> str:
+    """Return the question, followed by the newest generation in one line if there is one."""
+    return " ".join([question.strip(), *generation.split()])
+
+
+# ---- Self-Ask
+
+TEMPLATE: Final = "self_ask"
+MAX_FOLLOW_UPS: Final = 5
+INTERMEDIATE: Final = "Intermediate answer:"
+FOLLOW_UP: Final = "Follow up:"
+FINAL: Final = "So the final answer is:"
+_INTERMEDIATE: Final = re.compile(r"\s*intermediate answer\s*:", re.IGNORECASE)
+_FOLLOW_UP: Final = re.compile(r".*follow[- ]?up(?: question)?\s*:\s*(.*)", re.IGNORECASE)
+_FINAL: Final = re.compile(r"(?:\A|.*[\n.])\s*so the final answer is\s*:[ \t]*(.*)", re.I | re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """The model asks this."""
+
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The model has concluded. `answer` is its conclusion; None if it must still be requested."""
+
+    answer: str | None = None
+
+
+Turn = FollowUp | Conclusion
+
+
+def read_turn(text: str) -> Turn:
+    """Return what a turn asks or concludes. A follow-up question is in the last line. If a turn has
+    neither, the conclusion must be requested."""
+    text = _INTERMEDIATE.split(text, maxsplit=1)[0].strip()
+    last = text.rpartition("\n")[2].strip()
+    if (asked := _FOLLOW_UP.match(last)) and asked[1].strip():
+        return FollowUp(asked[1].strip())
+    if (concluded := _FINAL.match(text)) and concluded[1].strip():
+        line = concluded[1].strip().partition("\n")[0].strip()
+        return Conclusion(line.removesuffix(".").rstrip() or None)
+    return FollowUp(last) if last.endswith("?") else Conclusion()
+
+
+def scratchpad(pairs: Sequence[Pair]) -> str:
+    """Return the text after the question in the prompt: the follow-up questions so far, each with
+    its intermediate answer."""
+    if not pairs:
+        return ""
+    lines = [" Yes."]
+    for pair in pairs:
+        answer = quote(pair.answer or NO_ANSWER).removesuffix(".")
+        lines += [f"{FOLLOW_UP} {quote(pair.question)}", f"{INTERMEDIATE} {answer}."]
+    return "\n".join(lines)
+
+
+def self_ask_prompt(
+    templates: TemplateSet, question: str, pairs: Sequence[Pair], ending: str = ""
+) -> Prompt:
+    return templates.render(TEMPLATE, question=quote(question), history=scratchpad(pairs) + ending)
+
+
+class SelfAsk(Chain):
+    """Ask follow-up questions, answer each by a search, until the model concludes (§8.3).
+
+    Each turn of the model opens a step: `retrieve` for a follow-up question, with its intermediate
+    answer as `answer`, or `answer` once the model concludes. A template set without `self_ask` uses
+    the forms of HANRAG's roles, which its model was trained on.
+    """
+
+    name = "self_ask"
+
+    async def run(self) -> Outcome:
+        """The request's `max_steps`, if given, is the maximum number of follow-up questions."""
+        self.pairs: list[Pair] = []
+        while True:
+            step = self.scope.step("retrieve")
+            turn: Turn = Conclusion()
+            try:
+                if self.may_go_on():
+                    turn = await self._turn(step)
+            except LimitReached as limit:
+                self.stopped_by = limit.stopped_by
+            if isinstance(turn, Conclusion):
+                step.kind, step.question = "answer", self.question
+                async with self.within(step):
+                    await self._conclude(step, turn.answer)
+                return Outcome(step.answer, self.stopped_by)
+            step.question = turn.question
+            async with self.within(step):
+                await self._answer_by_search(step, turn.question)
+            self.pairs.append(Pair(turn.question, step.answer))
+
+    def may_go_on(self) -> bool:
+        if super().may_go_on() and len(self.pairs) >= (self.request.max_steps or MAX_FOLLOW_UPS):
+            self.stopped_by = "max_steps"
+        return self.stopped_by == "answer"
+
+    def _prompt(self, ending: str = "") -> Prompt:
+        return self_ask_prompt(self.templates, self.question, self.pairs, ending)
+
+    async def _turn(self, step: OpenStep) -> Turn:
+        """Return the model's follow-up question or conclusion. A follow-up question that is an
+        example of the prompt is requested once more; if it is again, or if it was asked before,
+        only the conclusion is left. In HANRAG's forms, ENDING is asked instead of "are follow up
+        questions needed", and REFINE for the follow-up question.
+        """
+        if not self.templates.has(TEMPLATE):
+            if self.pairs and await judge_ending(step, self.question, self.pairs):
+                return Conclusion()
+            return self._unless_repeated(step, await refine(step, self.question, self.pairs))
+        prompt = self._prompt()
+        for temperature in (0.0, RETRY_TEMPERATURE):
+            request = chat(
+                prompt, max_tokens=QUESTION_TOKENS, temperature=temperature,
+                stop=(f"\n{INTERMEDIATE}",),
+            )  # fmt: skip
+            completion = await step.ask("reader", request)
+            turn = read_turn(completion.text)
+            if isinstance(turn, Conclusion):
+                return turn
+            example = prompt.gives(turn.question)
+            cut = completion.finish == "length" and not turn.question.endswith("?")
+            if not (example or cut):
+                return self._unless_repeated(step, turn.question)
+        step.flag("prompt_example" if example else "shortened")
+        return Conclusion()
+
+    def _unless_repeated(self, step: OpenStep, question: str) -> Turn:
+        if same_question(question) in {same_question(pair.question) for pair in self.pairs}:
+            step.flag("refine_loop")
+            return Conclusion()
+        return FollowUp(question)
+
+    async def _answer_by_search(self, step: OpenStep, question: str) -> None:
+        """Search for the follow-up question, and read its intermediate answer from the passages."""
+        found = Collected()
+        top_k = self.request.top_k or self.able.passages or TOP_K
+        await self.collect(step, question, top_k, found)
+        shown = best_first(found.passages, self.able.passages, self.able.context_tokens)
+        await self.leave_out(found, shown)
+        if not shown and self.inquiry.abstains:
+            return
+        if not shown:
+            step.flag("closed_book")
+        await self.read(step, shown, "draft")
+
+    async def _conclude(self, step: OpenStep, stated: str | None) -> None:
+        """Return the answer that the model stated, or the one it gives when asked to conclude. A
+        refusal or an example of the prompt is no answer; without intermediate answers there is
+        nothing to conclude from, unless an answer from memory is allowed.
+        """
+        if stated is not None:
+            reading = parsing.read_answer(stated, self.question)
+            if reading.declined:
+                step.flag("declined")
+                return
+            if reading.answer and not self._prompt().gives(reading.answer):
+                if not self.pairs:
+                    step.flag("closed_book")
+                step.answer = reading.answer
+                await step.emit(Token(role=self.as_role, text=reading.answer))
+                return
+        if self.inquiry.abstains and not any(pair.answer for pair in self.pairs):
+            return
+        if self.templates.has(TEMPLATE):
+            prompt = self._prompt(f"\n{FINAL}")
+        else:
+            memory = self.inquiry.settings.answers.invites_memory
+            prompt = self.templates.final(self.question, self.pairs, memory=memory)
+        await write_answer(step, prompt, self.as_role)

@@ -1,0 +1,529 @@
+"""Methods that draft a chain of thought and search where the draft is in doubt (DRAGIN, FLARE), or
+at every window of it (METHODS.md §3.2, §7.4, §7.5).
+
+The rounds, the steps beside a draft (a retrieval, the conclusion), and the calls that end as soon
+as enough text was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from typing import Final, NamedTuple, Protocol, TypeGuard
+
+import anyio.to_thread
+
+from service.answer.calls import EngineCall, Role, with_restarts
+from service.answer.events import ThoughtWritten, Token, Withdraw
+from service.answer.inquiry import Choice, OpenStep
+from service.core.concurrency import closing
+from service.core.domain import StepKind
+from service.core.errors import LimitReached
+from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
+from service.engines.signals import SignalGenerator, Span
+from service.prompts.examples import is_example
+from service.retrieval.base import SearchResult
+from service.strategies.base import Method, Outcome
+from service.strategies.draft_text import (
+    ANSWER_TOKENS,
+    CONCLUSION,
+    PHRASE,
+    ROLES,
+    FirstSentence,
+    Layout,
+    WholeText,
+    cut_overrun,
+    is_answered,
+    join,
+    opening_layout,
+    read_answer,
+    shown,
+    unconcluded,
+)
+from service.strategies.revelator import parsing
+from service.strategies.revelator.roles import RETRY_TEMPERATURE
+from service.text.tagging import Splitter, SplitterName, open_splitter
+
+START: Final = 1  # the token that an engine puts before a prompt
+MAX_RETRIEVALS: Final = 8
+SLACK: Final = 2  # tokens that the ends of a prompt may add to those of its text
+TOP_K: Final = 3
+LETTERS_PER_TOKEN: Final = 4  # for engines that do not report their tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """The options of the methods that draft (METHODS.md §3.4, §6 #1). The defaults are those of the
+    published DRAGIN.
+
+    `limit` is L, the maximum number of tokens of a draft and of the complete text. With
+    `cut_drafts`, a draft ends at its first line break. With `may_decline`, a demonstration shows
+    how to state that no answer was found. With `keep_examples`, an answer that is an example of the
+    prompt is accepted. With `keep_passages`, passages stay in the prompt until others are found.
+    """
+
+    limit: int = 128
+    max_retrievals: int | None = None
+    cut_drafts: bool = False
+    may_decline: bool = False
+    keep_examples: bool = True
+    keep_passages: bool = False
+    splitter: SplitterName = "own"
+
+
+class DraftReader(Protocol):
+    """Reads a text while it is written. `kept` is the part of it that is accepted so far; `done`
+    means that no more text is needed."""
+
+    text: str
+    done: bool
+
+    @property
+    def kept(self) -> str: ...
+
+    def feed(self, piece: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class Piece(NamedTuple):
+    """One delta of a text: usually a token. `probability` is None if it was not asked for."""
+
+    text: str
+    probability: float | None
+
+
+@dataclass(slots=True)
+class WrittenText:
+    """What one call wrote. `finish` is None if it was ended early."""
+
+    reading: DraftReader
+    pieces: list[Piece] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    @property
+    def kept(self) -> str:
+        return self.reading.kept
+
+    @property
+    def tokens(self) -> list[Piece]:
+        """The pieces of what is kept: those that begin before its end."""
+        text = "".join(piece.text for piece in self.pieces)
+        end = len(text) - len(text.lstrip()) + len(self.kept)
+        starts = accumulate((len(piece.text) for piece in self.pieces), initial=0)
+        return [piece for piece, start in zip(self.pieces, starts, strict=False) if start < end]
+
+    @property
+    def over(self) -> bool:
+        """Whether the model has ended its text."""
+        return self.finish == "stop" and self.kept == self.reading.text.rstrip()
+
+    def take(self, delta: Delta) -> None:
+        if delta.text:
+            chance = None if delta.logprob is None else math.exp(min(0.0, delta.logprob))
+            self.pieces.append(Piece(delta.text, chance))
+        self.finish = delta.finish or self.finish
+
+
+class Drafting(Method):
+    """Drafts in rounds until the text states its answer, then concludes.
+
+    `layout.written` is the text so far, of `used` tokens, and `layout.passages` those of the newest
+    retrieval. `open_step` is the open step; one without an id was never shown. `seen`: some passage
+    was found.
+    """
+
+    raw = True
+    needs = ROLES
+    splitter: Splitter
+
+    async def run(self) -> Outcome:
+        """The request's `max_steps`, if given, is the maximum number of retrievals."""
+        self.options = self.resolved_options()
+        self.splitter = await anyio.to_thread.run_sync(open_splitter, self.options.splitter)
+        self.layout = opening_layout(
+            self.templates, self.question.strip(), may_decline=self.options.may_decline
+        )
+        self.open_step = OpenStep(self.inquiry, "", "answer")
+        self.retrievals = self.used = 0
+        self.seen = self.ended = False
+        self._counted: dict[str, int] = {}  # demonstrations, in tokens
+        try:
+            while not self.ended and self.may_go_on():
+                before = len(self.layout.written)
+                await self.round()
+                await self._check_end(before)
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
+        return await self.conclude()
+
+    def resolved_options(self) -> DraftOptions:
+        """Return the options of the baselines: those of DRAGIN's profile `service`, but passages
+        stay."""
+        return DraftOptions(
+            limit=self.inquiry.settings.dragin.max_tokens,
+            max_retrievals=self.request.max_steps or MAX_RETRIEVALS,
+            cut_drafts=True,
+            may_decline=True,
+            keep_examples=False,
+            keep_passages=True,
+        )
+
+    async def round(self) -> None:
+        """Write a part of the text."""
+        raise NotImplementedError
+
+    # ---- the state of the text
+
+    @property
+    def may_retrieve(self) -> bool:
+        most = self.options.max_retrievals
+        return most is None or self.retrievals < most
+
+    @property
+    def answered(self) -> bool:
+        """Whether the text states its answer."""
+        return is_answered(self.layout.written)
+
+    def borrows(self, text: str) -> bool:
+        """Whether the model copied `text`, or a name in it, from a demonstration, and neither the
+        question nor the passages have it. The model's own earlier words do not count."""
+        known = "\n".join([self.question, *self.layout.passages])
+        return is_example(text, self.layout.shots(), known)
+
+    async def _check_end(self, before: int) -> None:
+        """Check for the end (line 12); `before` is the length of the text when the round began."""
+        if self.ended or self.answered:
+            self.ended = True
+        elif await self.fills_limit():
+            self.stopped_by, self.ended = "budget", True
+        elif len(self.layout.written) <= before:
+            self.open_step.flag("no_progress")
+            self.ended = True
+
+    async def fills_limit(self) -> bool:
+        """Whether the text has L tokens."""
+        return self.used >= self.options.limit
+
+    def write(self, *parts: str) -> None:
+        """Append to the text."""
+        self.layout = replace(self.layout, written=join(self.layout.written, *parts))
+
+    def count_sentences(self, generated: str) -> None:
+        self.open_step.generated(len(self.splitter.sentences(generated)))
+
+    def count_withdrawn(self) -> None:
+        """Count the draft that the open step replaces."""
+        step = self.open_step
+        step.usage = step.usage.model_copy(update={"hallucinated": 1})
+
+    async def fit(self, layout: Layout) -> Layout:
+        """Return the layout, shortened until prompt and output fit the model's context."""
+        context = self.able.context_tokens
+        if context is None:
+            return layout
+        room = context - self.options.limit - SLACK
+        for candidate in chain([layout], layout.shorter()):
+            if await self._fits(candidate, room):
+                break
+        if candidate != layout:
+            self.open_step.flag("shortened")
+        return candidate
+
+    async def _fits(self, layout: Layout, room: int) -> bool:
+        """Whether the layout fits. The engine counts tokens only if the number of bytes does not
+        decide (a token has at least one byte). The demonstrations, most of a prompt and always the
+        same, are counted once.
+        """
+        shots = layout.shots()
+        rest = layout.prompt().text[len(shots) :]
+        if len(shots.encode()) + len(rest.encode()) <= room:
+            return True
+        if shots not in self._counted:
+            self._counted[shots] = await self.count(shots)
+        room -= self._counted[shots] + SLACK
+        return len(rest.encode()) <= room or await self.count(rest) <= room
+
+    async def count(self, text: str) -> int:
+        """Return the number of tokens of a text, including the one before it."""
+        return await count_tokens(self.open_step, text) + START if text else 0
+
+    # ---- steps
+
+    async def open(self, kind: StepKind) -> OpenStep:
+        """End the open step and start the next."""
+        if self.open_step.id:
+            await self.open_step.end()
+        self.open_step = self.scope.step(kind, self.question)
+        await self.open_step.start()
+        return self.open_step
+
+    async def search(self, query: str) -> None:
+        """Search in the open step, and replace the passages of the prompt. An empty query is not
+        sent, and finds nothing."""
+        self.retrievals += 1
+        self.layout = replace(self.layout, passages=())
+        if query:
+            await self.lay(await self.open_step.search(query, self.top_k, shape="best_fields"))
+
+    @property
+    def top_k(self) -> int:
+        return self.request.top_k or TOP_K
+
+    async def lay(self, found: SearchResult) -> None:
+        """Replace the passages of the prompt, and emit as kept what it shows, because nothing
+        judges them."""
+        lines = [shown([scored.passage.text]) for scored in found.passages]
+        texts = tuple(chain(*lines))
+        self.seen = self.seen or bool(texts)
+        self.layout = await self.fit(replace(self.layout, passages=texts))
+        room, choices = len(self.layout.passages), []
+        for line in lines:
+            keep = bool(line) and room > 0
+            choices.append(Choice(keep, None if keep else "not shown"))
+            room -= bool(line)
+        await self.open_step.show_passages(found, choices)
+
+    async def continue_text(
+        self, read: Callable[[], DraftReader], most: int | None = None, *, logprobs: bool = False
+    ) -> WrittenText:
+        """Continue the text in the open step by at most `most` tokens (default: L), as tokens of a
+        draft. If a pool's worker is lost, the call restarts with another `read()`.
+        """
+        step, written = self.open_step, WrittenText(read())
+        request = GenerationRequest(
+            prompt=self.layout.prompt().text,
+            max_tokens=self.options.limit if most is None else most,
+            stop=self.stops,
+            logprobs=logprobs,
+        )
+
+        async def call() -> None:
+            with step.counted(self.reader, request) as counted:
+                addressed = step.addressed(self.reader, request)
+                async with closing(self.reader.generator.stream(addressed)) as deltas:
+                    while delta := await step.timed(anext(deltas, None)):
+                        counted.see(delta)
+                        written.take(delta)
+                        if text := written.reading.feed(delta.text):
+                            await step.emit(Token(role="draft", text=text))
+                        if written.reading.done:
+                            break
+                if counted.usage is None:
+                    pieces = counted.pieces
+                    await count_cut(step, counted, request.prompt or "", request.max_tokens, pieces)
+            if not written.reading.done and (text := written.reading.finish()):
+                await step.emit(Token(role="draft", text=text))
+
+        async def void() -> None:
+            nonlocal written
+            visible, written = bool(written.kept), WrittenText(read())
+            if visible:
+                await step.emit(Withdraw(role="draft", reason="restart"))
+
+        await with_restarts(call, void)
+        self.count_sentences(written.reading.text)
+        return written
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings of every call."""
+        return ("\n",) if self.options.cut_drafts else ()
+
+    # ---- the end
+
+    async def conclude(self) -> Outcome:
+        """Extract the answer from the text, after another call if the text has none. If all
+        retrievals found nothing, and the settings require it, there is no answer."""
+        if self.inquiry.abstains and self.retrievals > 0 and not self.seen:
+            await self.open_step.end()
+            return Outcome(None, self.stopped_by)
+        step = self.open_step
+        if step.kind != "answer" or not step.id:
+            step = await self.open("answer")
+        text = await self._concluded(self.layout.written)
+        answer = read_answer(text)
+        if not self.options.keep_examples and self._is_borrowed(answer):
+            text = await self._concluded(unconcluded(self.layout.written), RETRY_TEMPERATURE)
+            answer = read_answer(text)
+        if answer is None and self.stopped_by == "deadline":
+            answer = text or None
+        if answer and self._declines(answer):
+            step.flag("declined")
+            answer = None
+        if self._is_borrowed(answer):
+            step.flag("prompt_example")
+            answer = answer if self.options.keep_examples else None
+        if not self.retrievals:
+            step.flag("closed_book")
+        if answer:
+            step.answer = answer
+            await step.emit(Token(role=self.as_role, text=answer))
+        await step.end()
+        return Outcome(answer or None, self.stopped_by)
+
+    def _declines(self, answer: str) -> bool:
+        return parsing.read_answer(answer, self.question).declined
+
+    def _is_borrowed(self, answer: str | None) -> bool:
+        """Whether an answer is copied from a demonstration. The one that declines is no example."""
+        return answer is not None and not self._declines(answer) and self.borrows(answer)
+
+    async def _concluded(self, written: str, temperature: float = 0.0) -> str:
+        """Return what was written, with its conclusion."""
+        text = cut_overrun(written)
+        if is_answered(text):
+            return text
+        passages = self.layout.passages if self.options.keep_passages else ()
+        layout = replace(self.layout, passages=passages, written=join(text, CONCLUSION))
+        request = GenerationRequest(
+            prompt=(await self.fit(layout)).prompt().text,
+            max_tokens=ANSWER_TOKENS,
+            temperature=temperature,
+        )
+        try:
+            completion = await self.open_step.ask("reader", request, final=self.final)
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
+            return text
+        concluded = cut_overrun(join(text, CONCLUSION, completion.text))
+        if completion.finish == "length" and parsing.ends_with(concluded, completion.text.strip()):
+            self.open_step.flag("shortened")
+        return concluded
+
+
+# ---- tokens of the reader's engine
+
+
+async def count_tokens(step: OpenStep, text: str) -> int:
+    """Return the number of the model's tokens in a text. Four characters count as one token if the
+    engine does not report its tokens.
+    """
+    if not gives_signals(step.inquiry.roles.reader.generator):
+        return -(-len(text) // LETTERS_PER_TOKEN)
+    return len(await token_spans(step, text))
+
+
+async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
+    """Return the spans of the model's tokens in a text."""
+    role = step.inquiry.roles.reader
+    return await step.timed(signals_of(role).token_spans(text, role.model))
+
+
+def gives_signals(generator: Generator) -> TypeGuard[SignalGenerator]:
+    return isinstance(generator, SignalGenerator) and generator.capabilities.token_signals
+
+
+def signals_of(role: Role) -> SignalGenerator:
+    """Return the signals of the reader's engine. Raises ValueError if it has none, which should
+    have been checked before the question began."""
+    if not gives_signals(role.generator):
+        raise ValueError(f"the engine {role.generator.name!r} does not provide token signals")
+    return role.generator
+
+
+async def count_cut(
+    step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int
+) -> None:
+    """Count a call that was ended early, so that its engine never reported its usage. The unused
+    part of `most` tokens counts as saved."""
+    tokens = await count_tokens(step, prompt) + 1
+    counted.see_tokens(0, TokenUsage(tokens, written))
+    if step.inquiry.observer:
+        step.inquiry.observer.saved(max(0, most - written))
+
+
+# ---- the baselines of fixed windows
+
+
+class Windows(Drafting):
+    """Each round is a step `retrieve`: `query`, `passages`, and as `answer` the window that the
+    model then writes. The first query is the question, every other the window before.
+    """
+
+    query: str | None = None
+    finish: FinishReason | None = None  # how the newest window ended
+
+    def read(self) -> DraftReader:
+        """Open a window."""
+        raise NotImplementedError
+
+    @property
+    def window(self) -> int | None:
+        """The most tokens of a window; None for L."""
+        return None
+
+    @property
+    def answered(self) -> bool:
+        return states_answer(self.layout.written, self.finish, self.splitter)
+
+    async def round(self) -> None:
+        """Retrieve and write a window; if no retrieval is left, write the rest of the text."""
+        if not self.may_retrieve:
+            return await self._rest()
+        step = await self.open("retrieve")
+        await self.search(self.question.strip() if self.query is None else self.query)
+        if not self.layout.passages:
+            step.flag("no_evidence")
+        self.query = await self._write_window(self.read, self.window)
+        step.answer = self.query or None
+        return None
+
+    async def _rest(self) -> None:
+        step = await self.open("answer")
+        if text := await self._write_window(WholeText):
+            await step.emit(ThoughtWritten(text=text))
+        self.stopped_by, self.ended = "max_steps", True
+
+    async def _write_window(self, read: Callable[[], DraftReader], most: int | None = None) -> str:
+        """Append a window to the text, and return it. One that was cut may end within a word."""
+        written = await self.continue_text(read, most)
+        text = self.layout.written
+        if isinstance(written.reading, WholeText) and self.finish == "length":
+            text = glue(text, "".join(piece.text for piece in written.pieces))
+        else:
+            text = join(text, written.kept)
+        self.layout = replace(self.layout, written=text)
+        self.used += len(written.tokens)
+        self.finish = written.finish
+        self.ended = written.over
+        return written.kept
+
+
+class FixedLength(Windows):
+    """FLR: searches for the last n tokens, and writes the next n from what was found."""
+
+    name = "fixed_length"
+
+    @property
+    def window(self) -> int:
+        return self.inquiry.settings.baselines.window
+
+    def read(self) -> DraftReader:
+        return WholeText()
+
+
+class FixedSentence(Windows):
+    """FSR: searches for the last sentence, and writes the next one from what was found."""
+
+    name = "fixed_sentence"
+
+    def read(self) -> DraftReader:
+        return FirstSentence(self.splitter)
+
+
+def glue(text: str, window: str) -> str:
+    """Append a window that follows directly, possibly within a word: its white space is kept."""
+    return join(text, window) if window[:1].isspace() or not text else text + window.rstrip()
+
+
+def states_answer(text: str, finish: FinishReason | None, splitter: Splitter) -> bool:
+    """Whether a text states its answer. If its window was cut, the sentence with the answer must be
+    complete.
+    """
+    if not is_answered(text) or finish != "length":
+        return is_answered(text)
+    statement = text.partition(PHRASE)[2]
+    return len(splitter.sentences(statement)) > 1 or statement.rstrip().endswith((".", "!", "?"))

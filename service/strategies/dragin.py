@@ -1,0 +1,450 @@
+"""The loop `dragin` (METHODS.md §3): retrieval at words of which the model is uncertain.
+
+A draft is a step `answer`: its text streams as `draft` tokens, and the part that is kept is its
+`thought`. Where a word requests retrieval the draft is withdrawn, and a step `retrieve` follows:
+`thought` (the part of the draft that is kept), `trigger`, `query`, `passages`, and as `answer` the
+sentence that the model then writes. Drafting continues from there. The answer to the question is
+the text after "the answer is", in the last step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+import structlog
+
+from service.answer.calls import EngineCall, Roles, with_restarts
+from service.answer.events import DraftWord, ThoughtWritten, Token, Trigger, Withdraw
+from service.core.concurrency import closing
+from service.core.errors import EngineFailure
+from service.core.settings import DraginSettings, Settings
+from service.engines.signals import (
+    ContextRows,
+    DraftToken,
+    ScoreRequest,
+    Scoring,
+    SignalCall,
+    SignalRequest,
+)
+from service.strategies.base import Outcome
+from service.strategies.draft_text import DraftPrompt, FirstSentence, declines, join
+from service.strategies.drafting import (
+    MAX_RETRIEVALS,
+    SLACK,
+    Drafting,
+    DraftOptions,
+    count_cut,
+    gives_signals,
+    signals_of,
+    token_spans,
+)
+from service.strategies.rind import (
+    Hit,
+    QueryContext,
+    Rule,
+    ScoredWord,
+    Signal,
+    Word,
+    find_end,
+    find_hit,
+    generation_context,
+    group_words,
+    judge,
+    keep_content_words,
+    last_tokens,
+    query_text,
+    score_sentences,
+    score_words,
+    text_context,
+    word_attention,
+)
+from service.text.tagging import Splitter, Tagger, TaggerName, missing, open_tagger
+
+log = structlog.get_logger(__name__)
+QUERY_TOKENS: Final = 64  # tokens of the model; a longer query loses its beginning
+
+
+@dataclass(frozen=True, slots=True)
+class DraginOptions(DraftOptions):
+    """The resolved options (METHODS.md §3.4, §6 #1).
+
+    `full_context`: attention is that of the generation, prompt and all, instead of the draft read
+    on its own. `exclude_self`: a token's attention to itself does not count.
+    """
+
+    rule: Rule = field(default_factory=Rule)
+    query_words: int = 25
+    full_context: bool = False
+    exclude_self: bool = False
+    tagger: TaggerName = "stopwords"
+
+
+OFFICIAL: Final = DraginOptions()
+IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True)
+SERVICE: Final = replace(
+    IN_CONTEXT,
+    rule=Rule(gate_on_filter=True, weigh_last=True),
+    cut_drafts=True,
+    may_decline=True,
+    keep_examples=False,
+    max_retrievals=MAX_RETRIEVALS,
+)
+PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
+
+
+def resolve(settings: DraginSettings) -> DraginOptions:
+    """Resolve the profile, with the settings' θ, L, n and tagger."""
+    base = PROFILES[settings.profile]
+    return replace(
+        base,
+        rule=replace(base.rule, threshold=settings.threshold),
+        limit=settings.max_tokens,
+        query_words=settings.query_words,
+        tagger=settings.tagger,
+        splitter="model" if settings.tagger == "spacy" else "own",
+    )
+
+
+@dataclass(slots=True)
+class Draft:
+    """A draft in progress. `rows` are the attention rows of the hit's tokens in the draft's own
+    context, if they are needed."""
+
+    prompt: DraftPrompt
+    watch: DraftWatch
+    hit: Hit | None = None
+    rows: ContextRows | None = None
+
+
+class Dragin(Drafting):
+    """Drafts until a word's entropy times attention exceeds θ, then retrieves for its sentence.
+    `tagger` says which words have content."""
+
+    name = "dragin"
+    options: DraginOptions
+    tagger: Tagger
+
+    @classmethod
+    def missing(cls, roles: Roles, settings: Settings) -> str | None:
+        generator = roles.reader.generator
+        if not gives_signals(generator):
+            return (
+                f"the engine {generator.name!r} of roles.reader does not provide token "
+                "signals; use an engine of kind embedded or local, or of kind vllm with workers "
+                "started by `revelator worker`"
+            )
+        return super().missing(roles, settings) or missing(settings.dragin.tagger)
+
+    async def run(self) -> Outcome:
+        name = self.inquiry.settings.dragin.tagger
+        self.tagger = await anyio.to_thread.run_sync(open_tagger, name)
+        return await super().run()
+
+    def resolved_options(self) -> DraginOptions:
+        options = resolve(self.inquiry.settings.dragin)
+        if self.request.max_steps:
+            options = replace(options, max_retrievals=self.request.max_steps)
+        log.debug("dragin", id=self.inquiry.id, **asdict(options))
+        return options
+
+    async def fills_limit(self) -> bool:
+        """Whether the text, with the token before it, has more than L tokens."""
+        text, limit = self.layout.written, self.options.limit
+        return len(text.encode()) + SLACK > limit and await self.count(text) > limit
+
+    async def round(self) -> None:
+        """Run lines 3 to 12: a draft that is kept, or one that is withdrawn and a retrieval."""
+        step = await self.open("answer")
+        prompt = (await self.fit(replace(self.layout, passages=()))).prompt()
+        draft = Draft(prompt, self._watch())
+        await with_restarts(partial(self._read, draft), partial(self._void, draft))
+        text, hit = draft.watch.text, draft.hit
+        self.count_sentences(text)
+        if hit is None and self._wants_search(text):
+            await step.emit(Withdraw(role="draft", reason="trigger"))
+            await self.open("retrieve")
+            await self._search_and_rewrite(self.question.strip(), "")
+        elif hit is None or not self.may_retrieve:
+            self.write(text)
+            if text := text.strip():
+                words, threshold = _words(draft.watch.scored), self.options.rule.threshold
+                await step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
+            if hit is not None:
+                self.stopped_by, self.ended = "max_steps", True
+        else:
+            await step.emit(Withdraw(role="draft", reason="trigger"))
+            await self._retrieve(draft, hit)
+
+    def _wants_search(self, draft: str) -> bool:
+        """Whether a draft declines before anything was searched. A model that is certain that it
+        does not know has no doubtful word, so nothing else would start a retrieval.
+        """
+        undecided = self.options.may_decline and self.may_retrieve and not self.retrievals
+        return undecided and declines(join(self.layout.written, draft))
+
+    # ---- the draft (lines 4 and 5)
+
+    def _watch(self) -> DraftWatch:
+        return DraftWatch(self.options, self.tagger, self.splitter)
+
+    async def _void(self, draft: Draft) -> None:
+        visible = bool(draft.watch.text.strip())
+        draft.watch, draft.hit = self._watch(), None
+        if visible:
+            await self.open_step.emit(Withdraw(role="draft", reason="restart"))
+
+    async def _read(self, draft: Draft) -> None:
+        """Emit the draft's tokens as they arrive, until one of its sentences requests retrieval, or
+        to its end."""
+        options, watch, step = self.options, draft.watch, self.open_step
+        request = SignalRequest(
+            draft.prompt.text, options.limit, self.stops, attention=options.full_context
+        )
+        with step.counted(self.reader, request) as counted:
+            addressed = step.addressed(self.reader, request)
+            async with signals_of(self.reader).signals(addressed) as call:
+                await self._feed(draft, call, counted)
+                if options.full_context:
+                    draft.hit = draft.hit or watch.finish()
+                    if draft.hit is not None and self.may_retrieve:
+                        draft.rows = await step.timed(call.rows(hit_tokens(draft.hit)))
+            if counted.usage is None:
+                await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
+        if not options.full_context and watch.tokens:
+            ids = tuple(token.id for token in watch.tokens)
+            scoring = await self._score(ScoreRequest(token_ids=ids, entropies=False))
+            draft.hit = watch.judge_scored(scoring)
+
+    async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> None:
+        """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
+        hit is kept, so it is read to its end. White space before the first word is not shown.
+        """
+        watch, step = draft.watch, self.open_step
+        async with closing(aiter(call)) as deltas:
+            while delta := await step.timed(anext(deltas, None)):
+                counted.see_tokens(len(delta.tokens), delta.usage)
+                begin = len(watch.text)
+                for token in delta.tokens:
+                    if draft.hit is None or not self.may_retrieve:
+                        hit = watch.feed(token)
+                        draft.hit = draft.hit or hit
+                new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
+                if new:
+                    await step.emit(Token(role="draft", text=new))
+                if draft.hit is not None and self.may_retrieve:
+                    return
+
+    async def _score(self, request: ScoreRequest) -> Scoring:
+        """Score a text with the reader's engine: one call without output."""
+        step = self.open_step
+        with step.counted(self.reader, request) as counted:
+            addressed = step.addressed(self.reader, request)
+            scoring = await step.timed(signals_of(self.reader).score(addressed))
+            counted.see_tokens(0, scoring.usage)
+        return scoring
+
+    # ---- the retrieval (lines 8 to 11)
+
+    async def _retrieve(self, draft: Draft, hit: Hit) -> None:
+        step = await self.open("retrieve")
+        if hit.previous:
+            await step.emit(ThoughtWritten(text=hit.previous))
+        query = await self._query(draft, hit)
+        word = hit.strongest
+        trigger = Trigger(
+            token=word.word.text,
+            entropy=word.weight,
+            attention=word.attention,
+            score=word.score,
+            threshold=self.options.rule.threshold,
+            query=query,
+            words=_words((*hit.before, *hit.words)),
+        )
+        await step.emit(trigger)
+        self.write(hit.previous)
+        await self._search_and_rewrite(query, hit.sentence)
+
+    async def _query(self, draft: Draft, hit: Hit) -> str:
+        """Run QFS over C, read on its own or inside the draft's own context. Return the query, cut
+        to the last 64 tokens of the model; it is empty if C has no content word."""
+        asked = query_text(self.layout.question, self.layout.written, hit)
+        if draft.rows is not None:
+            context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
+        else:
+            request = ScoreRequest(text=asked.text, bos=True, entropies=False, row_spans=asked.hits)
+            scoring = await self._score(request)
+            context, rows = text_context(asked, scoring), scoring.rows
+        content = await anyio.to_thread.run_sync(self.tagger.content_words, asked.text)
+        weights = word_attention(context, rows)
+        query = keep_content_words(context, weights, content, self.options.query_words)
+        if len(query.encode()) < QUERY_TOKENS:  # a token has at least one byte
+            return query
+        return last_tokens(query, await token_spans(self.open_step, query), QUERY_TOKENS)
+
+    async def _search_and_rewrite(self, query: str, drafted: str) -> None:
+        """Search in the open step, and let the model write the sentence that was `drafted` from the
+        passages (lines 10 and 11). The call ends as soon as its first sentence is final. Without
+        passages the `drafted` sentence stays, because the same prompt would produce it again. A
+        sentence that copies the demonstrations is flagged; drafting continues after it.
+        """
+        self.count_withdrawn()
+        await self.search(query)
+        sentence = drafted
+        if self.layout.passages:
+            sentence = (await self.continue_text(lambda: FirstSentence(self.splitter))).kept
+        else:
+            self.open_step.flag("no_evidence")
+        if self.borrows(sentence):
+            self.open_step.flag("prompt_example")
+        self.write(sentence)
+        self.open_step.answer = sentence or None
+
+
+def _inside(draft: Draft, hit: Hit, rows: ContextRows) -> QueryContext:
+    prompt = draft.prompt
+    end = hit.words[-1].word.span[1] if hit.words else 0
+    written = (len(prompt.text), len(prompt.text) + end)
+    return generation_context(
+        rows,
+        prompt.text + draft.watch.text,
+        [prompt.question, prompt.written, written],
+        [row.token for row in rows.rows],
+    )
+
+
+def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
+    return [
+        DraftWord(
+            text=each.word.text, entropy=each.weight, attention=each.attention, score=each.score
+        )
+        for each in scored
+    ]
+
+
+def hit_tokens(hit: Hit) -> list[int]:
+    pairs = zip(hit.words, hit.flags, strict=True)
+    return [token for word, flag in pairs if flag for token in word.word.tokens]
+
+
+@dataclass(slots=True)
+class DraftWatch:
+    """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
+
+    If attention is that of the generation, a sentence is judged as soon as it is complete, by the
+    attention of queries up to its last token. So the verdict does not depend on how far the engine
+    has generated, and a hit can stop the draft.
+
+    `scored` are the words of the judged sentences. Raises EngineFailure for signals that no model
+    can produce.
+    """
+
+    options: DraginOptions
+    tagger: Tagger
+    splitter: Splitter
+    text: str = ""
+    tokens: list[DraftToken] = field(default_factory=list)
+    scored: tuple[ScoredWord, ...] = ()
+    _maxima: list[float] = field(default_factory=list)
+    _folded: int = 0  # tokens whose updates are in _maxima
+    _previous: list[str] = field(default_factory=list)
+    _start: int = 0  # word that the next sentence begins with
+
+    def feed(self, token: DraftToken) -> Hit | None:
+        """Take one token. Return a hit if a sentence is now complete and requests retrieval."""
+        check_token(token, self.tokens)
+        self.tokens.append(token)
+        self._maxima.append(0.0)
+        brings_word = token.text[:1].isspace()
+        self.text += token.text
+        early = self.options.full_context and self.splitter.incremental
+        return self._judge_complete() if early and brings_word else None
+
+    def finish(self) -> Hit | None:
+        """End the draft, and judge the remaining sentences."""
+        words = self.words()
+        sentences = self.splitter.sentences(self.text)[len(self._previous) :]
+        for number, sentence in enumerate(sentences, 1):
+            last = number == len(sentences)
+            end = len(words) if last else find_end(sentence, words, self._start)
+            if hit := self._judge(sentence, words, end):
+                return hit
+        return None
+
+    def judge_scored(self, scoring: Scoring) -> Hit | None:
+        """Judge the whole draft by the attention of a pass over its tokens alone."""
+        if len(scoring.tokens) != len(self.tokens):
+            raise EngineFailure(
+                f"the engine scored {len(scoring.tokens)} tokens of a draft of {len(self.tokens)}"
+            )
+        later = self.options.exclude_self
+        signals = [
+            Signal(scored.attention_max_later if later else scored.attention_max, token.entropy)
+            for scored, token in zip(scoring.tokens, self.tokens, strict=True)
+        ]
+        check_numbers(signal.attention for signal in signals)
+        sentences, words = self.splitter.sentences(self.text), self.words()
+        scored = score_sentences(sentences, words, signals, self.options.rule)
+        self.scored = tuple(word for sentence in scored for word in sentence)
+        return find_hit(sentences, scored, self.options.rule, self.tagger)
+
+    def words(self) -> list[Word]:
+        return group_words(self.text, [token.span for token in self.tokens])
+
+    def _judge_complete(self) -> Hit | None:
+        """Judge the sentences that are followed by a complete word of another one."""
+        words = self.words()
+        whole = self.text[: words[-1].span[0]]
+        for sentence in self.splitter.sentences(whole)[len(self._previous) : -1]:
+            if hit := self._judge(sentence, words, find_end(sentence, words, self._start)):
+                return hit
+        return None
+
+    def _judge(self, sentence: str, words: Sequence[Word], end: int) -> Hit | None:
+        own = words[self._start : end]
+        if own:
+            self._fold(own[-1].last)
+        signals = [
+            Signal(attention, token.entropy)
+            for attention, token in zip(self._maxima, self.tokens, strict=True)
+        ]
+        scored = score_words(own, signals, self.options.rule)
+        hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
+        self._previous.append(sentence)
+        self._start = end
+        before, self.scored = self.scored, self.scored + scored
+        return replace(hit, before=before) if hit else None
+
+    def _fold(self, last: int) -> None:
+        """Fold the maxima that queries up to token `last` changed."""
+        for token in self.tokens[self._folded : last + 1]:
+            for update in token.updates:
+                value = update.later if self.options.exclude_self else update.maximum
+                self._maxima[update.key] = value
+        self._folded = max(self._folded, last + 1)
+
+
+def check_token(token: DraftToken, before: Sequence[DraftToken]) -> None:
+    """Raise EngineFailure if a token's signals contradict themselves or earlier ones."""
+    check_numbers((token.entropy, token.logprob))
+    check_numbers(value for update in token.updates for value in (update.maximum, update.later))
+    begin, end = token.span
+    if end < begin or (before and begin < before[-1].span[0]):
+        raise EngineFailure(f"the engine placed token {len(before)} of a draft at {token.span}")
+    if any(not 0 <= update.key <= len(before) for update in token.updates):
+        raise EngineFailure(
+            f"the engine reported attention of token {len(before)} to a later token"
+        )
+
+
+def check_numbers(values: Iterable[float]) -> None:
+    """Raise EngineFailure for NaN and infinity."""
+    if not all(math.isfinite(value) for value in values):
+        raise EngineFailure(
+            "the engine reported an entropy or attention that is not a number, because the "
+            "model's numbers overflow: run it in float32 or bfloat16"
+        )

@@ -1,0 +1,415 @@
+"""The loop `efficientrag` (METHODS.md §4): two encoders control the search, and one call of the
+model reads.
+
+A hop is a step `retrieve`: `query`, `passages`, a judgement per passage by its tag, and as
+`thought` the words marked for the next query. The last step, `answer`, is the only call of the
+model, or of the encoder that reads in its place, over the pool.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, NamedTuple
+
+import structlog
+
+from service.answer.calls import Roles
+from service.answer.events import Judgement, ThoughtWritten
+from service.answer.inquiry import Choice, OpenStep
+from service.core.concurrency import deadline
+from service.core.domain import Flag, Passage, StoppedBy
+from service.core.errors import DeadlineExceeded
+from service.core.settings import Settings
+from service.encoders.base import Labelling, PassageLabel, Tag
+from service.encoders.inputs import passage_text
+from service.prompts.quoting import quote
+from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
+from service.strategies.base import Method, Outcome
+from service.strategies.reader import AnswerText, reader_of, write_answer
+from service.strategies.revelator.parsing import DECLINED, NOTHING, AnswerReading, read_answer
+from service.strategies.revelator.parsing.salvage import (
+    has_word,
+    json_values,
+    member,
+    one_line,
+    unwrap,
+)
+from service.text.words import word_spans
+
+log = structlog.get_logger(__name__)
+FETCH: Final = 10
+MAX_STEPS: Final = 4
+UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
+FRAME: Final = 16  # bytes around a passage in a prompt
+TEMPLATE: Final = "efficientrag_read"
+TEMPLATE_OFFICIAL: Final = "efficientrag_read_official"
+READ_TOKENS: Final = 96
+TOKENS_PER_BYTE: Final = 0.3  # generous: English prose has about 0.25
+BLANK: Final = Passage("", "", "")
+KEY: Final = "answer"
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {KEY: {"type": "string"}},
+    "required": [KEY],
+    "additionalProperties": False,
+}
+_OPENING = re.compile(rf'\A\s*(?:```(?:json)?\s*)?\{{\s*"{KEY}"\s*:\s*"')
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose second half has not arrived
+_WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+
+
+# ---- decisions after a hop (METHODS.md §4.2, lines 6 to 9; §6 #25), pure
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientRagOptions:
+    """The differences of the profiles (METHODS.md §4.2, §4.4, §6 #25).
+
+    `finishes`: FINISH is a separate tag, else it is CONTINUE. `deduplicate`: a passage found twice
+    is read once. `stops_early`: a hop without a new passage is the last one, and so is one whose
+    next query equals its own. `closed_book`: the reader answers even if no passage was kept.
+    `official`: the reader is prompted as in the paper.
+    """
+
+    finishes: bool = False
+    deduplicate: bool = False
+    stops_early: bool = False
+    closed_book: bool = True
+    official: bool = True
+
+
+OFFICIAL: Final = EfficientRagOptions()
+SERVICE: Final = EfficientRagOptions(
+    finishes=True, deduplicate=True, stops_early=True, closed_book=False, official=False
+)
+PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
+
+
+@dataclass(frozen=True, slots=True)
+class NextQuery:
+    """Make the next query from these marked words."""
+
+    infos: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """End the search and let the reader answer."""
+
+    stopped_by: StoppedBy = "answer"
+    flag: Flag | None = None
+
+
+def as_tagged(labels: Sequence[PassageLabel], options: EfficientRagOptions) -> list[PassageLabel]:
+    """Return the labels; with two tags, FINISH counts as CONTINUE."""
+    if options.finishes:
+        return list(labels)
+    return [
+        replace(label, tag=Tag.CONTINUE) if label.tag is Tag.FINISH else label for label in labels
+    ]
+
+
+def after_labels(
+    labels: Sequence[PassageLabel], added: int, hops_left: int, options: EfficientRagOptions
+) -> NextQuery | Read:
+    """Return what follows the labels of a hop (lines 6 to 8). `added`: the number of passages that
+    the hop added to the pool."""
+    infos = [label.info for label in labels if label.tag is Tag.CONTINUE]
+    if not infos:
+        return Read()
+    if options.stops_early and not added:
+        return Read(flag="no_new_evidence")
+    if hops_left < 1:
+        return Read(stopped_by="max_steps")
+    return NextQuery(tuple(info for info in infos if info.strip()))
+
+
+def after_filter(query: str, filtered: str, options: EfficientRagOptions) -> str | Read:
+    """Return the next query (line 9), unless it is empty or repeats the current one."""
+    same = _compared(filtered) == _compared(query)
+    if not filtered or (same and options.stops_early):
+        return Read(flag="no_progress")
+    return filtered
+
+
+def _compared(query: str) -> list[str]:
+    return [word.text.casefold() for word in word_spans(query)]
+
+
+# ---- the candidate pool (lines 5 and 10)
+
+
+class Candidate(NamedTuple):
+    """A kept passage, the step that found it, and its tag. `probability` is 0 without a label."""
+
+    passage: Passage
+    step: str
+    tag: Tag
+    probability: float
+    reason: str
+
+    @property
+    def preference(self) -> tuple[bool, float]:
+        """Passages tagged FINISH come first, then those with a higher probability, rounded to one
+        decimal."""
+        return self.tag is Tag.FINISH, round(self.probability, 1)
+
+
+@dataclass(slots=True)
+class CandidatePool:
+    """Candidates in the order of hops, then of ranks. With `deduplicate` a passage is kept once, in
+    its first place."""
+
+    deduplicate: bool
+    candidates: list[Candidate] = field(default_factory=list)
+
+    def add(
+        self, step: str, passages: Sequence[Passage], labels: Sequence[PassageLabel]
+    ) -> list[Choice]:
+        """Add the labelled passages of one hop. Return a choice for each."""
+        return [
+            self._add(Candidate(passage, step, label.tag, label.probability, _reason(label)))
+            for passage, label in zip(passages, labels, strict=True)
+        ]
+
+    def _add(self, candidate: Candidate) -> Choice:
+        if candidate.tag is Tag.TERMINATE:
+            return Choice(False, candidate.reason)
+        if self.deduplicate and self._has(candidate.passage):
+            return Choice(False, f"{candidate.reason}, already in the pool")
+        self.candidates.append(candidate)
+        return Choice(True, candidate.reason)
+
+    def _has(self, passage: Passage) -> bool:
+        return any(c.passage.passage_id == passage.passage_id for c in self.candidates)
+
+    def to_read(self, most: int | None, room: int | None) -> list[Candidate]:
+        """Return all candidates in order, or the preferred ones first if not all fit in `most`
+        passages and `room` bytes. None means no limit."""
+        chosen: list[Candidate] = []
+        for candidate in sorted(self.candidates, key=lambda each: each.preference, reverse=True):
+            size = len(f"{candidate.passage.title}{candidate.passage.text}".encode()) + FRAME
+            if (most is not None and len(chosen) >= most) or (room is not None and size > room):
+                continue
+            room = None if room is None else room - size
+            chosen.append(candidate)
+        return chosen if len(chosen) < len(self.candidates) else list(self.candidates)
+
+
+def _reason(label: PassageLabel) -> str:
+    return f"{label.tag.name.lower()} ({label.probability:.2f})"
+
+
+# ---- the loop
+
+
+class EfficientRag(Method):
+    """Labels the passages of each search, makes the next query from them, and reads once at the
+    end.
+    """
+
+    name = "efficientrag"
+
+    @classmethod
+    def missing(cls, roles: Roles, settings: Settings) -> str | None:
+        if roles.labelling is None:
+            return "the labeler and the filter were not opened"
+        labeler, query_filter = roles.labelling
+        return labeler.problem() or query_filter.problem()
+
+    @property
+    def _encoders(self) -> Labelling:
+        if self.inquiry.roles.labelling is None:
+            raise AssertionError("a loop that cannot run must be refused before it starts")
+        return self.inquiry.roles.labelling
+
+    async def run(self) -> Outcome:
+        """The maximum number of retrievals is the request's `max_steps`, or 4."""
+        self.options = PROFILES[self.inquiry.settings.efficientrag.profile]
+        log.debug("efficientrag", id=self.inquiry.id, **asdict(self.options))
+        self.pool = CandidatePool(self.options.deduplicate)
+        following: str | Read = self.question
+        left = self.request.max_steps or MAX_STEPS
+        while isinstance(following, str) and self.may_go_on():
+            left -= 1
+            following = await self._hop(following, left)
+        if isinstance(following, Read):
+            self.stopped_by = following.stopped_by
+        return await self._conclude()
+
+    async def _hop(self, query: str, left: int) -> str | Read:
+        """Run a step `retrieve`. Return the next query, or how the search ended."""
+        following: str | Read | None = None
+        async with self.step("retrieve") as step:
+            following = await self._search(step, query, left)
+            if isinstance(following, Read) and following.flag:
+                step.flag(following.flag)
+        return following or Read(self.stopped_by)
+
+    async def _search(self, step: OpenStep, query: str, left: int) -> str | Read:
+        result = await step.search(query, self.request.top_k or FETCH)
+        found = [hit.passage for hit in result.passages]
+        await step.show_passages(result)
+        try:
+            labels = as_tagged(await self._label(query, found), self.options)
+        except DeadlineExceeded:
+            await self._take(step, found, "not labelled")
+            raise
+        choices = self.pool.add(step.id, found, labels)
+        for passage, label, choice in zip(found, labels, choices, strict=True):
+            await _show_choice(step, passage, choice, relevant=label.tag is not Tag.TERMINATE)
+        if not self.pool.candidates:
+            step.flag("no_evidence")
+            if self.inquiry.settings.answers.no_evidence == "top3_unfiltered":
+                await self._take(step, found, "no passage was kept")
+        added = sum(choice.kept is True for choice in choices)
+        decision = after_labels(labels, added, left, self.options)
+        if isinstance(decision, Read):
+            return decision
+        if decision.infos:
+            await step.emit(ThoughtWritten(text="\n".join(decision.infos)))
+        with deadline(self.inquiry.budget.step_remaining_s):
+            filtered = await self._encoders.filter.filter(query, decision.infos)
+        return after_filter(query, filtered, self.options)
+
+    async def _label(self, query: str, passages: Sequence[Passage]) -> list[PassageLabel]:
+        texts = [passage_text(passage.title, passage.text) for passage in passages]
+        with deadline(self.inquiry.budget.step_remaining_s):
+            return await self._encoders.labeler.label(query, texts)
+
+    async def _take(self, step: OpenStep, found: Sequence[Passage], why: str) -> None:
+        """Add the best-ranked passages to the pool although no label decided it."""
+        for passage in found[:UNLABELLED]:
+            self.pool.candidates.append(Candidate(passage, step.id, Tag.CONTINUE, 0.0, why))
+            await _show_choice(step, passage, Choice(True, why), relevant=False)
+
+    async def _conclude(self) -> Outcome:
+        """Read the pool (line 10). An empty pool is read too if the profile or
+        `answers.no_evidence` says so."""
+        candidates, official = self.pool.candidates, self.options.official
+        closed_book = self.options.closed_book or not self.inquiry.abstains
+        if not candidates and (self.stopped_by == "deadline" or not closed_book):
+            return Outcome(None, self.stopped_by)
+        opened = self.scope.step("answer", self.question)
+        most, room = None, None
+        if official or self.inquiry.roles.extractor is None:
+            most, room = self.able.passages, self._room_for_passages()
+        shown = self.pool.to_read(most, room)
+        await self._leave_out(shown)
+        async with self.within(opened) as step:
+            if not shown:
+                step.flag("closed_book")
+            elif len(shown) < min(most or len(candidates), len(candidates)):
+                step.flag("shortened")
+            await self._read(step, [candidate.passage for candidate in shown])
+        return Outcome(step.answer, self.stopped_by)
+
+    async def _leave_out(self, shown: Sequence[Candidate]) -> None:
+        """Emit which passages were kept by their step but are not shown to the reader."""
+        for each in self.pool.candidates:
+            if each not in shown:
+                judgement = Judgement(
+                    step=each.step,
+                    passage_id=each.passage.passage_id,
+                    relevant=True,
+                    kept=False,
+                    reason=f"{each.reason}, not among the first {len(shown)} of the pool",
+                )
+                await self.inquiry.emit(judgement)
+
+    def _room_for_passages(self) -> int | None:
+        """Return the bytes of passages that fit the model's context, or None if it is not known."""
+        context = self.able.context_tokens
+        if context is None:
+            return None
+        prompt = reading_prompt(self.templates, self.question, (BLANK,), self.options.official)
+        return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - len(prompt.encode()))
+
+    async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
+        """Stream the answer. With the official prompt, an example of the prompt stands."""
+        official = self.options.official
+        if self.inquiry.roles.extractor is not None and passages and not official:
+            return await reader_of(step, self.question).read(passages, self.as_role)
+        prompt = reading_prompt(self.templates, self.question, passages, official)
+        if self.templates.has(TEMPLATE) and (official or passages):
+            return await write_answer(
+                step, prompt, self.as_role, READ_TOKENS, closed=official, form=AnswerField
+            )
+        return await write_answer(step, prompt, self.as_role, closed=not passages)
+
+
+async def _show_choice(step: OpenStep, passage: Passage, choice: Choice, *, relevant: bool) -> None:
+    judgement = Judgement(
+        passage_id=passage.passage_id, relevant=relevant, kept=choice.kept, reason=choice.reason
+    )
+    await step.emit(judgement)
+
+
+# ---- reading (METHODS.md §4.3)
+
+
+def reading_prompt(
+    templates: TemplateSet, question: str, passages: Sequence[Passage], official: bool
+) -> Prompt:
+    """Return the prompt of READ. A template set with `efficientrag_read` asks for JSON; another one
+    (the embedded model's) uses its `answer` prompt. The official prompt invites an answer from
+    memory, so it is also used if there is nothing to read; in all other cases `closed` is.
+    """
+    texts = [PassageText(passage.title, passage.text) for passage in passages]
+    if templates.has(TEMPLATE) and (official or texts):
+        name = TEMPLATE_OFFICIAL if official and templates.has(TEMPLATE_OFFICIAL) else TEMPLATE
+        lines = "".join(f"{passage_line(text)}\n" for text in texts)
+        return templates.render(name, question=quote(question), passages=lines)
+    return templates.answer(question, texts) if texts else templates.closed(question)
+
+
+class AnswerField(AnswerText):
+    """Separates the answer from the JSON around it while the JSON is being written.
+
+    White space is held back until a word follows, so that, for plain JSON, the joined pieces equal
+    the result of `answer_in`.
+    """
+
+    schema = SCHEMA
+
+    def feed(self, text: str) -> str:
+        """Take the next piece of the output. Return what can be shown of the answer."""
+        self.text += text
+        opening = _OPENING.match(self.text)
+        if opening is None:
+            return ""
+        whole = _WHOLE.match(self.text, opening.end())
+        written = json.loads(f'"{whole[0]}"', strict=False) if whole else ""
+        fresh = str(written).strip()[len(self.shown) :]
+        if _HALF_PAIR.search(fresh):
+            return ""
+        self.shown += fresh
+        return fresh
+
+    def read(self, step: OpenStep, *, stopped: bool, last: bool) -> AnswerReading:
+        """Read the answer in the JSON, at a limit of the question the part of it that was shown.
+        Output without JSON is retried once; then its plain text is the answer."""
+        found = answer_in(self.text) or (self.shown if stopped else "")
+        question = step.question or ""
+        whole = read_answer(self.text, question)
+        if whole.declined or (found and read_answer(found, question).declined):
+            return DECLINED
+        if found:
+            return AnswerReading(found)
+        return whole if last else NOTHING
+
+
+def answer_in(text: str) -> str | None:
+    """Return the answer in an output that has the key; None without the key or a value."""
+    for value in json_values(unwrap(text)):
+        found = member(value, {KEY}) if isinstance(value, dict) else None
+        if isinstance(found, list):
+            found = ", ".join(str(item) for item in found)
+        if isinstance(found, bool):
+            found = "yes" if found else "no"
+        if isinstance(found, str | int | float) and has_word(str(found)):
+            return one_line(str(found))
+    return None

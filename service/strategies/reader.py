@@ -1,0 +1,471 @@
+"""The reader's work (METHODS.md §1.3): which passages help (REL), and the answer in them (GEN and
+its kin), by prompts for language models or by an encoder, which copies answers from passages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final, Protocol
+
+from service.answer.calls import chat
+from service.answer.events import BaseEvent, Judgement, Place, Token, TokenRole, Withdraw
+from service.answer.inquiry import OpenStep
+from service.core.concurrency import deadline, gather
+from service.core.domain import Passage
+from service.core.errors import LimitReached
+from service.encoders.base import Extractor, Labeler, Reading, Tag
+from service.encoders.inputs import passage_text
+from service.engines.base import Delta, GenerationRequest, TokenUsage
+from service.prompts.templates import PassageText, Prompt
+from service.strategies.revelator.counts import corrected_count
+from service.strategies.revelator.parsing import (
+    DECLINED,
+    NOTHING,
+    AnswerReading,
+    ends_with,
+    parse_verdict,
+    read_answer,
+)
+from service.strategies.revelator.roles import RETRY_TEMPERATURE, label_request
+from service.text.sentences import sentences
+from service.text.words import normal_words
+
+ANSWER_TOKENS: Final = 64
+PROSE_TOKENS: Final = 128
+SAMPLE_TEMPERATURE: Final = 0.7
+RELEVANCE_LABELS: Final = ("true", "false")
+WORKER: Final = "encoder"  # in metrics
+DECLINING: Final = "the reader found no answer"
+_PIECE = re.compile(r"#\d+\Z")
+
+Verdict = bool | None | LimitReached
+
+
+# ---- an answer in one call
+
+
+class AnswerText:
+    """A reply while it is written: `text` is all of it, `shown` what is emitted as the answer."""
+
+    schema: Mapping[str, Any] | None = None
+
+    def __init__(self) -> None:
+        self.text = self.shown = ""
+
+    def restart(self) -> bool:
+        """Discard everything. Return whether some of it was shown."""
+        shown, self.text, self.shown = self.shown, "", ""
+        return bool(shown)
+
+    def feed(self, text: str) -> str:
+        """Take the next piece of the reply. Return what can be shown of the answer."""
+        self.text += text
+        self.shown += text
+        return text
+
+    def read(self, step: OpenStep, *, stopped: bool, last: bool) -> AnswerReading:
+        """Read the reply, which a limit of the question `stopped`; `last`: there is no other."""
+        return read_answer(self.text, step.question or "", parts=step.kind == "merge")
+
+
+async def write_answer(
+    step: OpenStep,
+    prompt: Prompt,
+    as_role: TokenRole,
+    max_tokens: int = ANSWER_TOKENS,
+    *,
+    closed: bool = False,
+    form: Callable[[], AnswerText] = AnswerText,
+) -> None:
+    """Stream a reader's answer and leave it in `step.answer`.
+
+    It is None if there was no text after one retry, and if the reader declined to answer, which is
+    flagged `declined`; such a reply is withdrawn completely. So is an example of the prompt, which
+    is flagged `prompt_example` if it is repeated; with `closed` it is flagged and kept, since an
+    answer from memory is found nowhere else.
+
+    Text that needs cleaning (a label before it, a fence around it) is withdrawn and written again
+    in clean form, flagged `repaired`, so that the remaining tokens are the answer. At a limit of
+    the question, given in `step.stopped_by`, the answer is the text written so far. An answer that
+    is cut is flagged `shortened`. Then further samples `vote`.
+    """
+    echoed = False
+    for again, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
+        reply, stopped = form(), False
+        request = chat(
+            prompt, max_tokens=max_tokens, temperature=temperature, json_schema=reply.schema
+        )
+        try:
+            await _stream(step, request, reply, as_role)
+        except LimitReached as limit:
+            stopped, step.stopped_by = True, limit.stopped_by
+        last = stopped or bool(again)
+        reading = reply.read(step, stopped=stopped, last=last)
+        example = reading.answer is not None and prompt.gives(reading.answer)
+        step.answer = reading.answer if closed or not example else None
+        echoed = echoed or example
+        if reading.declined:
+            step.flag("declined")
+        elif (closed and example) or (last and echoed and not step.answer):
+            step.flag("prompt_example")
+        await _correct(step, reply, as_role)
+        if step.answer or reading.declined or last:
+            break
+    await vote(step, prompt, as_role, max_tokens)
+
+
+async def _correct(step: OpenStep, reply: AnswerText, as_role: TokenRole) -> None:
+    """Replace what was shown of a reply by the answer, if they differ."""
+    if step.cut and step.answer and ends_with(reply.text, step.answer):
+        step.flag("shortened")
+    if step.answer == (reply.shown or None):
+        return
+    if step.answer:
+        step.flag("repaired")
+    if reply.shown:
+        await step.emit(Withdraw(role=as_role, reason="repair"))
+    if step.answer:
+        await step.emit(Token(role=as_role, text=step.answer))
+
+
+async def _stream(
+    step: OpenStep, request: GenerationRequest, reply: AnswerText, as_role: TokenRole
+) -> None:
+    """Make one call, and emit the tokens of the answer in its reply."""
+
+    async def show(event: BaseEvent) -> None:
+        if isinstance(event, Token):
+            if fresh := reply.feed(event.text):
+                await step.emit(Token(role=as_role, text=fresh))
+        elif reply.restart():
+            await step.emit(event)
+
+    await step.write("reader", request, as_role, final=as_role == "answer", show=show)
+
+
+async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) -> None:
+    """Run GEN_CLOSED in an open step, flagged `closed_book`; leaves the answer as `write_answer`
+    does.
+    """
+    step.flag("closed_book")
+    prompt = step.inquiry.roles.reader.templates.closed(question)
+    await write_answer(step, prompt, as_role, PROSE_TOKENS, closed=True)
+
+
+async def vote(
+    step: OpenStep, prompt: Prompt, as_role: TokenRole, max_tokens: int = ANSWER_TOKENS
+) -> None:
+    """Run self-consistency (METHODS.md §7.7) if the request asks for `samples`: leave the answer
+    that most of `step.answer` and further samples agree on, flagged `outvoted` if it is another
+    one; not in a step that is `weighed`, because the probability of its answer decides on it. At a
+    limit of the question, the samples made so far vote.
+    """
+    samples, first = (step.inquiry.request.samples or 1) - 1, step.answer
+    if samples < 1 or as_role != "answer" or not first or step.weighed:
+        return
+    requests = [
+        chat(prompt, max_tokens=max_tokens, temperature=SAMPLE_TEMPERATURE, seed=seed)
+        for seed in range(1, samples + 1)
+    ]
+    drawn = await gather([partial(_sampled, step, prompt, request) for request in requests])
+    limits = [each for each in drawn if isinstance(each, LimitReached)]
+    if limits:
+        step.stopped_by = limits[0].stopped_by
+    chosen = majority([first, *(each for each in drawn if isinstance(each, str))])
+    if chosen != first:
+        step.answer = chosen
+        step.flag("outvoted")
+        await step.emit(Withdraw(role="answer", reason="repair"))
+        await step.emit(Token(role="answer", text=chosen))
+
+
+async def _sampled(
+    step: OpenStep, prompt: Prompt, request: GenerationRequest
+) -> str | LimitReached | None:
+    """Return an answer, None if there is none that may vote, or the limit that was reached."""
+    try:
+        completion = await step.ask("reader", request)
+    except LimitReached as limit:
+        return limit
+    answer = read_answer(completion.text, step.question or "", parts=step.kind == "merge").answer
+    cut = completion.finish == "length"
+    return None if answer is None or cut or prompt.gives(answer) else answer
+
+
+def majority(answers: Sequence[str]) -> str:
+    """Return the most frequent answer, the earliest of several, regardless of how its words,
+    numbers and dates are written.
+    """
+    forms = [normal_words(answer) for answer in answers]
+    counted = Counter(forms)  # in the order of their first occurrence, which decides among equals
+    return answers[forms.index(max(counted, key=counted.__getitem__))]
+
+
+# ---- readers
+
+
+class Reader(Protocol):
+    """Reads for one question of an open step.
+
+    `reads_all`: it is shown every relevant passage, not only the first ones.
+    """
+
+    reads_all: bool
+
+    async def judge(self, passages: Sequence[Passage]) -> list[Verdict]:
+        """Return whether each passage helps, None where that is not known, or the limit of the
+        question that prevented its judgement."""
+
+    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
+        """Stream the answer in the passages, and leave it in `step.answer`: None if there is none,
+        flagged `declined` if the passages were read. `step.stopped_by` names the limit of the
+        question that was reached, if any."""
+
+
+def reader_of(step: OpenStep, question: str) -> Reader:
+    """Return the reader that the settings name."""
+    extractor = step.inquiry.roles.extractor
+    if extractor is None:
+        return PromptReader(step, question)
+    return EncoderReader(step, question, extractor)
+
+
+class PromptReader:
+    """Asks the language models of the judge and of the reader.
+
+    EfficientRAG's labeler, which tags a passage in view of a query, may judge instead: it needs one
+    forward pass for all passages, and judges better than small models.
+    """
+
+    reads_all = False
+
+    def __init__(self, step: OpenStep, question: str) -> None:
+        self._step, self._question = step, question
+
+    async def judge(self, passages: Sequence[Passage]) -> list[Verdict]:
+        """Judge every passage, all concurrently (METHODS.md §6 #10). A judgement that is no verdict
+        is flagged `unread_judgement`.
+
+        If the settings do not name a judge and the labeler keeps nothing, the model judges again:
+        the labeler rejects more relevant passages of users' questions than the model does.
+        """
+        if (labeler := self._labeler()) is not None:
+            verdicts = await self._labelled(labeler, passages)
+            if self._step.inquiry.settings.hanrag.relevance_by or any(verdicts):
+                return verdicts
+        verdicts = await gather([partial(self._asked, passage) for passage in passages])
+        if unread := verdicts.count(None):
+            self._step.unread(unread)
+        return verdicts
+
+    def _labeler(self) -> Labeler | None:
+        """Return the labeler if it judges. By default it does for a model that is known to read
+        little.
+        """
+        inquiry = self._step.inquiry
+        opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.relevance_by
+        if opened is None or named == "model":
+            return None
+        if named == "labeler":
+            return opened.labeler
+        small = inquiry.roles.judge.generator.capabilities.small
+        return opened.labeler if small and opened.labeler.problem() is None else None
+
+    async def _labelled(self, labeler: Labeler, passages: Sequence[Passage]) -> list[Verdict]:
+        texts = [passage_text(passage.title, passage.text) for passage in passages]
+        try:
+            with deadline(self._step.inquiry.budget.step_remaining_s):
+                labels = await labeler.label(self._question, texts)
+        except LimitReached as limit:
+            return [limit] * len(passages)
+        return [label.tag is not Tag.TERMINATE for label in labels]
+
+    async def _asked(self, passage: Passage) -> Verdict:
+        judge = self._step.inquiry.roles.judge
+        prompt = judge.templates.relevance(self._question, PassageText(passage.title, passage.text))
+        try:
+            request = label_request(judge, prompt, RELEVANCE_LABELS)
+            return parse_verdict((await self._step.ask("judge", request)).text)
+        except LimitReached as limit:
+            return limit
+
+    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
+        texts = [PassageText(passage.title, passage.text) for passage in passages]
+        prompt = self._step.inquiry.roles.reader.templates.answer(self._question, texts)
+        await write_answer(self._step, prompt, as_role)
+
+
+class EncoderReader:
+    """Reads all passages of a question in one batch, which counts as one call, judges each, and
+    finds the answer or declines. Without passages, the language model answers."""
+
+    reads_all = True
+
+    def __init__(self, step: OpenStep, question: str, extractor: Extractor) -> None:
+        self._step, self._question, self._extractor = step, question, extractor
+        self._judged: tuple[Sequence[Passage], Reading] | None = None
+
+    async def judge(self, passages: Sequence[Passage]) -> list[Verdict]:
+        try:
+            reading = await self._run(passages, final=False)
+        except LimitReached as limit:
+            return [limit] * len(passages)
+        self._judged = passages, reading
+        return [score >= self._extractor.threshold for score in reading.scores]
+
+    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
+        step = self._step
+        if not passages:
+            return await PromptReader(step, self._question).read(passages, as_role)
+        try:
+            if self._judged is None:
+                self._judged = passages, await self._run(passages, final=as_role == "answer")
+        except LimitReached as limit:
+            step.stopped_by = limit.stopped_by
+            return None
+        read, reading = self._judged
+        if reading.kind == "none" or reading.passage is None:
+            return step.flag("declined")
+        shown = [(reading.passage, reading.spans)]
+        if reading.rival:
+            step.flag("conflict")
+            shown.append(reading.rival)
+        step.places = [
+            Place(passage_id=read[at].passage_id, start=start, end=end)
+            for at, spans in shown
+            for start, end in spans or ((0, len(read[at].text)),)
+        ]
+        step.answer, step.confidence, step.probability = reading.answer, *[reading.score] * 2
+        return await step.emit(Token(role=as_role, text=reading.answer))
+
+    async def _run(self, passages: Sequence[Passage], *, final: bool) -> Reading:
+        step = self._step
+        if not passages:
+            return Reading("none", "")
+        texts = "\n".join([self._question, *(passage.text for passage in passages)])
+        role = replace(step.inquiry.roles.reader, model=None, pooled=True)
+        request = GenerationRequest(prompt=texts, max_tokens=1)
+        with step.counted(role, request, final=final) as call:
+            work = self._extractor.read(self._question, passages)
+            reading = await step.timed(work, final=final)
+            usage = TokenUsage(reading.pieces, 0)
+            call.see(Delta("", finish="stop", usage=usage, worker=WORKER))
+        return reading
+
+
+# ---- one passage at a time
+
+
+class ReadingInTurn:
+    """GEN over one passage at a time, for models that other passages distract.
+
+    The reader is shown the best-ranked passage alone, and the next one only if it finds no answer
+    there: its declining is the judgement of relevance, and most questions need one or two calls.
+    """
+
+    def __init__(self, step: OpenStep, question: str, as_role: TokenRole) -> None:
+        self._step, self._question, self._as_role = step, question, as_role
+
+    async def read(self, passages: Sequence[Passage], top_k: int) -> bool:
+        """Read at most the first `top_k` passages, grouped by document, until one document answers
+        the question; judge each passage, and leave the answer in `step.answer`.
+
+        Returns whether a passage was relevant, or whether a limit of the question, given in
+        `step.stopped_by`, ended the reading before that was known. If the reader's replies to some
+        documents cannot be read and none answers, it is asked again over the first of them.
+        """
+        step, readings = self._step, by_document(passages[:top_k])
+        unread: list[Prompt] = []
+        for index, document in enumerate(readings):
+            shown = joined(document)
+            prompt = step.inquiry.roles.reader.templates.answer(self._question, [shown])
+            try:
+                reading = await self._ask(prompt)
+            except LimitReached as limit:
+                step.stopped_by = limit.stopped_by
+                # What is left for the question's own answer may be enough to read them once more.
+                left, kept = [*chain(*readings[index:])], self._as_role == "draft"
+                await self._judge(left, None, kept, "not read")
+                await self._judge(passages[top_k:], None, False, "not read")
+                return True
+            await self._judge_by(document, reading)
+            if reading.answer:
+                left = [*chain(*readings[index + 1 :]), *passages[top_k:]]
+                await self._judge(left, None, False, "not read")
+                await self._settle(prompt, shown.text, reading.answer)
+                return True
+            if reading is NOTHING:
+                unread.append(prompt)
+        await self._judge(passages[top_k:], None, False, "not read")
+        if unread:
+            await write_answer(step, unread[0], self._as_role)
+        return bool(unread)
+
+    async def _ask(self, prompt: Prompt) -> AnswerReading:
+        step = self._step
+        request = chat(prompt, max_tokens=ANSWER_TOKENS, logprobs=step.weighed)
+        reply = await step.ask("reader", request, final=self._as_role == "answer")
+        reading = read_answer(reply.text, step.question or "")
+        if reading.answer is not None and prompt.gives(reading.answer):
+            return NOTHING
+        return DECLINED if reading.declined else reading
+
+    async def _settle(self, prompt: Prompt, text: str, answer: str) -> None:
+        step = self._step
+        step.answer = corrected_count(self._question, text, answer)
+        if step.answer != answer:
+            step.flag("computed")
+        if step.cut:
+            step.flag("shortened")
+        await step.emit(Token(role=self._as_role, text=step.answer))
+        await vote(step, prompt, self._as_role)
+
+    async def _judge_by(self, document: Sequence[Passage], reading: AnswerReading) -> None:
+        """Judge the document: it is kept, unless the reader found no answer in it."""
+        if reading.declined:
+            await self._judge(document, False, False, DECLINING)
+        elif reading.answer:
+            await self._judge(document, True, True, "relevant")
+        else:
+            await self._judge(document, None, True, "reply could not be read")
+
+    async def _judge(
+        self, passages: Sequence[Passage], relevant: bool | None, kept: bool, reason: str
+    ) -> None:
+        for each in passages:
+            judgement = Judgement(
+                passage_id=each.passage_id, relevant=relevant, kept=kept, reason=reason
+            )
+            await self._step.emit(judgement)
+
+
+def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
+    """Group the pieces of one document ("handbook#1", "handbook#2"), in the order of the first of
+    each: what one piece says often needs the other one."""
+    documents: dict[str, list[Passage]] = {}
+    for passage in passages:
+        documents.setdefault(_PIECE.sub("", passage.passage_id), []).append(passage)
+    return list(documents.values())
+
+
+def joined(pieces: Sequence[Passage]) -> PassageText:
+    """Join the pieces of a document, in its order. A sentence that ends one piece and begins the
+    next one (`service.retrieval.documents`) occurs once.
+    """
+    first, *later = sorted(pieces, key=_place)
+    text = first.text
+    for piece in later:
+        begin = next((end for _, end in sentences(piece.text)), 0)
+        repeated = text.endswith(piece.text[:begin].strip())
+        text = f"{text} {piece.text[begin:] if repeated else piece.text}".strip()
+    return PassageText(first.title, text)
+
+
+def _place(piece: Passage) -> int:
+    number = _PIECE.search(piece.passage_id)
+    return int(number[0][1:]) if number else 0

@@ -1,0 +1,393 @@
+"""The routes of a question (METHODS.md §1.2): `direct` (from memory), `single` (one ANRAG cycle),
+`compound` (parts in parallel) and `complex` (a chain of cycles); and chats with the model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from service.answer.events import (
+    Decomposition,
+    Judgement,
+    RouteChosen,
+    Stop,
+    ThoughtWritten,
+    Token,
+    Withdraw,
+)
+from service.answer.evidence import same_question
+from service.answer.inquiry import Inquiry, OpenStep, Scope
+from service.answer.request import PlainChat
+from service.core.concurrency import gather
+from service.core.domain import Flag, RouteName, StoppedBy
+from service.core.errors import LimitReached
+from service.core.settings import EscalationSettings
+from service.engines.base import GenerationRequest, Message
+from service.prompts.templates import NO_ANSWER, UNANSWERED, Pair
+from service.strategies.anrag import Cycle
+from service.strategies.base import Method, Outcome
+from service.strategies.reader import PROSE_TOKENS, answer_from_memory, write_answer
+from service.strategies.revelator.bridge import bridge_answer, substitute_answers
+from service.strategies.revelator.clauses import last_clause
+from service.strategies.revelator.comparison import comparison_answer
+from service.strategies.revelator.pronouns import resolve_pronouns
+from service.strategies.revelator.roles import (
+    RETRY_TEMPERATURE,
+    QuestionParts,
+    decompose,
+    judge_ending,
+    refine,
+)
+from service.text.grounding import bears, is_yes_no
+
+AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
+MAX_STEPS: Final = 5
+MAX_PARTS: Final = 8
+BENCHMARK_JOINT: Final = " && "
+PROSE_JOINT: Final = "; "
+WORDS: Final = 6  # of an answer that a merge must contain verbatim
+
+
+class Direct(Method):
+    """Closed book, no retrieval (line 2)."""
+
+    async def run(self) -> Outcome:
+        async with self.step("answer") as step:
+            await answer_from_memory(step, self.question, "answer")
+        return Outcome(step.answer, self.stopped_by)
+
+
+async def reply(scope: Scope, chat: PlainChat) -> None:
+    """Emit the reply of the Revelator's model to the messages, from `route` to `stop`. At a limit
+    of the question it is cut. Raises LimitReached if there is none by then, and EngineFailure.
+    """
+    await scope.inquiry.emit(RouteChosen(route="direct", loop="none", by="request"))
+    request = GenerationRequest(
+        messages=tuple(Message(role, text) for role, text in chat.messages),
+        max_tokens=chat.max_tokens,
+        temperature=chat.temperature,
+        seed=chat.seed,
+        stop=chat.stop,
+        json_schema=chat.form.json_schema if chat.form else None,
+        from_client=True,
+    )
+    step = scope.step("answer")
+    await step.start()
+    try:
+        await step.write("revelator", request, "answer", final=True)
+        stopped_by: StoppedBy = "budget" if step.cut else "answer"
+    except LimitReached as limit:
+        if not step.written:
+            raise
+        stopped_by = limit.stopped_by
+    await step.end()
+    await scope.inquiry.emit(Stop(stopped_by=stopped_by, answered=True, citations=[]))
+
+
+# ---- single
+
+
+class Single(Method):
+    """One ANRAG cycle (line 3), followed by `complex` if it failed.
+
+    Escalation is our addition: the question continues as a complex one within the same budget, and
+    the answer that was shown is withdrawn. It is restored if the complex route finds none.
+    """
+
+    async def run(self) -> Outcome:
+        escalates, settings = may_escalate(self.inquiry), self.inquiry.settings.escalation
+        async with self.step("retrieve") as step:
+            step.weighed = escalates and settings.below > 0
+            await Cycle(step, self.question, "answer").run()
+        failed = fails_check(step.flags, step.probability, settings)
+        if not (escalates and failed) or self.inquiry.budget.exhausted():
+            return Outcome(step.answer, step.stopped_by)
+        if step.answer:
+            await step.emit(Withdraw(role="answer", reason="restart"))
+        async with self.step("route") as route:
+            route.flag("escalated")
+            await route.emit(RouteChosen(route=AFTER, loop="anrag", by="escalation"))
+        outcome = await Complex(self.scope, self.question, failed=True).run()
+        if outcome.answer or not step.answer:
+            return outcome
+        await step.emit(Token(role="answer", text=step.answer))
+        return Outcome(step.answer, outcome.stopped_by)
+
+
+def may_escalate(inquiry: Inquiry) -> bool:
+    """Whether settings and request allow another route and another step, which must not repeat the
+    same search.
+    """
+    settings, request = inquiry.settings, inquiry.request
+    wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
+    return (
+        request.route in wanted[settings.escalation.when]
+        and AFTER in settings.routes.allowed
+        and "refine" not in settings.hanrag.skip
+        and (request.max_steps or MAX_STEPS) > 1
+    )
+
+
+def fails_check(
+    flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
+) -> bool:
+    """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
+    probability is low. If the engine reports no probability, the answer passes."""
+    if {"no_evidence", "declined"} & set(flags):
+        return True
+    return probability is not None and probability < settings.below
+
+
+# ---- complex
+
+
+class Complex(Method):
+    """Refine, ANRAG, ending, until done (lines 5 and following).
+
+    `failed`: another route has already searched this question without an acceptable answer; that
+    search counts and is not repeated, and the model is not asked whether one is needed.
+    """
+
+    def __init__(self, scope: Scope, question: str, *, failed: bool = False) -> None:
+        super().__init__(scope, question)
+        self.skipped = self.inquiry.settings.hanrag.skip
+        self.pairs: list[Pair] = []
+        self.failed = [Pair(question, None)] if failed else []
+        self.asked = [same_question(question)] if failed else []
+        self.ended = False
+        self.unread = False
+
+    async def run(self) -> Outcome:
+        try:
+            if "ending" not in self.skipped and not self.failed:
+                await self._ask_before()
+            while not self.ended and self.may_go_on():
+                await self._cycle()
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
+        return await self._finish()
+
+    def may_go_on(self) -> bool:
+        if super().may_go_on() and len(self.asked) >= (self.request.max_steps or MAX_STEPS):
+            self.stopped_by = "max_steps"
+        return self.stopped_by == "answer"
+
+    async def _ask_before(self) -> None:
+        """ENDING on an empty history: called once before any retrieval."""
+        async with self.step("ending") as step:
+            self.ended = await judge_ending(step, self.question, [])
+            await step.emit(Judgement(ending=self.ended))
+
+    async def _cycle(self) -> None:
+        """Run one step: REFINE, ANRAG on the seed question, ENDING.
+
+        Without evidence the question is refined once more (METHODS.md §6 #8), as a separate step.
+        """
+        step = self.scope.step("retrieve")
+        try:
+            step.question = seed = await self._next_seed(step)
+        except LimitReached as limit:
+            step.stopped_by, seed = limit.stopped_by, None
+        async with self.within(step):
+            if seed is not None:
+                self.asked.append(same_question(seed))
+                await self._retrieve(step, seed)
+
+    async def _next_seed(self, step: OpenStep) -> str | None:
+        """Return the seed question of this step; None if the refiner repeats itself
+        (`refine_loop`)."""
+        if "refine" in self.skipped:
+            return self.question
+        planned = self._planned() if self._is_small else None
+        if planned is not None:
+            return planned
+        seed = resolve_pronouns(await refine(step, self.question, self.pairs), self.pairs)
+        history = [*self.failed, *self.pairs]
+        if self._repeats(seed) and history and history[-1].answer is None:
+            again = await refine(step, self.question, history, RETRY_TEMPERATURE)
+            seed = resolve_pronouns(again, self.pairs)
+        if self._repeats(seed):
+            step.flag("refine_loop")
+            self.ended = True
+            return None
+        return seed
+
+    def _repeats(self, question: str) -> bool:
+        return same_question(question) in self.asked
+
+    async def _retrieve(self, step: OpenStep, seed: str) -> None:
+        await Cycle(step, seed, "draft").run()
+        self.unread = step.left_unread
+        if step.answer or step.stopped_by == "answer":
+            self.pairs.append(Pair(seed, step.answer))
+        if step.stopped_by != "answer":
+            return
+        if step.answer is None and "refine" not in self.skipped:
+            return
+        if "ending" not in self.skipped:
+            self.ended = await self._is_done(step)
+            await step.emit(Judgement(ending=self.ended))
+
+    async def _is_done(self, step: OpenStep) -> bool:
+        """Run ENDING. A small model is not asked if the plan of a bridge decides it."""
+        if self._is_small:
+            if bridge_answer(self.question, self.pairs) is not None:
+                return True
+            if self._planned() is not None:
+                return False
+        return await judge_ending(step, self.question, self.pairs)
+
+    def _planned(self) -> str | None:
+        """Return the next question of a plan for a question that describes a thing by another one:
+        its last clause, then the question with the answer in place of the description. None if that
+        was asked.
+        """
+        clause = None if self.pairs else last_clause(self.question)
+        asked = clause.question if clause else substitute_answers(self.question, self.pairs)
+        return None if asked is None or self._repeats(asked) else asked
+
+    @property
+    def _is_small(self) -> bool:
+        return self.inquiry.roles.revelator.generator.capabilities.small
+
+    async def _finish(self) -> Outcome:
+        """Run GEN_FINAL over the pairs. Nothing is written if the retrievals found nothing, or if
+        the newest evidence could not be read any more, since the passages are then worth more than
+        the pairs.
+        """
+        found = any(pair.answer for pair in self.pairs)
+        limited = self.stopped_by in ("deadline", "budget")
+        if self.unread or (not found and (self.asked or limited)):
+            return Outcome(None, self.stopped_by)
+        async with self.step("answer") as step:
+            if not self.asked:
+                step.flag("closed_book")
+            await self._conclude(step)
+        return Outcome(step.answer, self.stopped_by)
+
+    async def _conclude(self, step: OpenStep) -> None:
+        """Run GEN_FINAL. What a small reader would guess is computed where possible."""
+        known = comparison_answer(self.question, self.pairs)
+        known = known or bridge_answer(self.question, self.pairs)
+        if known and self.able.small:
+            step.answer = known
+            step.flag("computed")
+            await step.emit(Token(role="answer", text=known))
+            return
+        memory = self.inquiry.settings.answers.invites_memory
+        prompt = self.templates.final(self.question, self.pairs, memory=memory)
+        await write_answer(step, prompt, "answer", PROSE_TOKENS)
+
+
+# ---- compound
+
+
+class Compound(Method):
+    """Decompose, answer the parts in parallel by the `loop`, merge (line 4)."""
+
+    def __init__(self, scope: Scope, question: str, loop: type[Method]) -> None:
+        super().__init__(scope, question)
+        self.loop = loop
+
+    async def run(self) -> Outcome:
+        async with self.step("decompose") as step:
+            parts = await self._decompose(step)
+            if parts.thought:
+                await step.emit(ThoughtWritten(text=parts.thought))
+            await step.emit(Decomposition(questions=list(parts.questions)))
+        if len(parts.questions) == 1:
+            return await self.loop(self.scope, self.question, "answer").run()
+        scopes = self.scope.parts(len(parts.questions))
+        each = [*zip(scopes, parts.questions, strict=True)]
+        outcomes = await gather([partial(self._part, own, part) for own, part in each])
+        pairs = [Pair(part, o.answer) for part, o in zip(parts.questions, outcomes, strict=True)]
+        limits = [ended.stopped_by for ended in outcomes if ended.stopped_by != "answer"]
+        self.stopped_by = limits[-1] if limits else "answer"
+        if not any(pair.answer for pair in pairs):
+            return Outcome(None, self.stopped_by)
+        async with self.step("merge") as step:
+            sound = [pair for pair, own in zip(pairs, scopes, strict=True) if own.supported]
+            await self._merge(step, pairs, sound)
+        return Outcome(step.answer, self.stopped_by)
+
+    async def _decompose(self, step: OpenStep) -> QuestionParts:
+        """Return the parts, with pronouns replaced where another part determines them. If there is
+        one part, or no call is left, it is the question as it was asked.
+        """
+        try:
+            parts = await decompose(step, self.question, MAX_PARTS)
+        except LimitReached:
+            return QuestionParts(None, (self.question,))
+        if len(parts.questions) < 2:
+            return QuestionParts(parts.thought, (self.question,))
+        named: list[Pair] = []
+        for part in parts.questions:
+            named.append(Pair(resolve_pronouns(part, named), None))
+        return QuestionParts(parts.thought, tuple(pair.question for pair in named))
+
+    async def _part(self, scope: Scope, question: str) -> Outcome:
+        """Answer one part. A part that meets a limit ends without an answer."""
+        try:
+            return await self.loop(scope, question, "draft").run()
+        except LimitReached as limit:
+            return Outcome(None, limit.stopped_by)
+
+    async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
+        """Run GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score
+        them (METHODS.md §6 #7). A merge that loses the answer of a part that is `sound`, that is
+        supported, is replaced by the answers themselves. A small reader is not asked if a part has
+        no answer, since its merge does not say which.
+        """
+        templates = self.templates
+        benchmark = self.inquiry.settings.answers.merge_style == "benchmark"
+        partly = not all(pair.answer for pair in pairs)
+        if (benchmark and not templates.has("merge_benchmark")) or (self.able.small and partly):
+            step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else tell_parts(pairs)
+            await step.emit(Token(role="answer", text=step.answer))
+            return
+        ask = templates.merge_benchmark if benchmark else templates.merge
+        await write_answer(step, ask(self.question, pairs), "answer", PROSE_TOKENS)
+        merged = step.answer
+        if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
+            return
+        if merged:
+            await step.emit(Withdraw(role="answer", reason="repair"))
+        step.flag("repaired")
+        step.answer = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
+        await step.emit(Token(role="answer", text=step.answer))
+
+
+def join_parts(pairs: Sequence[Pair], joint: str) -> str:
+    """Join the parts' answers in order. A part without an answer says so."""
+    return joint.join(pair.answer or NO_ANSWER for pair in pairs)
+
+
+def tell_parts(pairs: Sequence[Pair]) -> str:
+    """Return the answers there are, and the parts without one."""
+    answers = PROSE_JOINT.join(pair.answer for pair in pairs if pair.answer)
+    missing = " ".join(pair.question for pair in pairs if not pair.answer)
+    return f"{answers}. {UNANSWERED} {missing}"
+
+
+def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:
+    """Return whether a merged answer in prose contains the answer of one part and not that of
+    another.
+
+    Long answers, yes and no may be expressed in other words. A merged answer that contains no
+    part's answer counts as a conclusion from them.
+    """
+    telling = [
+        pair.answer
+        for pair in pairs
+        if pair.answer and len(pair.answer.split()) <= WORDS and not is_yes_no(pair.answer)
+    ]
+    contained = [bears(merged or "", answer) for answer in telling]
+    return any(contained) and not all(contained)
+
+
+def has_all_parts(merged: str | None, pairs: Sequence[Pair]) -> bool:
+    """Whether a merged answer has something for every part, in one line."""
+    parts = (merged or "").split(BENCHMARK_JOINT.strip())
+    return len(parts) == len(pairs) and all(map(str.strip, parts)) and "\n" not in (merged or "")
