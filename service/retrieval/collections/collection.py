@@ -76,9 +76,13 @@ class Collection:
 
     async def save(self, manifest: Manifest) -> None:
         """Write the manifest, unless this is a draft, and make it the collection's manifest."""
+        await self.intend(manifest)
+        self.manifest = manifest
+
+    async def intend(self, manifest: Manifest) -> None:
+        """Write what the manifest is to be after a kill from now on."""
         if self._save is not None:
             await self._save(manifest)
-        self.manifest = manifest
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:

@@ -84,7 +84,7 @@ async def open_writer(
     if counts.lost(collection):
         if collection.manifest.state == "complete":
             repairing = collection.manifest.model_copy(update={"state": "repairing"})
-            await collection.save(repairing)
+            await collection.intend(repairing)
         restored = await rebuild(collection, backends, counts, follow)
         counts = await count_passages(collection)
     passages, vectors = counts.bm25 or 0, counts.dense or 0

@@ -154,7 +154,7 @@ class CollectionWriter:
 
     async def __aenter__(self) -> Self:
         manifest = self._collection.manifest
-        self._repair = self._lacking or manifest.interrupted
+        self._repair = self._lacking or self.restored > 0 or manifest.interrupted
         self._fields = set(manifest.metadata_fields)
         return self
 

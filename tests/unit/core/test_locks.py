@@ -54,9 +54,7 @@ def test_the_lock_dies_with_a_killed_process(tmp_path: Path) -> None:
         assert find_owner(tmp_path) == Owner(os.getpid())
 
 
-def test_a_disk_without_room_for_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
