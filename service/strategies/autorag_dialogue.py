@@ -12,16 +12,17 @@ from typing import Final, Literal, NamedTuple
 from service.answer.calls import chat
 from service.core.domain import AutoragMode, Passage, StoppedBy
 from service.engines.base import GenerationRequest, Message
-from service.prompts.examples import is_example
 from service.prompts.quoting import quote
 from service.prompts.templates import (
     SHIPPED,
     PassageText,
     TemplateSet,
+    is_example,
     load_template,
     passage_line,
 )
-from service.strategies.revelator.parsing import ends_with, read_answer
+from service.strategies.reading.answers import read_answer
+from service.strategies.reading.salvage import ends_with
 
 # ---- turns
 #

@@ -10,19 +10,18 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from service.answer.calls import chat
 from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, Token, TokenRole
 from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep
 from service.core.domain import RetrieverName, StoppedBy
 from service.core.errors import LimitReached
 from service.engines.base import Completion, GenerationRequest
-from service.prompts.examples import is_example
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER, Pair, PassageText, Prompt, TemplateSet
+from service.prompts.templates import NO_ANSWER, Pair, PassageText, Prompt, TemplateSet, is_example
 from service.retrieval.base import SearchResult
 from service.strategies.anrag import TOKENS_PER_LETTER, best_first
 from service.strategies.base import Method, Outcome
+from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.draft_text import (
     ROLES,
     Layout,
@@ -32,14 +31,10 @@ from service.strategies.draft_text import (
     opening_layout,
     read_answer,
 )
+from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine
 from service.strategies.reader import write_answer
-from service.strategies.revelator import parsing
-from service.strategies.revelator.roles import (
-    QUESTION_TOKENS,
-    RETRY_TEMPERATURE,
-    judge_ending,
-    refine,
-)
+from service.strategies.reading import answers
+from service.strategies.reading.salvage import ends_with
 from service.text import sentences
 
 AGAIN: Final = Choice(False, "collected before")
@@ -238,7 +233,7 @@ class Ircot(Chain):
             step.flag("prompt_example")
             return ""
         cut = completion.finish == "length"
-        if cut and sentence and parsing.ends_with(completion.text, sentence):
+        if cut and sentence and ends_with(completion.text, sentence):
             step.flag("shortened")
         if sentence:
             step.answer = sentence
@@ -348,7 +343,7 @@ class IterRetgen(Chain):
         completion = await self.generate(step, layout, GENERATION_TOKENS, final=final)
         text = cut_overrun(completion.text)
         answer = read_answer(text)
-        self.declined = bool(answer) and parsing.read_answer(answer or "", self.question).declined
+        self.declined = bool(answer) and answers.read_answer(answer or "", self.question).declined
         if not self.declined and self.borrows(layout, answer or text):
             step.flag("prompt_example")
             text, answer = "", None
@@ -405,6 +400,12 @@ def read_turn(text: str) -> Turn:
         line = concluded[1].strip().partition("\n")[0].strip()
         return Conclusion(line.removesuffix(".").rstrip() or None)
     return FollowUp(last) if last.endswith("?") else Conclusion()
+
+
+TURN: Final[PromptCall[Turn]] = PromptCall(
+    "reader", read_turn, QUESTION_TOKENS, stop=(f"\n{INTERMEDIATE}",),
+    texts=lambda turn: [turn.question] if isinstance(turn, FollowUp) else [],
+)  # fmt: skip
 
 
 def scratchpad(pairs: Sequence[Pair]) -> str:
@@ -476,19 +477,13 @@ class SelfAsk(Chain):
             return self._unless_repeated(step, await refine(step, self.question, self.pairs))
         prompt = self._prompt()
         for temperature in (0.0, RETRY_TEMPERATURE):
-            request = chat(
-                prompt, max_tokens=QUESTION_TOKENS, temperature=temperature,
-                stop=(f"\n{INTERMEDIATE}",),
-            )  # fmt: skip
-            completion = await step.ask("reader", request)
-            turn = read_turn(completion.text)
-            if isinstance(turn, Conclusion):
-                return turn
-            example = prompt.gives(turn.question)
-            cut = completion.finish == "length" and not turn.question.endswith("?")
-            if not (example or cut):
+            reply = await TURN.ask(step, prompt, temperature)
+            if not isinstance(turn := reply.value, FollowUp):
+                return turn or Conclusion()
+            cut = reply.cut and not turn.question.endswith("?")
+            if not (reply.example or cut):
                 return self._unless_repeated(step, turn.question)
-        step.flag("prompt_example" if example else "shortened")
+        step.flag("prompt_example" if reply.example else "shortened")
         return Conclusion()
 
     def _unless_repeated(self, step: OpenStep, question: str) -> Turn:
@@ -516,7 +511,7 @@ class SelfAsk(Chain):
         nothing to conclude from, unless an answer from memory is allowed.
         """
         if stated is not None:
-            reading = parsing.read_answer(stated, self.question)
+            reading = answers.read_answer(stated, self.question)
             if reading.declined:
                 step.flag("declined")
                 return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from service.answer.events import ThoughtWritten
@@ -18,7 +19,7 @@ from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
 from service.prompts.templates import Pair, Prompt, Spoken
 from service.strategies.drafting import gives_signals
-from service.strategies.revelator.roles import write_question
+from service.strategies.planner import QUESTION, planner_of, write_question
 from service.text import content_words, shared_words
 from service.text.words import letter_words, spelt_words
 
@@ -112,13 +113,13 @@ async def condense(scope: Scope) -> None:
         return
     step = scope.step("condense", _ends(message) if long else message)
     await step.start()
-    small = inquiry.roles.revelator.generator.capabilities.small
+    strict = planner_of(inquiry.roles.revelator).strict
     try:
         written = await write_question(
             step,
             _long_prompt(step, message, history) if long else _prompt(step, message, history),
-            max_tokens=CONDENSED_TOKENS,
-            fits=lambda question: agrees(question, message, history, strict=small),
+            call=replace(QUESTION, max_tokens=CONDENSED_TOKENS),
+            fits=lambda question: agrees(question, message, history, strict=strict),
         )
     except LimitReached:
         step.flag("repaired")

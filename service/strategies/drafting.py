@@ -23,9 +23,10 @@ from service.core.domain import StepKind
 from service.core.errors import LimitReached
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
-from service.prompts.examples import is_example
+from service.prompts.templates import is_example
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome
+from service.strategies.calls import RETRY_TEMPERATURE
 from service.strategies.draft_text import (
     ANSWER_TOKENS,
     CONCLUSION,
@@ -42,8 +43,8 @@ from service.strategies.draft_text import (
     shown,
     unconcluded,
 )
-from service.strategies.revelator import parsing
-from service.strategies.revelator.roles import RETRY_TEMPERATURE
+from service.strategies.reading import answers
+from service.strategies.reading.salvage import ends_with
 from service.text.tagging import Splitter, SplitterName, open_splitter
 
 START: Final = 1  # the token that an engine puts before a prompt
@@ -365,7 +366,7 @@ class Drafting(Method):
         return Outcome(answer or None, self.stopped_by)
 
     def _declines(self, answer: str) -> bool:
-        return parsing.read_answer(answer, self.question).declined
+        return answers.read_answer(answer, self.question).declined
 
     def _is_borrowed(self, answer: str | None) -> bool:
         """Whether an answer is copied from a demonstration. The one that declines is no example."""
@@ -389,7 +390,7 @@ class Drafting(Method):
             self.stopped_by = limit.stopped_by
             return text
         concluded = cut_overrun(join(text, CONCLUSION, completion.text))
-        if completion.finish == "length" and parsing.ends_with(concluded, completion.text.strip()):
+        if completion.finish == "length" and ends_with(concluded, completion.text.strip()):
             self.open_step.flag("shortened")
         return concluded
 

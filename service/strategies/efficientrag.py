@@ -29,8 +29,8 @@ from service.prompts.quoting import quote
 from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import AnswerText, reader_of, write_answer
-from service.strategies.revelator.parsing import DECLINED, NOTHING, AnswerReading, read_answer
-from service.strategies.revelator.parsing.salvage import (
+from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
+from service.strategies.reading.salvage import (
     has_word,
     json_values,
     member,

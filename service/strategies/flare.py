@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from service.answer.calls import Roles, chat
+from service.answer.calls import Roles
 from service.answer.events import ThoughtWritten, Trigger, Withdraw
 from service.core.domain import ScoredPassage
 from service.core.errors import EngineFailure
@@ -23,6 +23,7 @@ from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.base import lacking_logprobs, lacking_template
+from service.strategies.calls import PromptCall
 from service.strategies.draft_text import ROLES, FirstSentence, join
 from service.strategies.drafting import Drafting, Piece, WrittenText
 
@@ -31,6 +32,7 @@ LEAST: Final = 4  # characters of a sentence; a shorter one is joined to the nex
 GAP: Final = 5  # fewest tokens between doubtful tokens that are asked for separately
 QUESTION_TOKENS: Final = 64
 ASKING: Final = "flare_question"
+SPAN: Final = PromptCall("reader", str, QUESTION_TOKENS)
 
 
 class Flare(Drafting):
@@ -99,13 +101,9 @@ class Flare(Drafting):
         if not spans:
             return [ahead.kept]
         passage = join(self.layout.written, ahead.kept)
-        asked = [await self._ask_question(passage, span) for span in spans]
+        prompts = [asking_prompt(self.templates, passage, span) for span in spans]
+        asked = [(await SPAN.ask(self.open_step, prompt)).text.strip() for prompt in prompts]
         return [question for question in asked if question.endswith("?")]
-
-    async def _ask_question(self, passage: str, span: str) -> str:
-        prompt = asking_prompt(self.templates, passage, span)
-        request = chat(prompt, max_tokens=QUESTION_TOKENS)
-        return (await self.open_step.ask("reader", request)).text.strip()
 
     async def _retrieve(self, queries: Sequence[str], ahead: WrittenText) -> None:
         """Search, and write the sentence again. If nothing is found, the draft is kept."""

@@ -40,8 +40,8 @@ from service.core.private import withhold
 from service.strategies.anrag import answer_from, search_once
 from service.strategies.base import Outcome
 from service.strategies.conversation import condense, shorten
+from service.strategies.planner import RouteChoice, planner_of
 from service.strategies.registry import handle
-from service.strategies.revelator.roles import RouteChoice, choose_route
 from service.strategies.routes import reply
 from service.strategies.structured import structured
 
@@ -252,7 +252,7 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
     step = scope.step("route", request.question)
     await step.start()
     try:
-        choice = await choose_route(step)
+        choice = await planner_of(inquiry.roles.revelator).route(step)
     except LimitReached:
         choice = RouteChoice("single", "settings", None)
     chosen = RouteChosen(

@@ -22,16 +22,11 @@ from service.encoders.base import Extractor, Labeler, Reading, Tag
 from service.encoders.inputs import passage_text
 from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import PassageText, Prompt
-from service.strategies.revelator.counts import corrected_count
-from service.strategies.revelator.parsing import (
-    DECLINED,
-    NOTHING,
-    AnswerReading,
-    ends_with,
-    parse_verdict,
-    read_answer,
-)
-from service.strategies.revelator.roles import RETRY_TEMPERATURE, label_request
+from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
+from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
+from service.strategies.reading.questions import parse_verdict
+from service.strategies.reading.salvage import ends_with
+from service.strategies.rules import corrected_count
 from service.text.sentences import sentences
 from service.text.words import normal_words
 
@@ -43,6 +38,7 @@ WORKER: Final = "encoder"  # in metrics
 DECLINING: Final = "the reader found no answer"
 _PIECE = re.compile(r"#\d+\Z")
 
+RELEVANCE: Final = PromptCall("judge", parse_verdict, labels=RELEVANCE_LABELS)
 Verdict = bool | None | LimitReached
 
 
@@ -289,8 +285,7 @@ class PromptReader:
         judge = self._step.inquiry.roles.judge
         prompt = judge.templates.relevance(self._question, PassageText(passage.title, passage.text))
         try:
-            request = label_request(judge, prompt, RELEVANCE_LABELS)
-            return parse_verdict((await self._step.ask("judge", request)).text)
+            return (await RELEVANCE.ask(self._step, prompt)).value
         except LimitReached as limit:
             return limit
 

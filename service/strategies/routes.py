@@ -25,28 +25,18 @@ from service.core.domain import Flag, RouteName, StoppedBy
 from service.core.errors import LimitReached
 from service.core.settings import EscalationSettings
 from service.engines.base import GenerationRequest, Message
-from service.prompts.templates import NO_ANSWER, UNANSWERED, Pair
+from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.anrag import Cycle
 from service.strategies.base import Method, Outcome
+from service.strategies.planner import QuestionParts, judge_ending, planner_of
 from service.strategies.reader import PROSE_TOKENS, answer_from_memory, write_answer
-from service.strategies.revelator.bridge import bridge_answer, substitute_answers
-from service.strategies.revelator.clauses import last_clause
-from service.strategies.revelator.comparison import comparison_answer
-from service.strategies.revelator.pronouns import resolve_pronouns
-from service.strategies.revelator.roles import (
-    RETRY_TEMPERATURE,
-    QuestionParts,
-    decompose,
-    judge_ending,
-    refine,
-)
+from service.strategies.rules import PROSE_JOINT
 from service.text.grounding import bears, is_yes_no
 
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
 MAX_STEPS: Final = 5
 MAX_PARTS: Final = 8
 BENCHMARK_JOINT: Final = " && "
-PROSE_JOINT: Final = "; "
 WORDS: Final = 6  # of an answer that a merge must contain verbatim
 
 
@@ -153,6 +143,7 @@ class Complex(Method):
     def __init__(self, scope: Scope, question: str, *, failed: bool = False) -> None:
         super().__init__(scope, question)
         self.skipped = self.inquiry.settings.hanrag.skip
+        self.planner = planner_of(self.inquiry.roles.revelator)
         self.pairs: list[Pair] = []
         self.failed = [Pair(question, None)] if failed else []
         self.asked = [same_question(question)] if failed else []
@@ -200,22 +191,13 @@ class Complex(Method):
         (`refine_loop`)."""
         if "refine" in self.skipped:
             return self.question
-        planned = self._planned() if self._is_small else None
-        if planned is not None:
-            return planned
-        seed = resolve_pronouns(await refine(step, self.question, self.pairs), self.pairs)
-        history = [*self.failed, *self.pairs]
-        if self._repeats(seed) and history and history[-1].answer is None:
-            again = await refine(step, self.question, history, RETRY_TEMPERATURE)
-            seed = resolve_pronouns(again, self.pairs)
-        if self._repeats(seed):
+        seed = await self.planner.next_question(
+            step, self.question, self.pairs, self.failed, self.asked
+        )
+        if seed is None:
             step.flag("refine_loop")
             self.ended = True
-            return None
         return seed
-
-    def _repeats(self, question: str) -> bool:
-        return same_question(question) in self.asked
 
     async def _retrieve(self, step: OpenStep, seed: str) -> None:
         await Cycle(step, seed, "draft").run()
@@ -227,30 +209,8 @@ class Complex(Method):
         if step.answer is None and "refine" not in self.skipped:
             return
         if "ending" not in self.skipped:
-            self.ended = await self._is_done(step)
+            self.ended = await self.planner.enough(step, self.question, self.pairs, self.asked)
             await step.emit(Judgement(ending=self.ended))
-
-    async def _is_done(self, step: OpenStep) -> bool:
-        """Run ENDING. A small model is not asked if the plan of a bridge decides it."""
-        if self._is_small:
-            if bridge_answer(self.question, self.pairs) is not None:
-                return True
-            if self._planned() is not None:
-                return False
-        return await judge_ending(step, self.question, self.pairs)
-
-    def _planned(self) -> str | None:
-        """Return the next question of a plan for a question that describes a thing by another one:
-        its last clause, then the question with the answer in place of the description. None if that
-        was asked.
-        """
-        clause = None if self.pairs else last_clause(self.question)
-        asked = clause.question if clause else substitute_answers(self.question, self.pairs)
-        return None if asked is None or self._repeats(asked) else asked
-
-    @property
-    def _is_small(self) -> bool:
-        return self.inquiry.roles.revelator.generator.capabilities.small
 
     async def _finish(self) -> Outcome:
         """Run GEN_FINAL over the pairs. Nothing is written if the retrievals found nothing, or if
@@ -269,9 +229,8 @@ class Complex(Method):
 
     async def _conclude(self, step: OpenStep) -> None:
         """Run GEN_FINAL. What a small reader would guess is computed where possible."""
-        known = comparison_answer(self.question, self.pairs)
-        known = known or bridge_answer(self.question, self.pairs)
-        if known and self.able.small:
+        known = planner_of(self.reader).conclude(self.question, self.pairs)
+        if known:
             step.answer = known
             step.flag("computed")
             await step.emit(Token(role="answer", text=known))
@@ -293,7 +252,11 @@ class Compound(Method):
 
     async def run(self) -> Outcome:
         async with self.step("decompose") as step:
-            parts = await self._decompose(step)
+            try:
+                planner = planner_of(self.inquiry.roles.revelator)
+                parts = await planner.split(step, self.question, MAX_PARTS)
+            except LimitReached:
+                parts = QuestionParts(None, (self.question,))
             if parts.thought:
                 await step.emit(ThoughtWritten(text=parts.thought))
             await step.emit(Decomposition(questions=list(parts.questions)))
@@ -312,21 +275,6 @@ class Compound(Method):
             await self._merge(step, pairs, sound)
         return Outcome(step.answer, self.stopped_by)
 
-    async def _decompose(self, step: OpenStep) -> QuestionParts:
-        """Return the parts, with pronouns replaced where another part determines them. If there is
-        one part, or no call is left, it is the question as it was asked.
-        """
-        try:
-            parts = await decompose(step, self.question, MAX_PARTS)
-        except LimitReached:
-            return QuestionParts(None, (self.question,))
-        if len(parts.questions) < 2:
-            return QuestionParts(parts.thought, (self.question,))
-        named: list[Pair] = []
-        for part in parts.questions:
-            named.append(Pair(resolve_pronouns(part, named), None))
-        return QuestionParts(parts.thought, tuple(pair.question for pair in named))
-
     async def _part(self, scope: Scope, question: str) -> Outcome:
         """Answer one part. A part that meets a limit ends without an answer."""
         try:
@@ -337,14 +285,13 @@ class Compound(Method):
     async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
         """Run GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score
         them (METHODS.md §6 #7). A merge that loses the answer of a part that is `sound`, that is
-        supported, is replaced by the answers themselves. A small reader is not asked if a part has
-        no answer, since its merge does not say which.
+        supported, is replaced by the answers themselves.
         """
         templates = self.templates
         benchmark = self.inquiry.settings.answers.merge_style == "benchmark"
-        partly = not all(pair.answer for pair in pairs)
-        if (benchmark and not templates.has("merge_benchmark")) or (self.able.small and partly):
-            step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else tell_parts(pairs)
+        told = planner_of(self.reader).merge(pairs)
+        if told or (benchmark and not templates.has("merge_benchmark")):
+            step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
             await step.emit(Token(role="answer", text=step.answer))
             return
         ask = templates.merge_benchmark if benchmark else templates.merge
@@ -362,13 +309,6 @@ class Compound(Method):
 def join_parts(pairs: Sequence[Pair], joint: str) -> str:
     """Join the parts' answers in order. A part without an answer says so."""
     return joint.join(pair.answer or NO_ANSWER for pair in pairs)
-
-
-def tell_parts(pairs: Sequence[Pair]) -> str:
-    """Return the answers there are, and the parts without one."""
-    answers = PROSE_JOINT.join(pair.answer for pair in pairs if pair.answer)
-    missing = " ".join(pair.question for pair in pairs if not pair.answer)
-    return f"{answers}. {UNANSWERED} {missing}"
 
 
 def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:

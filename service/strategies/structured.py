@@ -19,7 +19,7 @@ from service.answer.request import OutputForm
 from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import PassageText
-from service.strategies.revelator.roles import RETRY_TEMPERATURE
+from service.strategies.calls import RETRY_TEMPERATURE
 from service.text.grounding import bears
 
 TOKENS: Final = 1_024  # of the JSON, at most

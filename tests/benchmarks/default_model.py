@@ -25,15 +25,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from service.answer.calls import Role
+from service.answer.calls import Role, chat
 from service.core.settings import EngineSettings, load_settings
 from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
 from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
+from service.strategies.calls import LABEL_TOKENS
 from service.strategies.reader import ANSWER_TOKENS
-from service.strategies.revelator.parsing import read_answer
-from service.strategies.revelator.roles import label_request
+from service.strategies.reading.answers import read_answer
 from service.workshop.facts.corpora import Paragraph, read_lines
 from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import canonical_form, is_held_out
@@ -64,7 +64,7 @@ class Reader:
         return await self._said(GenerationRequest(messages=messages, max_tokens=ANSWER_TOKENS))
 
     async def label(self, prompt: str, labels: tuple[str, ...]) -> str:
-        return await self._said(label_request(self.role, prompt, labels))
+        return await self._said(chat(prompt, max_tokens=LABEL_TOKENS, choices=labels))
 
     async def _said(self, request: GenerationRequest) -> str:
         async with self.calls:

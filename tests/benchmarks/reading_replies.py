@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from service.strategies.revelator.parsing import read_answer
+from service.strategies.reading.answers import read_answer
 from tests.unit.strategies.revelator.test_readings import LONG, ROWS, read
 
 QUESTION = "Where was he born?"

@@ -25,7 +25,7 @@ from transformers import Trainer, TrainingArguments
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.base import ROUTES
 from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
-from service.strategies.revelator.parsing import parse_route
+from service.strategies.reading.questions import parse_route
 from service.workshop.facts.cheapest import (
     RoutedQuestion,
     is_evaluation,

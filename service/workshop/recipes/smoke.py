@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from service.core.domain import RouteName
 from service.encoders.inputs import passage_text
 from service.prompts.templates import TemplateSet
-from service.strategies.revelator.roles import ROUTE_LABELS
+from service.strategies.planner import ROUTE_LABELS
 from service.text.words import word_spans
 from service.workshop.facts.rows import (
     FilterRow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.strategies.revelator.parsing.salvage import (
+from service.strategies.reading.salvage import (
     json_values,
     member,
     one_line,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from service.core.domain import RouteName
 from service.prompts.quoting import quote
 from service.prompts.templates import Pair, PassageText, TemplateSet
-from service.strategies.revelator.roles import ROUTE_LABELS
+from service.strategies.planner import ROUTE_LABELS
 
 
 class Exchange(NamedTuple):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.answer.citations import Evidence, bearing_sentence, cite
 from service.answer.events import RetrievedPassage
+from service.answer.evidence import Evidence, bearing_sentence, cite
 from service.core.domain import Passage, ScoredPassage
 from service.text import content_words, sentences
 from service.text.grounding import bears

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.prompts.examples import is_example
-from service.prompts.templates import Pair, PassageText, TemplateSet
+from service.prompts.templates import Pair, PassageText, TemplateSet, is_example
 
 FULL = TemplateSet("full")
 ANSWER = FULL.answer("Who wrote Norma?", [PassageText("Norma", "Norma is by Vincenzo Bellini.")])

@@ -10,8 +10,8 @@ import pytest
 from service.answer.budget import Limits
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import Capabilities
-from service.strategies.revelator.parsing import parse_decomposition
-from service.strategies.revelator.roles import JSON_TOKENS, decompose
+from service.strategies.planner import JSON_TOKENS, decompose
+from service.strategies.reading.questions import parse_decomposition
 from tests.support.asking import ScriptedRetriever, body_of, inquiry
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.strategies.test_handlers import (

@@ -28,8 +28,8 @@ from service.prompts.quoting import quote
 from service.prompts.templates import TemplateSet
 from service.strategies import autorag_dialogue as loop
 from service.strategies.autorag_dialogue import Dialogue, document_text, opening
-from service.strategies.revelator import parsing
-from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
+from service.strategies.reading import answers
+from service.strategies.reading.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     AskTeacher,
@@ -104,7 +104,7 @@ def read_query(text: str) -> str:
 
 def read_answer(text: str) -> str:
     """Return the short answer in a reply."""
-    answer = parsing.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
+    answer = answers.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
     if answer is None or len(answer.split()) > LONGEST_ANSWER:
         raise UnusableReply("no short answer")
     return _sound(quote(answer))

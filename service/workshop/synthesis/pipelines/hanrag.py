@@ -18,8 +18,8 @@ from typing import Final
 from service.core.domain import Passage, RouteName
 from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, PassageText, TemplateSet, passage_line
-from service.strategies.revelator.parsing import parse_question, parse_verdict
-from service.strategies.revelator.roles import ROUTE_LABELS
+from service.strategies.planner import ROUTE_LABELS
+from service.strategies.reading.questions import parse_question, parse_verdict
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     AskTeacher,

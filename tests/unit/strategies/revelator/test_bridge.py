@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.revelator.bridge import bridge_answer, substitute_answers
-from service.strategies.revelator.clauses import last_clause
+from service.strategies.rules import bridge_answer, last_clause, substitute_answers
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 

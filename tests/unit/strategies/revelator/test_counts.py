@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.strategies.revelator.counts import corrected_count
+from service.strategies.rules import corrected_count
 
 HANDBOOK = (
     "Every employee has 27 days of paid leave a year. New employees have a trial period of four "

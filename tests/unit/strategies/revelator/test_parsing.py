@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.strategies.planner import ENDING_LABELS, ROUTE_LABELS
 from service.strategies.reader import RELEVANCE_LABELS
-from service.strategies.revelator.parsing import (
-    AnswerReading,
+from service.strategies.reading.answers import AnswerReading, read_answer
+from service.strategies.reading.questions import (
     parse_decomposition,
     parse_question,
     parse_route,
     parse_verdict,
-    read_answer,
 )
-from service.strategies.revelator.roles import ENDING_LABELS, ROUTE_LABELS
 
 ROWS = [
     json.loads(line)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.revelator.pronouns import resolve_pronouns
+from service.strategies.rules import resolve_pronouns
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 

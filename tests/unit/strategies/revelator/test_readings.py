@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.strategies.revelator.parsing import AnswerReading, read_answer
+from service.strategies.reading.answers import AnswerReading, read_answer
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line)

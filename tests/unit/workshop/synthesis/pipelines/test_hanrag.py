@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from service.core.domain import Passage
 from service.prompts.templates import Pair, PassageText, TemplateSet
-from service.strategies.revelator.parsing import (
+from service.strategies.planner import ROUTE_LABELS
+from service.strategies.reading.questions import (
     parse_decomposition,
     parse_question,
     parse_route,
     parse_verdict,
 )
-from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts import rows as training
 from service.workshop.synthesis.contract import (
     AskTeacher,

@@ -51,6 +51,18 @@ _STRING_END = re.compile(
     r"|[,，;]\s*(?:\Z|[\[{\]}\"'“‘„«「\d-]|(?:true|false|null|none)\b|\w+\s*[:：]))",
     re.IGNORECASE,
 )
+_LEAD = re.compile(
+    r"\s*(?:[-–>#•]+\s+)?(?:"
+    r"(?:sure|certainly|of course|okay|ok|absolutely|alright|no problem|got it)(?:\s+thing)?"
+    r"(?:\s*[,.!:\-–—]+\s*|\s+(?=here|the |i\b))"
+    r"|(?:here(?:'s|’s| is| are| it is| you go)|below is|this is|i would ask|i'd ask"
+    r"|as requested)\b[^\n:：?？]{0,80}[:：]"
+    r"|(?:based on|according to|from) [^\n,:]{1,80},\s*(?=the (?:\w+ )?answer)"
+    r"|(?:so|therefore|thus|hence),?\s+(?=the (?:\w+ )?answer)"
+    r"|assistant\s*(?:[:：]|\n)"
+    r")",
+    re.IGNORECASE,
+)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "", "f": ""}
 _STRICT = json.JSONDecoder(strict=False)
@@ -230,3 +242,32 @@ def _unescape(escape: re.Match[str]) -> str:
     if len(code) > 1:
         return chr(int(code[1:], 16))
     return _ESCAPED.get(code, code)
+
+
+def field(text: str, keys: frozenset[str]) -> str | None:
+    """Return the text under one of `keys` in a JSON object; "" if the object has none of them, None
+    without an object."""
+    value = next((value for value in json_values(text) if value not in ({}, [])), None)
+    if isinstance(value, list) and text.startswith("["):
+        return ", ".join(item for item in value if isinstance(item, str))
+    if not isinstance(value, dict):
+        return None
+    found = member(value, keys)
+    if isinstance(found, list):
+        found = ", ".join(str(item) for item in found)
+    if found is None and text.startswith("{"):
+        rest = {k: v for k, v in value.items() if plain_key(k) not in {"thought", "reasoning"}}
+        found = next(iter(rest.values())) if len(rest) == 1 else ""
+    return None if found is None else str(found)
+
+
+def without_lead(text: str, label: re.Pattern[str]) -> str:
+    """Return `text` without "Sure, here is …:" and labels before it. "OK" alone is text."""
+    while match := _LEAD.match(text) or label.match(text):
+        rest = text[match.end() :]
+        if not has_word(rest):
+            return "" if label.match(text) else text.strip()
+        if not match.end():
+            break
+        text = rest
+    return text.strip()

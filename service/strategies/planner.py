@@ -1,0 +1,298 @@
+"""How a question is planned (METHODS.md §1.3): its route, its parts, the next question, and whether
+the answers found are enough. By prompts for language models; for small ones, by rules where these
+decide. Unreadable output takes the safe choice of METHODS.md §1.2's failure table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal, NamedTuple
+
+from service.answer.calls import Role
+from service.answer.evidence import same_question
+from service.answer.inquiry import OpenStep
+from service.core.domain import RouteName
+from service.prompts.templates import Pair, Prompt
+from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
+from service.strategies.reading.questions import (
+    Decomposed,
+    parse_decomposition,
+    parse_question,
+    parse_route,
+    parse_verdict,
+)
+from service.strategies.reading.salvage import ends_with
+from service.strategies.rules import (
+    bridge_answer,
+    comparison_answer,
+    last_clause,
+    resolve_pronouns,
+    substitute_answers,
+    tell_parts,
+)
+
+DIRECT_CONFIDENCE: Final = 0.98  # least confidence of the classifier for a route without retrieval
+ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
+    "direct": "straightforward question",
+    "single": "single-step question",
+    "compound": "compound question",
+    "complex": "complex question",
+}
+ENDING_LABELS: Final = ("yes", "no")
+QUESTION_TOKENS: Final = 64
+JSON_TOKENS: Final = 256
+DECOMPOSITION_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "thought": {"type": "string"},
+        "decomposition": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    },
+    "required": ["thought", "decomposition"],
+    "additionalProperties": False,
+}
+
+ROUTE: Final[PromptCall[RouteName]] = PromptCall("revelator", parse_route)
+ENDING: Final = PromptCall("judge", parse_verdict, labels=ENDING_LABELS)
+QUESTION: Final = PromptCall("revelator", parse_question, QUESTION_TOKENS, texts=lambda q: [q])
+DECOMPOSE: Final = PromptCall(
+    "revelator", parse_decomposition, JSON_TOKENS, schema=DECOMPOSITION_SCHEMA,
+    texts=lambda parts: parts.questions,
+)  # fmt: skip
+
+
+class QuestionParts(NamedTuple):
+    """The parts of a compound question, and the reasoning; one part is the question itself."""
+
+    thought: str | None
+    questions: tuple[str, ...]
+
+
+class RouteChoice(NamedTuple):
+    """A route, who chose it, and its probability among the routes allowed, where that is known."""
+
+    route: RouteName
+    by: Literal["classifier", "model", "settings"]
+    confidence: float | None
+
+
+# ---- calls
+
+
+async def ask_for_route(step: OpenStep) -> RouteChoice:
+    """Run ROUTE. Unreadable text becomes `single`, flagged `route_parse_failed`."""
+    prompt = step.inquiry.roles.revelator.templates.route(step.inquiry.question)
+    labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
+    reply = await replace(ROUTE, labels=labels).ask(step, prompt, logprobs=True)
+    if reply.value is None:
+        step.flag("route_parse_failed")
+        return RouteChoice("single", "model", None)
+    sure = None if reply.logprob is None else round(math.exp(reply.logprob), 4)
+    return RouteChoice(reply.value, "model", sure)
+
+
+async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionParts:
+    """Run DECOMPOSE: return the parts, at most `max_parts` (then flagged `shortened`).
+
+    Output that is cut is requested again with more room, other output that cannot be read, or that
+    repeats an example of the prompt, at temperature 0.7. If it is cut again, it is flagged
+    `shortened`, repaired output `repaired`; without any valid parts the result is the question
+    itself, flagged `repaired`.
+    """
+    prompt = step.inquiry.roles.revelator.templates.decompose(question)
+    call, temperature = DECOMPOSE, 0.0
+    decomposed: Decomposed | None = None
+    for _ in range(2):
+        reply = await call.ask(step, prompt, temperature)
+        decomposed = decomposed if reply.example else reply.value or decomposed
+        if decomposed is not None and not reply.cut and not reply.example:
+            break
+        if reply.cut:
+            call = replace(DECOMPOSE, max_tokens=_more_room(step, prompt))
+        else:
+            temperature = RETRY_TEMPERATURE
+    if decomposed is None:
+        if reply.example:
+            step.flag("prompt_example")
+        step.flag("repaired")
+        return QuestionParts(None, (question,))
+    if decomposed.repaired:
+        step.flag("repaired")
+    if reply.cut or len(decomposed.questions) > max_parts:
+        step.flag("shortened")
+    return QuestionParts(decomposed.thought, decomposed.questions[:max_parts])
+
+
+def _more_room(step: OpenStep, prompt: str) -> int:
+    """Return more tokens for JSON that was cut, as far as the model's context allows."""
+    context = step.inquiry.roles.revelator.generator.capabilities.context_tokens
+    room = 3 * JSON_TOKENS
+    return room if context is None else max(JSON_TOKENS, min(room, context - len(prompt) // 3))
+
+
+async def refine(
+    step: OpenStep, question: str, history: Sequence[Pair], temperature: float = 0.0
+) -> str:
+    """Run REFINE: return the next seed question. Output that is empty, cut or an example of the
+    prompt is retried once; then the question itself is returned.
+    """
+    prompt = step.inquiry.roles.revelator.templates.refine(question, history)
+    return await write_question(step, prompt, temperature) or question
+
+
+async def write_question(
+    step: OpenStep,
+    prompt: Prompt,
+    temperature: float = 0.0,
+    *,
+    call: PromptCall[str] = QUESTION,
+    fits: Callable[[str], bool] = bool,
+) -> str | None:
+    """Return one question in reply to a prompt. Output that is empty, cut, an example of the prompt
+    or does not fit is retried once; then None is returned, flagged `repaired`.
+    """
+    for heat in (temperature, RETRY_TEMPERATURE):
+        reply = await call.ask(step, prompt, heat)
+        written = reply.value
+        if written is not None and not reply.example and fits(written):
+            cut = reply.cut and ends_with(reply.text, written)
+            if not cut or written.endswith("?"):
+                return written
+    if reply.example:
+        step.flag("prompt_example")
+    step.flag("repaired")
+    return None
+
+
+async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:
+    """Run ENDING: return whether the pairs suffice. Unreadable text means not done (METHODS.md
+    §1.2), flagged `unread_judgement`.
+    """
+    prompt = step.inquiry.roles.judge.templates.ending(question, history)
+    verdict = (await ENDING.ask(step, prompt)).value
+    if verdict is None:
+        step.unread(1)
+    return verdict is True
+
+
+# ---- planners
+
+
+class Planner:
+    """Plans by prompts, as language models can.
+
+    `strict`: a question that the model rewrites must keep every word with content, because the
+    model is small and changes the meaning otherwise.
+    """
+
+    strict = False
+
+    async def route(self, step: OpenStep) -> RouteChoice:
+        """Return the classifier's route, if the settings have one, else that of the ROUTE call.
+
+        `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable
+        other route counts. A route below `router.confidence` is left to the model, unless the
+        classifier is the default of a small model, which is more often wrong.
+        """
+        classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
+        if classifier is None:
+            return await ask_for_route(step)
+        question, allowed = step.inquiry.question, settings.routes.allowed
+        route, probability = await classifier.classify(question, allowed)
+        others = tuple(name for name in allowed if name != "direct")
+        if route == "direct" and probability < DIRECT_CONFIDENCE and others:
+            route, probability = await classifier.classify(question, others)
+        if probability >= settings.router.confidence or settings.router.kind is None:
+            return RouteChoice(route, "classifier", round(probability, 4))
+        return await ask_for_route(step)
+
+    async def split(self, step: OpenStep, question: str, max_parts: int) -> QuestionParts:
+        """Return the parts of a question, with pronouns replaced where another part determines
+        them. If there is one part, it is the question as it was asked."""
+        parts = await decompose(step, question, max_parts)
+        if len(parts.questions) < 2:
+            return QuestionParts(parts.thought, (question,))
+        named: list[Pair] = []
+        for part in parts.questions:
+            named.append(Pair(resolve_pronouns(part, named), None))
+        return QuestionParts(parts.thought, tuple(pair.question for pair in named))
+
+    async def next_question(
+        self,
+        step: OpenStep,
+        question: str,
+        pairs: Sequence[Pair],
+        failed: Sequence[Pair],
+        asked: Collection[str],
+    ) -> str | None:
+        """Return the next question, or None if it would be one of those `asked`. `failed`: what was
+        asked before without an answer."""
+        seed = resolve_pronouns(await refine(step, question, pairs), pairs)
+        history = [*failed, *pairs]
+        if same_question(seed) in asked and history and history[-1].answer is None:
+            again = await refine(step, question, history, RETRY_TEMPERATURE)
+            seed = resolve_pronouns(again, pairs)
+        return None if same_question(seed) in asked else seed
+
+    async def enough(
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
+    ) -> bool:
+        """Whether the pairs answer the question."""
+        return await judge_ending(step, question, pairs)
+
+    def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
+        """Return the answer that follows from the pairs, None if a model must write it."""
+        return None
+
+    def merge(self, pairs: Sequence[Pair]) -> str | None:
+        """Return the answers of the parts of a question, None if a model must merge them."""
+        return None
+
+
+class RulePlanner(Planner):
+    """Plans by rules where these decide, as small models would guess."""
+
+    strict = True
+
+    async def next_question(
+        self,
+        step: OpenStep,
+        question: str,
+        pairs: Sequence[Pair],
+        failed: Sequence[Pair],
+        asked: Collection[str],
+    ) -> str | None:
+        planned = _planned(question, pairs, asked)
+        return planned or await super().next_question(step, question, pairs, failed, asked)
+
+    async def enough(
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
+    ) -> bool:
+        if bridge_answer(question, pairs) is not None:
+            return True
+        if _planned(question, pairs, asked) is not None:
+            return False
+        return await super().enough(step, question, pairs, asked)
+
+    def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
+        return comparison_answer(question, pairs) or bridge_answer(question, pairs)
+
+    def merge(self, pairs: Sequence[Pair]) -> str | None:
+        """A small model's merge does not say which part has no answer."""
+        return None if all(pair.answer for pair in pairs) else tell_parts(pairs)
+
+
+def _planned(question: str, pairs: Sequence[Pair], asked: Collection[str]) -> str | None:
+    """Return the next question of a plan for a question that describes a thing by another one: its
+    last clause, then the question with the answer in place of the description. None if that was
+    asked.
+    """
+    clause = None if pairs else last_clause(question)
+    planned = clause.question if clause else substitute_answers(question, pairs)
+    return None if planned is None or same_question(planned) in asked else planned
+
+
+def planner_of(role: Role) -> Planner:
+    """Return the planner that suits the model of a role."""
+    return RulePlanner() if role.generator.capabilities.small else Planner()
