@@ -10,11 +10,14 @@ from typing import Any, Final, Literal
 from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
 from service.text.sentences import sentences
+from service.text.tables import Row, rows_of
 
 KINDS: Final[tuple[AnswerKind, ...]] = ("span", "yes", "no", "none")
 LONGEST_ANSWER: Final = 30  # pieces
 TRIED: Final = 8  # beginnings and ends of a window that are combined
 WORSE: Final = 6.0  # how much lower than the best part of a list the place of another may be
+BARRED: Final = 8.0  # how much lower a place in a row of a table is that the question is not about
+WHOLE_CELL: Final = 40  # characters of a cell that is an answer as a whole
 _YES_OR_NO = re.compile(
     r"(?:is|are|was|were|do|does|did|can|could|may|must|should|has|have|had|will|would)\b", re.I
 )
@@ -23,8 +26,9 @@ _SEVERAL = re.compile(
     r"|(?:which|what) (?:\w+ )?(?!was|is|does|has)\w+s\b|list\b|name (?:the|all)\b)",
     re.I,
 )
+_NAME = re.compile(r"\b(?=\w*[A-ZÀ-Þ]|\w*\d)\w+(?:[-'’.]\w+)*")
+_DIGIT = re.compile(r"\d")
 _BETWEEN = re.compile(r"\s*(?:,(?: (?:and|or|und|et))? |;\s| (?:and|or|und|et) )\s*")
-_CELL = re.compile(r"([^;:.\n]+): ([^;\n]+?)(?=;|\.(?:\s|$)|\n|$)")  # of a row: `Header: value`
 
 Form = Literal["one", "several", "yes_no"]
 
@@ -32,7 +36,7 @@ Form = Literal["one", "several", "yes_no"]
 def form_of(question: str) -> Form:
     """Return what a question asks for by its first words."""
     asked = question.strip()
-    if _YES_OR_NO.match(asked):
+    if _YES_OR_NO.match(asked) and " or " not in asked:
         return "yes_no"
     return "several" if _SEVERAL.match(asked) else "one"
 
@@ -40,8 +44,10 @@ def form_of(question: str) -> Form:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A possible answer. `place` is the sum of the logits of its start and end, `margin` what it
-    has more than "no answer" in its window, `none` the log-odds that the window has no answer, and
-    `lead` what its place has more than the best one in another passage."""
+    has more than "no answer" in its window, `none` the log-odds that the window has no answer,
+    `lead` what its place has more than the best one in another passage, and `missing` the number of
+    names and numbers of the question that are not in its passage. For yes and no, which have no
+    place, `place` and `margin` are the log-odds against "no answer"."""
 
     passage: int
     kind: AnswerKind
@@ -50,10 +56,11 @@ class Candidate:
     margin: float
     none: float
     lead: float = 0.0
+    missing: int = 0
 
     @property
-    def features(self) -> tuple[float, float, float]:
-        return self.margin, self.none, self.lead
+    def features(self) -> tuple[float, ...]:
+        return self.margin, self.none, self.lead, float(self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,38 +93,47 @@ class _Scored:
 
 
 def best_of(
-    passage: int, window: Window, places: Any, kinds: Any, text: str, form: Form
-) -> Candidate | None:
+    passage: int, window: Window, places: Any, kinds: Any, text: str, form: Form,
+    barred: Sequence[Row] = (),
+) -> Candidate | None:  # fmt: skip
     """Return the best answer in a window of `text`, or None if it has no text.
 
-    `places` (pieces, 2) and `kinds` (4,) are the logits of the window. Yes and no are answers to a
-    question that asks for them, several spans to one that asks for several.
+    `places` (pieces, 2) and `kinds` (4,) are the logits of the window, `barred` the rows of tables
+    that the question is not about. Yes and no are answers to a question that asks for them, several
+    spans to one that asks for several.
     """
     import numpy as np  # noqa: PLC0415
 
-    starts, ends = places[window.first : window.first + len(window.spans)].T
+    starts, ends = places[window.first : window.first + len(window.spans)].T.copy()
+    for n, (left, right) in enumerate(window.spans):
+        if any(row.start <= left and right <= row.end for row in barred):
+            starts[n] -= BARRED
     scored = _Scored(window, starts, ends)
     if (found := scored.best(0, len(text))) is None:
         return None
+    if form == "yes_no":
+        kind: AnswerKind = "yes" if kinds[1] >= kinds[2] else "no"
+        odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
+        return Candidate(passage, kind, (), odds, odds, -odds)
     place, span = found
-    kind: AnswerKind = "span"
+    cells = [cell for row in rows_of(text) if row not in barred for cell in row.cells]
+    own = next((cell for cell in cells if cell.start <= span[0] < cell.end), None)
+    if own:
+        whole = own.end - own.start <= WHOLE_CELL or form == "several"
+        span = (own.start, own.end) if whole else (span[0], min(span[1], own.end))
     spans: tuple[tuple[int, int], ...] = (span,)
-    if form == "yes_no" and max(kinds[1], kinds[2]) > kinds[0]:
-        kind, spans = "yes" if kinds[1] >= kinds[2] else "no", ()
-    elif form == "several":
-        spans = tuple(_parts(scored, text, place, span))
+    if form == "several":
+        column = [cell[1:] for cell in cells if own and cell.header == own.header]
+        spans = tuple(_parts(scored, column or _members(text, span), place, span))
     none = float(kinds[3] - np.logaddexp.reduce(kinds[:3]))
-    return Candidate(passage, kind, spans, place, place - float(places[0].sum()), none)
+    return Candidate(passage, "span", spans, place, place - float(places[0].sum()), none)
 
 
 def _parts(
-    scored: _Scored, text: str, place: float, span: tuple[int, int]
+    scored: _Scored, pieces: Sequence[tuple[int, int]], place: float, span: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a list in their order: the cells with the header of `span`, or the members
-    of the enumeration around it, whose places are nearly as good."""
-    cells = [(match[1].strip(), match.span(2)) for match in _CELL.finditer(text)]
-    own = [name for name, (left, right) in cells if left <= span[0] and span[1] <= right]
-    pieces = [where for name, where in cells if own and name == own[0]] or _members(text, span)
+    """Yield the parts of a list in their order: `span`, and what is of the same column or
+    enumeration and has places that are nearly as good."""
     others = []
     for left, right in pieces:
         if left < span[1] and span[0] < right:
@@ -126,6 +142,15 @@ def _parts(
         if found and found[0] >= place - WORSE:
             others.append(found[1])
     yield from sorted([span, *others])
+
+
+def missing_names(question: str, text: str) -> int:
+    """Return how many names and numbers of a question are not in a text. What begins with a capital
+    is a name, but for the first word; with a digit, that too."""
+    first, _, rest = question.strip().partition(" ")
+    words = [*_NAME.findall(rest), *(word for word in _NAME.findall(first) if _DIGIT.search(word))]
+    folded = text.casefold()
+    return sum(word.casefold().removesuffix("'s") not in folded for word in words)
 
 
 def _members(text: str, span: tuple[int, int]) -> list[tuple[int, int]]:

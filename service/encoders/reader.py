@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal
@@ -21,12 +22,13 @@ from service.core.extras import missing_packages
 from service.core.onnx import open_onnx
 from service.core.settings import ReaderRoleSettings
 from service.core.validation import first_problem
-from service.encoders.answers import Candidate, best_of, form_of, in_order
+from service.encoders.answers import Candidate, best_of, form_of, in_order, missing_names
 from service.encoders.base import Extractor, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
 from service.retrieval.embedding.embedders import default_threads
+from service.text.tables import other_rows
 
 SHIPPED: Final[Path | None] = None  # the folder of the encoder that reads for the shipped model
 CARD_FILE: Final = "reader.json"
@@ -51,7 +53,7 @@ class ReaderCard(BaseModel):
 
     format: Literal[1] = 1
     longest: int = Field(ge=SHORTEST, le=512)
-    calibration: tuple[float, float, float, float] = (0.0, 0.5, 0.0, 0.0)
+    calibration: tuple[float, float, float, float, float] = (0.0, 0.5, 0.0, 0.0, 0.0)
     threshold: float = Field(0.5, ge=0, le=1)
     base_model: str = ""
 
@@ -187,7 +189,7 @@ class _Model:
         windows = [(at, window) for at, each in enumerate(cut) for window in each]
         windows = [windows[index] for index in nearest_windows(windows, MOST_WINDOWS)]
         best: dict[int, Candidate] = {}
-        form = form_of(question)
+        form, barred = form_of(question), other_rows(question, [text for _, text in passages])
         lengths = [len(window.ids) for _, window in windows]
         for pack in packs(lengths):
             if gone.is_set():
@@ -195,9 +197,11 @@ class _Model:
             outputs = self._pass([windows[index][1] for index in pack])
             for index, places, kinds in zip(pack, *outputs, strict=True):
                 at, window = windows[index]
-                each = best_of(at, window, places, kinds, passages[at][1], form)
+                each = best_of(at, window, places, kinds, passages[at][1], form, barred[at])
                 if each and (at not in best or each.place > best[at].place):
                     best[at] = each
+        for at, each in best.items():
+            best[at] = replace(each, missing=missing_names(question, " ".join(passages[at])))
         return in_order(best.values()), sum(lengths)
 
     def _pass(self, windows: Sequence[Window]) -> tuple[Any, Any]:

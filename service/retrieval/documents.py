@@ -15,6 +15,7 @@ import orjson
 from service.core.domain import Passage
 from service.retrieval.embedding.contract import BATCH
 from service.text import sentences
+from service.text.tables import ROW
 from service.text.wordpiece import Pieces, count_pieces
 
 LONGEST_ID = 512  # bytes of UTF-8; stores index an id as one term
@@ -160,8 +161,6 @@ MOST_READY = 256  # vectors computed beforehand that are upserted at once
 MOST_CHARACTERS = 4_000
 
 _SPACE = re.compile(r"\s")
-# A row of a table has at least two cells: `Header: value; Header: value.`
-ROW = re.compile(r"[^:;\n]{1,80}: [^;\n]{1,1000}; [^:;\n]{1,80}: ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the extractive reader reads, declines and knows about itself.
 
     python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
-        [--only gold,five,none,nq,calibration,company,time] [--calibrate]
+        [--only gold,five,none,nq,calibration,company,time,service] [--calibrate]
 
 `--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
 `tokenizer.json`.
@@ -17,6 +17,8 @@ calibration  on the second half of `five` and `none`, whatever the card was fitt
 company      100 questions over documents as a company has them (`company/`), the ten best passages
              of a BM25 search: right, wrong with confidence, declined, by kind
 time         five passages of 130 words: the median
+service      the questions of `company` asked of the whole service with this reader, without other
+             settings; and the median time of an answer
 
 `--calibrate` fits the regression and the threshold of the card on the first half of `five` and
 `none`, and prints them.
@@ -29,6 +31,7 @@ import asyncio
 import json
 import random
 import statistics
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,19 +41,25 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from service.core.domain import Passage
+from service.answer.fold import collect
+from service.answer.request import AnswerRequest
+from service.core.domain import Answer, Passage
+from service.core.settings import load_settings
 from service.encoders.answers import Candidate
 from service.encoders.base import Reading
 from service.encoders.reader import EncoderReader, probability
 from service.evaluation.metrics import exact_match, f1
+from service.retrieval.base import anyone
 from service.retrieval.documents import Document, passages_of
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import read_files
+from service.runtime import open_runtime
 from service.workshop.encoders.reading import Search, places
 from service.workshop.facts.corpora import read_lines
 from service.workshop.facts.splits import is_held_out
 
 COMPANY: Final = Path(__file__).parent / "company"
-PARTS: Final = ("gold", "five", "none", "nq", "calibration", "company", "time")
+PARTS: Final = ("gold", "five", "none", "nq", "calibration", "company", "time", "service")
 CONFIDENT: Final = 0.9
 KEPT: Final = 0.92  # share of the answerable that the threshold keeps
 
@@ -66,7 +75,7 @@ class Asked:
 class Traced(EncoderReader):
     """A reader that keeps the features of its last answer, which `--calibrate` needs."""
 
-    features: tuple[float, ...] = (0.0, 0.0, 0.0)
+    features: tuple[float, ...] = (0.0,) * 4
 
     def _reading(
         self,
@@ -76,7 +85,7 @@ class Traced(EncoderReader):
         found: Sequence[Candidate],
         pieces: int,
     ) -> Reading:
-        self.features = found[0].features if found else (0.0, 0.0, 0.0)
+        self.features = found[0].features if found else (0.0,) * 4
         return super()._reading(question, passages, kept, found, pieces)
 
 
@@ -144,6 +153,10 @@ async def judged(
     return made
 
 
+def others_of(one: Asked) -> list[dict[str, Any]]:
+    return list(one.others)
+
+
 def show(name: str, value: float, n: int) -> None:
     print(f"{name}: {value:.3f} (n = {n})", flush=True)
 
@@ -200,36 +213,66 @@ def company_passages() -> list[dict[str, Any]]:
     return found
 
 
-async def company(reader: Traced) -> None:
-    search = Search(company_passages(), 10)
+def tell(kinds: Sequence[str], outcomes: Sequence[str]) -> None:
+    """Print how many questions of each kind, and of all, had each outcome."""
     totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in read_lines(COMPANY / "questions.jsonl"):
-        asked = Asked(row["question"], tuple(row["answers"]), {})
-        near = search.near(row["question"])
-        ((reading, *_),) = await judged(reader, [asked], lambda _, near=near: list(near))
-        right = is_right(row, reading)
-        outcome = "right" if right else "declined" if reading.kind == "none" else "wrong"
-        totals[row["kind"]][outcome] += 1
-        print(f"  {outcome:9}{reading.score:.2f}  {row['question']}  →  {reading.answer!r}")
+    for kind, outcome in zip(kinds, outcomes, strict=True):
+        totals[kind][outcome] += 1
     for kind, counts in totals.items():
         print(f"company, {kind}: {dict(counts)}")
-    whole = sum(totals.values(), Counter())
     for outcome in ("right", "wrong", "declined"):
-        show(f"company, {outcome}", whole[outcome] / whole.total(), whole.total())
+        show(f"company, {outcome}", outcomes.count(outcome) / len(outcomes), len(outcomes))
 
 
-def is_right(row: dict[str, Any], reading: Reading) -> bool:
-    if not row["answers"]:
-        return reading.kind == "none"
-    if reading.kind == "none":
-        return False
+async def company(reader: Traced) -> None:
+    search = Search(company_passages(), 10)
+    rows, outcomes = list(read_lines(COMPANY / "questions.jsonl")), []
+    for row in rows:
+        near = tuple(search.near(row["question"]))
+        asked = Asked(row["question"], tuple(row["answers"]), {}, near)
+        ((reading, *_),) = await judged(reader, [asked], others_of)
+        declined = reading.kind == "none"
+        outcomes.append(outcome_of(row, None if declined else reading.answer))
+        print(f"  {outcomes[-1]:9}{reading.score:.2f}  {row['question']}  →  {reading.answer!r}")
+    tell([row["kind"] for row in rows], outcomes)
+
+
+async def service(options: argparse.Namespace) -> None:
+    encoder = {"roles": {"reader": {"encoder": str(options.reader)}}}
+    rows, outcomes, taken = list(read_lines(COMPANY / "questions.jsonl")), [], []
+    with tempfile.TemporaryDirectory() as data:
+        async with open_runtime(load_settings(None, {"data_dir": data, **encoder})) as runtime:
+            assert runtime.stores is not None
+            await runtime.stores.collections.create("default")
+            await ingest([COMPANY / "documents"], "default", runtime.stores.collections)
+            await runtime.warm()
+            for row in rows:
+                prepared = await runtime.prepare(AnswerRequest(question=row["question"]), anyone)
+                began = perf_counter()
+                body = await collect(runtime.ask(prepared))
+                taken.append(perf_counter() - began)
+                assert isinstance(body, Answer)
+                outcomes.append(outcome_of(row, body.answer if body.answered else None))
+                sure = -1.0 if body.confidence is None else body.confidence
+                told = f"{body.route} {sure:5.2f}  {row['question']}  →  {body.answer!r}"
+                print(f"  {outcomes[-1]:9}{told}", flush=True)
+    tell([row["kind"] for row in rows], outcomes)
+    print(f"an answer: {statistics.median(taken):.2f} s (median)")
+
+
+def outcome_of(row: dict[str, Any], answer: str | None) -> str:
+    if is_right(row, answer):
+        return "right"
+    return "declined" if answer is None else "wrong"
+
+
+def is_right(row: dict[str, Any], answer: str | None) -> bool:
+    if answer is None or not row["answers"]:
+        return answer is None and not row["answers"]
     if row["kind"] == "list":  # all of them and little else
-        held = all(places([item], reading.answer) for item in row["answers"])
-        return held and len(reading.answer) <= 1.5 * sum(map(len, row["answers"])) + 20
-    return any(
-        exact_match(reading.answer, each) or f1(reading.answer, each) >= 0.8
-        for each in row["answers"]
-    )
+        held = all(places([item], answer) for item in row["answers"])
+        return held and len(answer) <= 1.5 * sum(map(len, row["answers"])) + 20
+    return any(exact_match(answer, each) or f1(answer, each) >= 0.8 for each in row["answers"])
 
 
 async def time(reader: Traced) -> None:
@@ -257,9 +300,10 @@ async def run(options: argparse.Namespace) -> None:
         five = await judged(reader, asked, lambda one: [one.gold, *one.others])
         scores("squad, among five", five)
         if only & {"none", "calibration"}:
-            none = await judged(reader, asked, lambda one: list(one.others), answerable=False)
+            none = await judged(reader, asked, others_of, answerable=False)
             half = len(asked) // 2
-            weights, threshold = reader.card.calibration, reader.card.threshold
+            weights: Sequence[float] = reader.card.calibration
+            threshold = reader.card.threshold
             if options.calibrate:
                 weights, threshold = fitted(five[:half] + none[:half])
                 print(json.dumps({"calibration": weights, "threshold": threshold}))
@@ -271,6 +315,8 @@ async def run(options: argparse.Namespace) -> None:
         await company(reader)
     if "time" in only:
         await time(reader)
+    if "service" in only:
+        await service(options)
 
 
 def main() -> None:

@@ -72,7 +72,11 @@ def _groups(
     if answers[0].lower() in {"yes", "no"}:
         if len(gold) == 1:
             kind: AnswerKind = "yes" if answers[0].lower() == "yes" else "no"
-            yield (Example(question, gold[0]["title"], gold[0]["text"], kind),)
+            beside = next((each for each in near if each not in gold), None)
+            if chance < WITHOUT_ANSWER and beside:
+                yield (_none(question, beside["title"], beside["text"]),)
+            else:
+                yield (Example(question, gold[0]["title"], gold[0]["text"], kind),)
         return
     held = [(each, places(answers, each["text"])) for each in gold]
     passage, spans = max(held, key=lambda pair: len(pair[1]))
@@ -205,20 +209,71 @@ BY_FORM = {
 
 def made_up_tables(count: int, rng: random.Random) -> list[Group]:
     """Return questions about cells of tables in the form `Caption. Header: value; Header: value.`,
-    a row a sentence. A third of them cannot be answered."""
-    return [(_table(rng),) for _ in range(count)]
+    a row a sentence. A quarter of them cannot be answered; a third are shown with another part of
+    the table."""
+    return [_about_a_table(rng) for _ in range(count)]
 
 
-def _table(rng: random.Random) -> Example:
-    kind = rng.choice(list(SUBJECTS))
-    names = rng.sample(SUBJECTS[kind], rng.randint(2, 5))
-    if rng.random() < 0.5:
-        names = [f"{name} {_value('Room', rng)}" for name in names]
+def _about_a_table(rng: random.Random) -> Group:
+    kind, names = _names(rng)
     headers = rng.sample(list(HEADERS), rng.randint(2, 5))
+    size = rng.randint(2, 6)
+    text, cells = _table(kind, names[:size], headers, rng)
+    if rng.random() < 0.4:  # another table in the passage, which may name the same
+        other, others = _names(rng)
+        shared = [*headers[:1], *rng.sample(list(HEADERS), 2)]
+        second, _ = _table(other, others[:3], shared, rng, fits=names[:size])
+        if rng.random() < 0.5:
+            text = f"{text} {second}"
+        else:
+            text, before = f"{second} {text}", len(second) + 1
+            cells = {key: (a + before, b + before) for key, (a, b) in cells.items()}
     asked, absent = rng.choice(headers), rng.choice([h for h in HEADERS if h not in headers])
+    name = rng.choice(names[:size])
+    if rng.random() < 0.25:
+        if rng.random() < 0.3:
+            asked = absent
+        else:
+            name = names[-1]
+        return (_none(_ask(kind, name, asked, rng), "", text),)
+    spans: tuple[tuple[int, int], ...] = (cells[name, asked],)
+    question = _ask(kind, name, asked, rng)
+    value = text[slice(*spans[0])]
+    if rng.random() < 0.2 and text.count(value) == 1:  # the other way round: the row of a value
+        question = f"Which {kind} has the {asked.lower()} {value}?"
+        spans = places([name], text)[:1]
+    right = Example(question, "", text, "span", spans)
+    if rng.random() < 0.35:
+        rest = names[size : min(size + 4, len(names) - 1)]
+        return right, _none(question, "", _table(kind, rest, headers, rng)[0])
+    return (right,)
+
+
+def _names(rng: random.Random) -> tuple[str, list[str]]:
+    """Return a kind of things, and some fourteen names of such; the last one is in no table."""
+    if rng.random() < 0.4:
+        prefix = "".join(rng.choices("ABCDEFGHKLMNPRSTVX", k=rng.randint(1, 3)))
+        numbers = rng.sample(range(1, 99), 14)
+        step = rng.choice((1, 1, 5, 10, 100))
+        mark, end = rng.choice("-- "), rng.choice(("", "", "", "X", "-S"))
+        return rng.choice(("model", "article", "type", "room", "order")), [
+            f"{prefix}{mark}{n * step}{end}" for n in numbers
+        ]
+    kind = rng.choice(list(SUBJECTS))
+    names = [f"{each}{end}" for each in SUBJECTS[kind] for end in ("", " II", ", large")]
+    if rng.random() < 0.3:
+        names = [f"{name} {_value('Room', rng)}" for name in names]
+    return kind, rng.sample(names, min(14, len(names)))
+
+
+def _table(
+    kind: str, names: Sequence[str], headers: Sequence[str], rng: random.Random,
+    fits: Sequence[str] = (),
+) -> tuple[str, dict[tuple[str, str], tuple[int, int]]]:  # fmt: skip
+    """Return a table, and where its cells are. One more column names some of `fits`."""
     year = rng.randint(2015, 2030)
-    caption = rng.choice((f"{kind.title()}s {year}", f"Overview of {kind}s", f"List of {kind}s"))
-    text, cells = f"{caption}.", {}
+    captions = (f"{kind.title()}s {year}.", f"Overview of {kind}s.", f"List of {kind}s.", "")
+    text, cells = rng.choice(captions), {}
     for name in names:
         text += f" {kind.title()}: {name}"
         for header in headers:
@@ -226,21 +281,11 @@ def _table(rng: random.Random) -> Example:
             value = _value(header, rng)
             cells[name, header] = (len(text), len(text) + len(value))
             text += value
+        if fits:
+            text += f"; Fits: {', '.join(rng.sample(list(fits), min(2, len(fits))))}"
         text += "."
-    name = rng.choice(names)
-    if rng.random() < 1 / 3:
-        if rng.random() < 0.5:
-            asked = absent
-        else:
-            name = rng.choice([each for each in SUBJECTS[kind] if each not in " ".join(names)])
-        return _none(_ask(kind, name, asked, rng), "", text)
-    spans: tuple[tuple[int, int], ...] = (cells[name, asked],)
-    question = _ask(kind, name, asked, rng)
-    value = text[slice(*spans[0])]
-    if rng.random() < 0.2 and text.count(value) == 1:  # the other way round: the row of a value
-        question = f"Which {kind} has the {asked.lower()} {value}?"
-        spans = places([name], text)[:1]
-    return Example(question, "", text, "span", spans)
+    cut = len(text) - len(text.lstrip())
+    return text.lstrip(), {key: (a - cut, b - cut) for key, (a, b) in cells.items()}
 
 
 def _ask(kind: str, row: str, header: str, rng: random.Random) -> str:

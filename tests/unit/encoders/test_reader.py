@@ -22,7 +22,7 @@ from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import ReaderRoleSettings, Settings
-from service.encoders.answers import Candidate, best_of, form_of, in_order
+from service.encoders.answers import Candidate, best_of, form_of, in_order, missing_names
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
@@ -34,6 +34,7 @@ from service.encoders.reader import (
 from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
+from service.text.tables import other_rows
 from service.workshop.encoders.reader_export import build_reader, export_reader
 from service.workshop.recipes.reader import ReaderNetwork, open_network, save_network, smoke
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
@@ -73,15 +74,19 @@ def candidate(
             n for n, (a, b) in enumerate(window.spans) if start <= a and b <= start + len(words)
         ]
         places[window.first + inside[0], 0] = places[window.first + inside[-1], 1] = score
-    best = best_of(0, window, places, np.array(kinds, float), text, form_of(question))
+    (barred,) = other_rows(question, [text])
+    best = best_of(0, window, places, np.array(kinds, float), text, form_of(question), barred)
     assert best is not None
     return [text[a:b] for a, b in best.spans] or [best.kind]
 
 
-ROWS = (
-    "Courses 2025. Course: First aid; Place: Oslo; Fee: free. Course: Welding; Place: Porto; "
-    "Fee: 650 EUR. Course: Forklift; Place: Oslo; Fee: 420 EUR."
-)
+ROWS = """Courses 2025.
+Course: First aid; Place: Oslo; Fee: free.
+Course: Welding; Place: Porto; Fee: 650 EUR.
+Course: Forklift; Place: Oslo; Fee: 420 EUR.
+Parts.
+Part: Seal; Fits: HP-20, HP-35; Task: Grease it with 15 g of the oil that the supplier sends.
+"""
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,25 @@ ROWS = (
             (1, 0, 0, 0),
             ["First aid", "Forklift"],
         ),
+        (  # the row of what is asked, though the model prefers another
+            ROWS,
+            [("420 EUR", 5), ("free", 4)],
+            "What does the course First aid cost?",
+            (1, 0, 0, 0),
+            ["free"],
+        ),
+        (ROWS, [("HP-20", 5)], "Which pump does the seal fit?", (1, 0, 0, 0), ["HP-20, HP-35"]),
+        (ROWS, [("Seal", 1), ("15 g", 5)], "How much grease?", (1, 0, 0, 0), ["15 g"]),
+        (
+            ROWS,
+            [("HP-35; Task: Grease", 5)],
+            "What does a seal fit?",
+            (1, 0, 0, 0),
+            ["HP-20, HP-35"],
+        ),
         ("It is allowed.", [("allowed", 5)], "Is it allowed?", (0, 2, 1, 0), ["yes"]),
+        ("It is allowed.", [("allowed", 5)], "Is it allowed or not?", (0, 2, 1, 0), ["allowed"]),
+        ("It is allowed.", [("allowed", 5)], "Is it allowed?", (3, 2, 1, 0), ["yes"]),
         ("It is forbidden.", [("forbidden", 5)], "Is it allowed?", (0, 1, 2, 0), ["no"]),
         ("It is allowed.", [("allowed", 5)], "What is it?", (0, 2, 1, 0), ["allowed"]),
     ],
@@ -122,6 +145,20 @@ def test_an_answer_is_the_best_place_or_the_parts_of_a_list_or_yes_or_no(
     answer: list[str],
 ) -> None:
     assert candidate(text, right, question, kinds) == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "missing"),
+    [
+        ("How much does the HP-75 cost?", "The HP-90 costs 5 EUR.", 1),
+        ("What is the fee of Hydraulics III?", "Hydraulics II costs 5 EUR.", 1),
+        ("When did Zürich's mayor begin?", "zürich", 0),
+        ("Is 2025 over?", "2024", 1),
+        ("Which law applies?", "", 0),
+    ],
+)
+def test_names_of_the_question_that_a_passage_lacks(question: str, text: str, missing: int) -> None:
+    assert missing_names(question, text) == missing
 
 
 def test_candidates_of_passages_are_in_order_with_their_leads() -> None:
