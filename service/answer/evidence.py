@@ -26,7 +26,7 @@ from service.text.grounding import bearing, is_yes_no, support
 
 # A merged answer may state that a part was not found; that needs no support.
 _DECLINED_PART: Final = re.compile(
-    rf"(,| and|;)?\s*\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
+    rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
 # Loops whose retrievals answer a question; in others the step has the model's reasoning.
 ANSWERING: Final[frozenset[LoopName | None]] = frozenset(

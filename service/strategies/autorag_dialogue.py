@@ -34,6 +34,7 @@ from service.strategies.reading.salvage import ends_with
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
 _COLON = r"\*{0,2}\s*[:：]"
+_PADDED = r"(?:(?<![\s*])[\s*]+)?+"  # of a run only from its start, so that a search is linear
 
 
 class Form(NamedTuple):
@@ -54,7 +55,7 @@ ANYWHERE: Final = Form(
     final=re.compile(rf"final answer{_COLON}", _FLAGS),
     final_prose=re.compile(r"final answer is\b\s*[:：]?", _FLAGS),
     first=re.compile(
-        rf"[\s*]*(?:(?:(?:initial|refined) )?query{_COLON}|final answer{_COLON})", _FLAGS
+        rf"{_PADDED}(?:(?:(?:initial|refined) )?query{_COLON}|final answer{_COLON})", _FLAGS
     ),
 )
 _LINE = r"^[ \t>*_]*"
@@ -66,9 +67,11 @@ AT_LINES: Final = Form(
     refined=re.compile(rf"{_LINE}refined query{_COLON}", _FLAGS),
     final=re.compile(rf"{_LINE}final answer{_COLON}", _FLAGS),
     final_prose=re.compile(rf"{_LINE}{_LEAD}(?:the|my|our) final answer is\b\s*[:：]?", _FLAGS),
-    first=re.compile(rf"\s*{_LINE}(?:{_KIND}query{_COLON}|final answer{_COLON})", _FLAGS),
+    first=re.compile(
+        rf"(?:(?<!\s)\s*\n)?+{_LINE}(?:{_KIND}query{_COLON}|final answer{_COLON})", _FLAGS
+    ),
 )
-_RULER = re.compile(r"^\s*#{3,}\s*$", re.MULTILINE)
+_RULER = re.compile(r"(?:(?<!\s)[^\S\n]*(\n)(?:\s*\n)?)?+^[^\S\n]*#{3,}[^\S\n]*$", re.MULTILINE)
 _TURN_LABEL = re.compile(
     r"\A[\s*]*(?:analysis|intermediate answer(?:_\d+)?)\*{0,2}\s*[:：]\s*(?:\*\*\s*)?",
     re.IGNORECASE,
@@ -118,7 +121,9 @@ def _own_part(text: str, form: Form, ended: bool = True) -> str:
     if not form.lines:
         return text
     ruler = _RULER.search(text)
-    own = text[: ruler.start()] if ruler else text
+    if ruler:  # it begins where its first line does, of those with nothing but white space
+        text = text[: ruler.end(1) if ruler.start() and ruler[1] else ruler.start()]
+    own = text
     return own if ended else own.rstrip("# \t")
 
 

@@ -189,8 +189,7 @@ IRCOT_PASSAGES: Final = 15
 SENTENCE_TOKENS: Final = 64
 _CONCLUDES: Final = re.compile(r".* answer is:? ")
 _INFERS: Final = ("thus ", "thus,", "so ", "so,", "that is,", "therefore", "hence")
-_NUMBER: Final = r"(?:\d[\d,]*\.?\d+|\d+)"
-_SUM: Final = re.compile(rf".*{_NUMBER} [+-] {_NUMBER} = {_NUMBER}")
+_SUM: Final = re.compile(r"\d [+-] \d[\d,]*+(?:\.\d++)?(?<=\d) = \d")
 _QUESTION_WORDS: Final = frozenset(
     ["who", "what", "when", "where", "why", "which", "how", "does", "is"]
 )
@@ -253,7 +252,7 @@ def next_query(question: str, written: Sequence[str], retriever: RetrieverName) 
 def infers(sentence: str) -> bool:
     """Return whether a sentence only draws a conclusion or calculates, so that no passage contains
     it."""
-    return sentence.lower().startswith(_INFERS) or _SUM.match(sentence) is not None
+    return sentence.lower().startswith(_INFERS) or _SUM.search(sentence) is not None
 
 
 def without_question_words(query: str) -> str:
@@ -367,9 +366,11 @@ MAX_FOLLOW_UPS: Final = 5
 INTERMEDIATE: Final = "Intermediate answer:"
 FOLLOW_UP: Final = "Follow up:"
 FINAL: Final = "So the final answer is:"
-_INTERMEDIATE: Final = re.compile(r"\s*intermediate answer\s*:", re.IGNORECASE)
+_INTERMEDIATE: Final = re.compile(r"intermediate answer\s*:", re.IGNORECASE)
 _FOLLOW_UP: Final = re.compile(r".*follow[- ]?up(?: question)?\s*:\s*(.*)", re.IGNORECASE)
-_FINAL: Final = re.compile(r"(?:\A|.*[\n.])\s*so the final answer is\s*:[ \t]*(.*)", re.I | re.S)
+_FINAL: Final = re.compile(
+    r"(?:\A\s*|.*[\n.][^\S\n]*)so the final answer is\s*:[ \t]*(.*)", re.IGNORECASE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)

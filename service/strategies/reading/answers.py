@@ -57,8 +57,8 @@ _MARKERS = re.compile(
     re.IGNORECASE,
 )
 _NEXT_FIELD = re.compile(
-    r"\n\s*(?:\#{2,}|(?:question|(?:initial |refined )?query|q|doc ?\d*|document|passage|thought"
-    r"|context|task|(?:final |short |long |full |detailed )?answer|output|explanation|reason"
+    r"\n\s{0,99}(?:\#{2,}|(?:question|(?:initial |refined )?query|q|doc ?\d*|document|passage"
+    r"|thought|context|task|(?:final |short |long |full |detailed )?answer|output|explanation|reason"
     r"|reasoning|analysis|note|sources?|evidence|confidence|score|citations?|references?|quotes?"
     r"|sub-question|sub-answer|user|human|assistant)\s*\d*\s*[:：])"
     r"|\s(?-i:Question|Query|Doc ?\d+|Sub-question \d+|Sub-answer \d+)\s*:"
@@ -66,9 +66,9 @@ _NEXT_FIELD = re.compile(
     re.IGNORECASE,
 )
 _ANSWER_LINE = re.compile(
-    r"\n\W*(?=(?:(?:the )?(?:final |short )?answer|a)\s*[:：])"
+    r"\n\W{0,99}(?=(?:(?:the )?(?:final |short )?answer|a)\s*[:：])"
     r"|(?<=[.!?])\s+(?=(?:the )?final answer\s*[:：])"
-    r"|\n\s*\#{4}\s+(?=\S[^\n:：]{0,80}\s*\Z)",
+    r"|\n\s{0,99}\#{4}\s+(?=\S[^\n:：]{0,80}\s*\Z)",
     re.IGNORECASE,
 )
 _CONCLUDED = re.compile(
@@ -92,12 +92,12 @@ _CUT_FIELD = re.compile(
 )
 _NULL = re.compile(r"\s*\{.{0,400}?[\"']?answer[\"']?\s*:\s*(?:null|none)\s*[,}]", re.I | re.S)
 _DOC_MARK = re.compile(
-    r"\s*[(\[](?:see |source: )?(?:doc(?:ument)?s? ?\d+(?:\s*,\s*)?)+[)\]]"
-    r"|(?:\s*(?:\[\d{1,2}\]|【[^】\n]{1,20}】)){1,9}(?=[.\s]*$)",
+    r"\s{0,99}[(\[](?:see |source: )?(?:doc(?:ument)?s? ?\d+(?:\s*,\s*)?)+[)\]]"
+    r"|(?:\s{0,99}(?:\[\d{1,2}\]|【[^】\n]{1,20}】)){1,9}(?=[.\s]*$)",
     re.IGNORECASE | re.MULTILINE,
 )
 _COURTESY = re.compile(
-    r"(?<=[.!?\n])\s*(?:I hope (?:this|that) helps|(?:Please )?(?:let me know|feel free)"
+    r"(?<=[.!?\n])\s{0,99}(?:I hope (?:this|that) helps|(?:Please )?(?:let me know|feel free)"
     r"|If you (?:have|need)|Is there anything|Would you like)\b.*\Z",
     re.DOTALL | re.IGNORECASE,
 )

@@ -173,7 +173,7 @@ _ASKS_LATER = re.compile(
 )
 _ASKED = re.compile(r"[?？](?:[\"'”’」]|\s?»)*(?=\s*$|\s+[^a-z\s]|\s*[(（*_\[]|[^\x00-\x7f])")
 _REMARK = re.compile(
-    r"\s+[(\[]?(?:Explanation|Reason|Reasoning|Note|Because|Thought|This question)\b.*"
+    r"(?<!\s)\s+[(\[]?(?:Explanation|Reason|Reasoning|Note|Because|Thought|This question)\b.*"
 )
 _NOTHING = frozenset([
     "yes", "no", "none", "nothing", "null", "na", "done", "stop", "true", "false", "unknown",
@@ -208,7 +208,7 @@ def _echoed_output(text: str) -> str:
     """
     if not re.match(r"\W*(?:question|thought)\s*[:：]", text, re.IGNORECASE):
         return text
-    output = re.search(r"\n\W*(?:output|next question)\W*[:：]", text, re.IGNORECASE)
+    output = re.search(r"\n\W{0,99}(?:output|next question)\W{0,99}[:：]", text, re.IGNORECASE)
     return text[output.end() :] if output else text
 
 
