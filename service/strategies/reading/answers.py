@@ -58,8 +58,8 @@ _MARKERS = re.compile(
 )
 _NEXT_FIELD = re.compile(
     r"\n\s{0,99}(?:\#{2,}|(?:question|(?:initial |refined )?query|q|doc ?\d*|document|passage"
-    r"|thought|context|task|(?:final |short |long |full |detailed )?answer|output|explanation|reason"
-    r"|reasoning|analysis|note|sources?|evidence|confidence|score|citations?|references?|quotes?"
+    r"|thought|context|task|(?:final |short |long |full |detailed )?answer|output|explanation"
+    r"|reason|reasoning|analysis|note|sources?|evidence|confidence|score|citations?|references?|quotes?"
     r"|sub-question|sub-answer|user|human|assistant)\s*\d*\s*[:：])"
     r"|\s(?-i:Question|Query|Doc ?\d+|Sub-question \d+|Sub-answer \d+)\s*:"
     r"|[\s(（]{1,3}(?:Explanation|Reasoning|Justification|Note|Sources?|Erklärung|解释)\s*[:：]",
