@@ -31,7 +31,6 @@ from service.retrieval.collections.manifest import (
     stored_name,
 )
 from service.retrieval.stores import elastic_store
-from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 
@@ -59,17 +58,12 @@ class Elasticsearch:
         return ElasticManifests(self.server, FileManifests(root))
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> ElasticStore:
-        return self._create(manifest.stored_name, manifest, replace=replace)
+        return ElasticStore.create(
+            self.server, manifest.stored_name, manifest.analysis, replace=replace
+        )
 
     def open(self, folder: Path, manifest: Manifest) -> ElasticStore:
         return ElasticStore(self.server, manifest.stored_name)
-
-    def create_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        return self._create(_spare(manifest), manifest, replace=True)
-
-    def promote_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        on_loop(elastic_store.rename, self.server, _spare(manifest), manifest.stored_name)
-        return self.open(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Move the alias from every other generation to this one, in one step."""
@@ -94,16 +88,6 @@ class Elasticsearch:
 
     async def aclose(self) -> None:
         await self.server.aclose()
-
-    def _create(self, name: str, manifest: Manifest, *, replace: bool) -> ElasticStore:
-        return ElasticStore.create(self.server, name, manifest.analysis, replace=replace)
-
-
-def _spare(manifest: Manifest) -> str:
-    """Return the name of an index that is being restored. It differs from those of all
-    generations.
-    """
-    return stored_name(manifest.name, f"{manifest.generation}.restored")
 
 
 class ElasticManifests:
