@@ -196,7 +196,8 @@ _QUESTION_WORDS: Final = frozenset(
 
 
 class Ircot(Chain):
-    """Retrieve, write one sentence, retrieve with it, until a sentence states the answer (§8.1).
+    """Retrieve, write one sentence, retrieve with it, until a sentence states the answer
+    (METHODS.md §8.1).
 
     Each retrieval is a step `retrieve`: its `query` is the question, then the newest sentence of
     the chain, and its `answer` the sentence that the model writes next. The chain only collects
@@ -290,7 +291,8 @@ GENERATION_TOKENS: Final = 128
 
 
 class IterRetgen(Chain):
-    """Retrieve and generate in turn, T times; each query has the generation before it (§8.2).
+    """Retrieve and generate in turn, T times; each query has the generation before it
+    (METHODS.md §8.2).
 
     Each iteration is a step `retrieve`: `query` is the question with the previous generation,
     `thought` the generation from the passages of this retrieval alone, and `answer` its conclusion.
@@ -428,7 +430,8 @@ def self_ask_prompt(
 
 
 class SelfAsk(Chain):
-    """Ask follow-up questions, answer each by a search, until the model concludes (§8.3).
+    """Ask follow-up questions, answer each by a search, until the model concludes
+    (METHODS.md §8.3).
 
     Each turn of the model opens a step: `retrieve` for a follow-up question, with its intermediate
     answer as `answer`, or `answer` once the model concludes. A template set without `self_ask` uses

@@ -61,7 +61,7 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose second half has
 _WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
-# ---- decisions after a hop (METHODS.md §4.2, lines 6 to 9; §6 #25), pure
+# ---- decisions after a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25), pure
 
 
 @dataclass(frozen=True, slots=True)
