@@ -105,6 +105,7 @@ def best_of(
     import numpy as np  # noqa: PLC0415
 
     starts, ends = places[window.first : window.first + len(window.spans)].T.copy()
+    barred = [row for row in barred if _meets(row, window)]  # of a thousand, those that matter
     for n, (left, right) in enumerate(window.spans):
         if any(row.start <= left and right <= row.end for row in barred):
             starts[n] -= BARRED
@@ -116,7 +117,8 @@ def best_of(
         odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
         return Candidate(passage, kind, (), odds, odds, -odds)
     place, span = found
-    cells = [cell for row in rows_of(text) if row not in barred for cell in row.cells]
+    rows = [row for row in rows_of(text) if _meets(row, window) and row not in barred]
+    cells = [cell for row in rows for cell in row.cells]
     own = next((cell for cell in cells if cell.start <= span[0] < cell.end), None)
     if own:
         whole = own.end - own.start <= WHOLE_CELL or form == "several"
@@ -127,6 +129,11 @@ def best_of(
         spans = tuple(_parts(scored, column or _members(text, span), place, span))
     none = float(kinds[3] - np.logaddexp.reduce(kinds[:3]))
     return Candidate(passage, "span", spans, place, place - float(places[0].sum()), none)
+
+
+def _meets(row: Row, window: Window) -> bool:
+    spans = window.spans
+    return bool(spans) and row.start < spans[-1][1] and spans[0][0] < row.end
 
 
 def _parts(
