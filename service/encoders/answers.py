@@ -28,7 +28,7 @@ _SEVERAL = re.compile(
 )
 _NAME = re.compile(r"\b(?=\w*[A-ZÀ-Þ]|\w*\d)\w+(?:[-'’.]\w+)*")
 _DIGIT = re.compile(r"\d")
-_BETWEEN = re.compile(r"\s*(?:,(?: (?:and|or|und|et))? |;\s| (?:and|or|und|et) )\s*")
+_BETWEEN = re.compile(r"\s{0,9}(?:,(?: (?:and|or|und|et))? |;\s| (?:and|or|und|et) )\s*")
 
 Form = Literal["one", "several", "yes_no"]
 

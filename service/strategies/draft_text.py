@@ -24,7 +24,7 @@ PHRASE: Final = "the answer is"
 CONCLUSION: Final = "So the answer is"
 ANSWER_TOKENS: Final = 20
 _OVERRUN: Final = ("Question:", "#10000000", "Note:", "\n")
-_MARKUP = re.compile(r"(\*{1,3}|_{1,3}|`+)(?=\S)(.+?)(?<=\S)\1")
+_MARKUP = re.compile(r"(\*{1,3}|_{1,3}|`{1,3})(?=\S)(.+?)(?<=\S)\1")
 
 ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
 _MARK: Final = "\ue0d7"  # private-use character: the place of the question in its template

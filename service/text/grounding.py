@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -21,7 +21,7 @@ _BEFORE = ' \n("'  # of a word, these end no other, and are no part of a number
 _AFTER = ' \n;:?!)"'
 _CAPITAL = re.compile(r"(?<!^)\b[A-Z][\w'’.-]*")
 _YES_NO = re.compile(r"\W*(?:yes|no)\b(?:\W*\Z|\s*[,;:.!–—-](?!\s*\d))", re.IGNORECASE)
-_JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or|/)\s+|\n+|\s*[()]\s*", re.IGNORECASE)
+_JOINT = re.compile(r"[,;]\s|\s(?:&&?|and|or|/)\s|[\n()]", re.IGNORECASE)
 
 
 def bears(text: str, answer: str) -> bool:
@@ -118,9 +118,9 @@ class _Wanted:
     def __init__(self, words: Sequence[str]) -> None:
         self.whole = f" {' '.join(words)} "
         # Those that a text has letter by letter, whatever the form it has them in.
-        self.sure = [word for word in words if _is_long_number(word) or _is_plain(word)]
+        self.sure = {word for word in words if _is_long_number(word) or _is_plain(word)}
         alone = len(words) == 1 or not any(map(str.isdigit, words))  # dates have many orders
-        certain = alone and len(self.sure) == len(words) and words[-1] not in _CONNECTIVES
+        certain = alone and self.sure.issuperset(words) and words[-1] not in _CONNECTIVES
         self.written = " ".join(words) if certain and all(len(w) > 1 for w in words) else ""
 
     def stands_in(self, text: str, folded: str) -> bool:
@@ -155,15 +155,14 @@ def _is_apart(written: str, folded: str) -> bool:
     return False
 
 
-def _among(words: Sequence[str], folded: str) -> bool:
+def _among(words: Iterable[str], folded: str) -> bool:
     """Whether each word may occur in the text, whose acronyms lose their dots, and whose numbers
     lose the separators of thousands.
     """
-    missed = [word for word in words if word not in folded]
-    if not missed or "'s." in folded:  # 's may be in an acronym
-        return True
-    letters = _letters(folded)
-    return all(word in letters for word in missed)
+    return all(
+        word in folded or "'s." in folded or word in _letters(folded)  # 's may be in an acronym
+        for word in words
+    )
 
 
 def _is_plain(word: str) -> bool:

@@ -60,7 +60,7 @@ _NEXT_FIELD = re.compile(
     r"\n\s{0,99}(?:\#{2,}|(?:question|(?:initial |refined )?query|q|doc ?\d*|document|passage"
     r"|thought|context|task|(?:final |short |long |full |detailed )?answer|output|explanation"
     r"|reason|reasoning|analysis|note|sources?|evidence|confidence|score|citations?|references?|quotes?"
-    r"|sub-question|sub-answer|user|human|assistant)\s*\d*\s*[:：])"
+    r"|sub-question|sub-answer|user|human|assistant)\s*+\d*+\s*[:：])"
     r"|\s(?-i:Question|Query|Doc ?\d+|Sub-question \d+|Sub-answer \d+)\s*:"
     r"|[\s(（]{1,3}(?:Explanation|Reasoning|Justification|Note|Sources?|Erklärung|解释)\s*[:：]",
     re.IGNORECASE,
@@ -102,10 +102,10 @@ _COURTESY = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _SPEAKER = re.compile(r"(?:assistant|bot|ai)\s*(?:[:：]|\n)\s*(?=\S)", re.IGNORECASE)
-_CUT_AT_ONCE = re.compile(r"\{?\s*[\"']?\w*[\"']?\s*[:：]?\s*[\"']?\s*")
+_CUT_AT_ONCE = re.compile(r"\{?\s*+[\"']?\w*[\"']?\s*+[:：]?\s*+[\"']?\s*")
 _QUOTED_LINE = re.compile(r"\A(?:[>#]++\s+)+")
 _LETTERED = re.compile(r"\(?[A-Ea-e]\)\s+(?=\S)")
-_BULLET = re.compile(r"\s*[-–*•]\s+(?=\S)")
+_BULLET = re.compile(r"[-–*•]\s+(?=\S)")
 _WHERE = re.compile(
     r"\W*(?:where\b|(?:(?:in|at|from|to) )?(?:which|what) (?:place|city|town|village|country)\b"
     r"|what (?:is|was) the (?:birthplace|place)\b)(?!.*\b(?:when|date|year|day)\b)",

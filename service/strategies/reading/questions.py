@@ -119,10 +119,10 @@ def _loses(parts: object) -> bool:
 
 def _asks_beside(text: str, items: list[str]) -> bool:
     """Whether there is a question between or after the items of a list."""
-    lines = [line.strip("*_ ") for line in text.splitlines() if has_word(line)]
+    lines, listed = [line.strip("*_ ") for line in text.splitlines() if has_word(line)], set(items)
     begin = next((n for n, line in enumerate(lines) if _ITEM.match(line)), len(lines))
     return any(
-        line.endswith(("?", "？")) and not _ITEM.match(line) and line not in items
+        line.endswith(("?", "？")) and not _ITEM.match(line) and line not in listed
         for line in lines[begin:]
     )
 
@@ -233,7 +233,7 @@ def _question_line(line: str) -> str:
 _READ = 1000
 _MARKUP = re.compile(r"[*~#`]+")
 _FIELD = r"(?:query|question|doc(?:ument)?s?|passage|thought|task|context|user|human)"
-_NEXT_EXAMPLE = re.compile(rf"\n\s*{_FIELD}\s*\d*\s*:")
+_NEXT_EXAMPLE = re.compile(rf"\n[^\S\n]*{_FIELD}\s*+\d*\s*:")
 # "so it is", "Answer:", "the label is": the text after it takes precedence over the text before it.
 _CONCLUSION = re.compile(
     r"\b(?:answer|label|verdict|conclusion|classification|decision|antwort|réponse|respuesta)\b"
@@ -353,7 +353,9 @@ _ALONE_FALSE = frozenset([
     "거짓", "❌", "✗", "✖", "👎",
 ])  # fmt: skip
 _ALONE = re.compile(
-    "(?:^|(?<=[^\\w\\s]))\\s*(" + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1]) + ")"
+    "(?:^|(?<=[^\\w\\s]))\\s{0,20}("
+    + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1])
+    + ")"
     "\ufe0f?(?=\\s*(?:[^\\w\\s'-]|['-](?!\\w)|\\n|$))",
     re.MULTILINE,
 )
@@ -366,7 +368,7 @@ _MENU = re.compile(
     r"\b(?:true\W{0,3}(?:or\W)?\W?false|yes\W{0,3}(?:or\W)?\W?no)\b|1\s?/\s?0|0\s?/\s?1"
 )
 _OPENER = re.compile(
-    r"\W*(?:(?:sure|certainly|of course|okay|ok|alright|well|no problem|no doubt|got it)\b"
+    r"(?<!\W)\W*+(?:(?:sure|certainly|of course|okay|ok|alright|well|no problem|no doubt|got it)\b"
     r"[\s,.!]*)+"
 )
 _LEADING_NO = re.compile(r"\W*(?:no|non|nein)(?=[\s,.:;!-])")

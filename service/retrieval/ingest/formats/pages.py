@@ -405,7 +405,7 @@ def _listed(numbers: list[int]) -> str:
 
 TEXT = frozenset({".txt", ".text"})
 MARKDOWN = frozenset({".md", ".markdown"})
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+)", re.MULTILINE)
 
 
 @reads_whole()
@@ -426,7 +426,8 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
         heading = _HEADING.search(text)
         text = with_markdown_tables(text)
     stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    title = heading[1].strip() if heading else given.get("title") or stem
+    own = heading[1].strip().rstrip("# \t") if heading else ""
+    title = own or given.get("title") or stem
     value: dict[str, Any] = {"title": title[:LONGEST_TITLE], "text": text}
     value |= edition(source.label, given)
     if source.path != STANDARD_INPUT:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_CELLS: Final = 500  # columns of a row, and how far a merged cell may reach
 _DIGIT = re.compile(r"\d")
 _RULE = re.compile(r":?-++:?")  # a cell of the line below a header
-_CELL = re.compile(r"((?:[^|\\]|\\.)*+)\|")
+_BAR = re.compile(r"(?<!\\)\|")
 
 Rows = Sequence[Sequence[str]]
 
@@ -117,5 +117,5 @@ def with_markdown_tables(text: str) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    inner = line.strip().removeprefix("|").removesuffix("|") + "|"
-    return [cell.replace("\\|", "|").strip() for cell in _CELL.findall(inner)]
+    inner = line.strip().removeprefix("|").removesuffix("|")
+    return [cell.replace("\\|", "|").strip() for cell in _BAR.split(inner)]
