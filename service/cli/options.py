@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn, TypeVar, get_args
 
 import typer
@@ -94,15 +96,35 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
 def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> T:
     """Run async work and return its result.
 
-    An expected error prints one line and exits with code 2. Ctrl-C prints `interrupted` and exits
-    with code 130.
+    An expected error prints one line and exits with code 2. Ctrl-C cancels the work, prints
+    `interrupted` and exits with code 130; a second one does not wait for the work to end.
     """
     import anyio  # noqa: PLC0415
 
+    def leave(*_: object) -> None:
+        os.write(2, f"{interrupted}\n".encode())
+        os._exit(130)  # stores survive this, and an exception here would be a traceback
+
+    async def interruptible() -> T:
+        cancel = signal.getsignal(signal.SIGINT)  # of the loop, in the main thread
+
+        def first(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, leave)
+            if callable(cancel):
+                cancel(number, frame)
+
+        signal.signal(signal.SIGINT, first)
+        try:
+            return await work()
+        finally:
+            if signal.getsignal(signal.SIGINT) is first:
+                signal.signal(signal.SIGINT, cancel)
+
     try:
-        return anyio.run(work)
+        return anyio.run(interruptible)
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None

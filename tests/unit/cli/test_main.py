@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,5 +154,48 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("service.retrieval.commands.run_ingest", interrupted)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # these tests go on
     code, output = run("ingest", "revelator.jsonl", "--collection", "x")
     assert (code, output) == (130, "Interrupted. Run the same command again to continue.\n")
+
+
+LASTING = """
+import sys, threading, time
+import anyio
+import service.retrieval.commands as commands
+from service.cli.main import main
+
+async def ingest(*_, **__):
+    threading.Thread(target=time.sleep, args=(60,)).start()  # a batch, which Python waits for
+    print("begun", flush=True)
+    try:
+        await anyio.sleep(60)
+    finally:
+        print("cancelled", flush=True)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep({ends_in})
+
+commands.run_ingest = ingest
+sys.argv[1:] = ["ingest", "notes.jsonl", "--collection", "x"]
+main()
+"""
+
+
+@pytest.mark.parametrize("ends_in", [0, 60])
+def test_a_second_ctrl_c_does_not_wait(ends_in: int) -> None:
+    """While the work is cancelled (60), and while Python waits for its threads (0)."""
+    program = LASTING.replace("{ends_in}", str(ends_in))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cancelled\n"
+    told = "Interrupted. Run the same command again to continue.\n"
+    if not ends_in:
+        assert process.stderr.readline() == told
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == (told if ends_in else "")
+    assert process.returncode == 130

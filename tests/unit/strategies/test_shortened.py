@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.answer.budget import Limits
+from service.answer.request import LONGEST_QUESTION
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import Capabilities
+from service.strategies.pipeline import answer_stream
 from service.strategies.planner import JSON_TOKENS, decompose
 from service.strategies.reading.questions import parse_decomposition
+from tests.stubs.signal_engine import SignalEngine, spans_in
 from tests.support.asking import ScriptedRetriever, body_of, inquiry
-from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.strategies.test_handlers import (
     BELLINI,
     NOISE,
@@ -170,3 +174,32 @@ async def test_autorag_s_query_that_is_cut_is_not_used_but_by_published_models(
     body = await body_of(script, hits, QUESTION, **options)
     assert [step.query for step in body.steps if step.query] == queries
     assert (body.answer, flags(body) - {"repaired"}) == ("Catania", flagged)
+
+
+MOST = 192  # tokens
+
+
+class Slow(SignalEngine):
+    """Reads a prompt at a limited rate, as engines on CPUs do."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, question_tokens=MOST)
+
+
+@pytest.mark.parametrize("route", ["auto", "single", "compound", "complex", "direct"])
+@pytest.mark.parametrize("unit", ["Who? ", "a ", "\n", "é"])
+async def test_the_longest_question_is_a_bounded_prompt(route: Any, unit: str) -> None:
+    """Before the first call, so that it cannot use up the time limit."""
+    sizes: dict[str, int] = {}
+    for question in ("x?", "Begin " + (unit * LONGEST_QUESTION)[: LONGEST_QUESTION - 11] + " end?"):
+        engine = Slow(steps=[ScriptStep("no", times=None)])
+        asked = inquiry(engine, ScriptedRetriever({"": [NORMA]}), question, route=route)
+        events = [event async for event in answer_stream(asked)]
+        prompts = [render(request) for request in engine.requests]
+        assert prompts
+        assert all("end?" in prompt for prompt in prompts) or question == "x?"
+        assert ("shortened" in str(events)) == (len(spans_in(question)) > MOST)
+        sizes[question] = max(len(spans_in(prompt)) for prompt in prompts)
+    short, long = sizes.values()
+    assert long <= short + 2 * MOST
