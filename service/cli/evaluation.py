@@ -1,15 +1,13 @@
-"""The commands `evaluate` and `tune`, which import their dependencies when they run."""
+"""The command `evaluate`, which imports its dependencies when it runs."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from service.cli.options import (
-    Collection,
     Config,
     Data,
     Key,
@@ -22,19 +20,6 @@ from service.cli.options import (
     run,
     settings_from,
 )
-
-QuestionFile = Annotated[
-    Path,
-    typer.Argument(
-        exists=True,
-        dir_okay=False,
-        readable=True,
-        help="File with questions and gold answers.",
-    ),
-]
-Concurrency = Annotated[
-    int, typer.Option(min=1, help="Number of questions answered at the same time.")
-]
 
 
 def evaluate(
@@ -124,7 +109,9 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use only the first N questions of each dataset.")
     ] = None,
-    concurrency: Concurrency = 4,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Number of questions answered at the same time.")
+    ] = 4,
     gold_routes: Annotated[
         bool,
         typer.Option(
@@ -195,32 +182,3 @@ def evaluate(
         note,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
-
-
-def tune(
-    loop: Annotated[Literal["dragin"], typer.Argument(help="Loop whose threshold is tuned.")],
-    file: QuestionFile,
-    config: Config = None,
-    data: Data = None,
-    collection: Collection = None,
-    retriever: RetrieverOption = "bm25",
-    top_k: TopK = None,
-    threshold: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Threshold to evaluate. May be repeated. Default: seven values from 0.4 to 1.6."
-        ),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N questions.")] = 200,
-    concurrency: Concurrency = 4,
-) -> None:
-    """Evaluate a question file at several thresholds, and report the best one."""
-    from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
-
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
-    fields = given(collection=collection, route="single", retriever=retriever, top_k=top_k)
-    tried = threshold or THRESHOLDS
-    work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
-    raise typer.Exit(run(lambda: work(concurrency=concurrency)))

@@ -19,7 +19,6 @@ EXAMPLES: Final = {
     "mcp": "revelator mcp --url http://127.0.0.1:8000",
     "ingest": "revelator ingest docs/ manual.pdf --collection default",
     "evaluate": "revelator evaluate questions.jsonl --methods single,auto --out results",
-    "tune": "revelator tune dragin questions.jsonl --limit 100",
     "replay": "revelator replay billy.jsonl",
     "explain": "revelator explain traces",
     "synthesize": "revelator synthesize hanrag --input questions.jsonl --output rows.jsonl",

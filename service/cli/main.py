@@ -13,7 +13,7 @@ import typer
 from service import __version__
 from service.cli.collections import collections
 from service.cli.completion import completion, prepare_completion
-from service.cli.evaluation import evaluate, tune
+from service.cli.evaluation import evaluate
 from service.cli.examples import add_examples
 from service.cli.key import key
 from service.cli.options import (
@@ -253,7 +253,6 @@ app.command()(evaluate)
 app.command()(explain)
 app.command()(replay)
 app.command()(synthesize)
-app.command()(tune)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

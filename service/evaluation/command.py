@@ -17,23 +17,18 @@ from service.answer.request import parse_request
 from service.client import Client
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavailable
-from service.core.extras import lacking
+from service.core.extras import lacking, missing_packages
 from service.core.progress import shown_progress
 from service.core.settings import Settings
-from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
-from service.evaluation.document.writing import write_report
-from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry
-from service.evaluation.identity import with_engine
+from service.evaluation.datasets import Dataset, DatasetError, read_datasets
+from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry, with_engine
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import Method, methods_of, named_methods
 from service.evaluation.metrics import VERSIONS, ScoringOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
-from service.evaluation.provenance import process
 from service.evaluation.report import compare, table, versions
-from service.evaluation.rows import Row
-from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
+from service.evaluation.rows import Row, RunFolder, open_run, process
 from service.evaluation.runner import Ask, Finish, Plan, Task, work_off
-from service.evaluation.sources import Dataset, read_datasets
 from service.runtime import open_runtime
 
 DONE: Final = 0
@@ -108,23 +103,22 @@ async def evaluate_datasets(
             "search results in this process"
         )
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
-    datasets = await read_or_tell(options, screen)
-    if datasets is None:
+    try:
+        datasets = await anyio.to_thread.run_sync(
+            read_datasets, options.datasets, options.collections, options.formats, options.limit,
+            options.routes,
+        )  # fmt: skip
+    except DatasetError as error:
+        for problem in error.problems:
+            screen.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
         return BAD_INPUT
     async with (
         open_entry(settings, options.url, options.ray) as entry,
         open_judge(settings, options.judge, entry.engines) as judge,
     ):
-        plans, skipped = await plans_of(entry, datasets, methods, options)
-        for line in skipped:
-            screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        run = await run_of(entry, datasets, plans, options, judge)
-        tasks = tasks_of(datasets, plans)
-        rows = await ask_all(
-            tasks, entry.ask, options, run, screen, judge.judged if judge else None
-        )
-        if options.robustness and len(rows) == len(tasks):
-            await attack_all(entry, datasets, tasks, options, run, screen)
+        evaluation = Evaluation(entry, datasets, options, screen, judge)
+        await evaluation.plan(methods)
+        rows = await evaluation.ask()
     show(rows, screen)
     if options.out:
         await report_on(options.out, options.trace, screen)
@@ -132,213 +126,190 @@ async def evaluate_datasets(
 
 
 async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
-    """Write the report of all rows in the folder, including those of earlier commands."""
+    """Write the report of all rows in the folder, including those of earlier commands, or tell
+    which packages that needs."""
+    if problem := missing_packages("the report", ["pygal", "scipy", "markdown_it"], "evaluate"):
+        screen.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        return
+    from service.evaluation.document import write_report  # noqa: PLC0415
+
     for path in await anyio.to_thread.run_sync(write_report, folder, traces):
         screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-async def read_or_tell(options: EvaluationOptions, screen: Console) -> list[Dataset] | None:
-    """Return the datasets, or None after printing the problems."""
-    try:
-        return await anyio.to_thread.run_sync(
-            read_datasets,
-            options.datasets,
-            options.collections,
-            options.formats,
-            options.limit,
-            options.routes,
-        )
-    except DatasetError as error:
-        report(error, screen)
-        return None
+class Evaluation:
+    """One evaluation: the questions of `datasets` by every planned method, asked through
+    `entry`."""
 
+    def __init__(
+        self,
+        entry: Entry,
+        datasets: Sequence[Dataset],
+        options: EvaluationOptions,
+        screen: Console,
+        judge: Judge | None,
+    ) -> None:
+        self._entry = entry
+        self._datasets = datasets
+        self._options = options
+        self._screen = screen
+        self._judge = judge
+        self._plans: list[Plan] = []
 
-def report(error: DatasetError, screen: Console) -> None:
-    for problem in error.problems:
-        screen.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    async def plan(self, methods: Sequence[Method]) -> None:
+        """Check every combination of method and dataset before any question is asked.
 
+        Prints a note for each method that only `all` includes and that this deployment cannot run.
+        Raises the errors of `Entry.prepare`.
+        """
+        options = self._options
+        if options.gold_routes and not any(q.route for d in self._datasets for q in d.questions):
+            raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
+        named = named_methods(options.methods)
+        skipped: dict[str, str] = {}
+        for dataset in self._datasets:
+            for method in methods:
+                fields = {
+                    **options.fields, **method.fields, "question": dataset.questions[0].question,
+                    "collection": dataset.collection, "route": method.route, "loop": method.loop,
+                }  # fmt: skip
+                try:
+                    request = await self._entry.prepare(parse_request(fields))
+                except LoopUnavailable as error:
+                    if method.name in named:
+                        raise
+                    skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
+                    continue
+                gold_routes = options.gold_routes and method.routes
+                self._plans.append(
+                    Plan(request, options.concurrency, gold_routes, self._scoring(dataset),
+                         dataset.name, method.name, options.trace)
+                )  # fmt: skip
+        for line in skipped.values():
+            self._screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
-async def read_questions(
-    file: Path, limit: int | None, screen: Console
-) -> list[GoldQuestion] | None:
-    """Return the first `limit` questions of a file, or None after printing the problems."""
-    try:
-        questions = (await anyio.to_thread.run_sync(load_dataset, file))[:limit]
-        if not questions:
-            raise DatasetError([f"{file}: --limit {limit} leaves no questions"])
-        return questions
-    except DatasetError as error:
-        report(error, screen)
-        return None
+    def _scoring(self, dataset: Dataset) -> ScoringOptions:
+        own = self._options.yes_no
+        return ScoringOptions(yes_no=dataset.format.yes_no if own is None else own)
 
+    async def ask(self) -> list[Row]:
+        """Ask every question by every method and, with `--robustness`, again under each attack.
 
-async def plans_of(
-    entry: Entry, datasets: Sequence[Dataset], methods: Sequence[Method], options: EvaluationOptions
-) -> tuple[list[Plan], list[str]]:
-    """Check every combination of method and dataset before any question is asked.
-
-    Returns the plans, and a note for each method that only `all` includes and that this deployment
-    cannot run. Raises the errors of `Entry.prepare`.
-    """
-    if options.gold_routes and not any(q.route for data in datasets for q in data.questions):
-        raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
-    plans: list[Plan] = []
-    named = named_methods(options.methods)
-    skipped: dict[str, str] = {}
-    for dataset in datasets:
-        for method in methods:
-            fields = {
-                **options.fields, **method.fields, "question": dataset.questions[0].question,
-                "collection": dataset.collection, "route": method.route, "loop": method.loop,
-            }  # fmt: skip
-            try:
-                request = await entry.prepare(parse_request(fields))
-            except LoopUnavailable as error:
-                if method.name in named:
-                    raise
-                skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
-                continue
-            plan = Plan(
-                request, options.concurrency, options.gold_routes and method.routes,
-                scoring_of(dataset, options), dataset.name, method.name,
-                options.trace,
-            )  # fmt: skip
-            plans.append(plan)
-    return plans, list(skipped.values())
-
-
-def scoring_of(dataset: Dataset, options: EvaluationOptions) -> ScoringOptions:
-    own = dataset.format.yes_no if options.yes_no is None else options.yes_no
-    return ScoringOptions(yes_no=own)
-
-
-def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
-    """Return every question with every method, ordered by question.
-
-    An evaluation that ends early has thus compared the methods on the same questions.
-    """
-    return [
-        Task(question, plan)
-        for dataset in datasets
-        for question in dataset.questions
-        for plan in plans
-        if plan.dataset == dataset.name
-    ]
-
-
-async def run_of(
-    entry: Entry,
-    datasets: Sequence[Dataset],
-    plans: Sequence[Plan],
-    options: EvaluationOptions,
-    judge: Judge | None,
-) -> EvaluationRun:
-    """Return the description of this evaluation for `run.json`."""
-    searched = {plan.dataset: plan.request.collection for plan in plans}
-    names = dict.fromkeys(searched.values())
-    collections = {name: await entry.collection(name) for name in names}
-    common = {
-        **entry.identity,
-        "request": dict(options.fields),
-        "gold_routes": options.gold_routes,
-        "evaluators": VERSIONS,
-        **({"judge": dict(judge.described)} if judge else {}),
-        **({"note": options.note} if options.note else {}),
-    }
-    return EvaluationRun(
-        common,
-        {
-            data.name: {
-                **data.as_json(),
-                "scoring": asdict(scoring_of(data, options)),
-                "collection": collections[searched[data.name]],
-            }
-            for data in datasets
-            if data.name in searched
-        },
-        {p.method: {"route": p.request.route, "loop": p.request.loop} for p in plans},
-    )
-
-
-async def ask_all(
-    tasks: Sequence[Task],
-    ask: Ask,
-    options: EvaluationOptions,
-    run: EvaluationRun,
-    screen: Console,
-    finish: Finish | None = None,
-) -> list[Row]:
-    """Ask the questions that have no row yet, and write each row when its question ends.
-
-    Returns the rows of all tasks, or those collected before an engine or a store had failed too
-    many times in a row.
-    """
-    wanted = {task.key for task in tasks}
-    with ExitStack() as stack:
-        folder = stack.enter_context(open_run(options.out, run)) if options.out else None
-        rows = {row.key: row for row in kept_rows(folder, options) if row.key in wanted}
-        if rows:
-            told = f"{len(rows):,} of {len(tasks):,} questions already have a result"
-            screen.print(told, highlight=False)
-        todo = [task for task in tasks if task.key not in rows]
-        if folder and todo:
-            folder.note(await anyio.to_thread.run_sync(process))
-        show = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
-        done = failed = out = 0
-        async with closing(work_off(todo, ask, options.concurrency, finish)) as results:
-            async for row in results:
-                rows[row.key] = row
-                if folder:
-                    folder.append(row)
-                done, failed = done + 1, failed + bool(row.error)
-                show(done, f"{failed:,} failed" if failed else "")
-                out = out + 1 if row.interrupted else 0
-                if out == MOST_OUT:
-                    screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
-                    break
-    return [rows[task.key] for task in tasks if task.key in rows]
-
-
-async def attack_all(
-    entry: Entry,
-    datasets: Sequence[Dataset],
-    tasks: Sequence[Task],
-    options: EvaluationOptions,
-    run: EvaluationRun,
-    screen: Console,
-) -> None:
-    """Ask every question again under each attack.
-
-    The rows are written to a separate folder, under the dataset names `NAME+ATTACK`. The function
-    returns early after too many consecutive failures because of an outage.
-    """
-    victims = [victim for data in datasets for victim in victims_of(data.questions)]
-    own = replace(options, out=(options.out or Path()) / ROBUSTNESS)
-    for attack in ATTACKS:
-        screen.print(f"poisoned passages: {attack.name}", highlight=False)
-        again = [
-            Task(task.question, replace(plan, dataset=attack.of(plan.dataset), traces=None))
-            for task in tasks
-            for plan in [task.plan]
+        Returns the rows without those under attack. The tasks are ordered by question, so an
+        evaluation that ends early has compared the methods on the same questions.
+        """
+        tasks = [
+            Task(question, plan)
+            for dataset in self._datasets
+            for question in dataset.questions
+            for plan in self._plans
+            if plan.dataset == dataset.name
         ]
-        known = {attack.of(name): dataset for name, dataset in run.datasets.items()}
-        ask = entry.altered(planting(attack, victims))
-        rows = await ask_all(again, ask, own, replace(run, datasets=known), screen)
-        if len(rows) < len(again):
-            return
+        run = await self._description()
+        finish = self._judge.judged if self._judge else None
+        rows = await self._ask_all(tasks, self._entry.ask, self._options.out, run, finish)
+        if not self._options.robustness or len(rows) < len(tasks):
+            return rows
+        out = (self._options.out or Path()) / ROBUSTNESS
+        victims = [victim for data in self._datasets for victim in victims_of(data.questions)]
+        for attack in ATTACKS:
+            self._screen.print(f"poisoned passages: {attack.name}", highlight=False)
+            again = [
+                replace(
+                    task,
+                    plan=replace(task.plan, dataset=attack.of(task.plan.dataset), traces=None),
+                )
+                for task in tasks
+            ]
+            own = {attack.of(name): dataset for name, dataset in run["datasets"].items()}
+            ask = self._entry.altered(planting(attack, victims))
+            found = await self._ask_all(again, ask, out, {**run, "datasets": own})
+            if len(found) < len(again):
+                break
+        return rows
 
+    async def _description(self) -> dict[str, dict[str, Any]]:
+        """Return the description of this evaluation for `run.json`."""
+        searched = {plan.dataset: plan.request.collection for plan in self._plans}
+        names = dict.fromkeys(searched.values())
+        collections = {name: await self._entry.collection(name) for name in names}
+        options = self._options
+        return {
+            "common": {
+                **self._entry.identity,
+                "request": dict(options.fields),
+                "gold_routes": options.gold_routes,
+                "evaluators": VERSIONS,
+                **({"judge": dict(self._judge.described)} if self._judge else {}),
+                **({"note": options.note} if options.note else {}),
+            },
+            "datasets": {
+                data.name: {
+                    **data.as_json(),
+                    "scoring": asdict(self._scoring(data)),
+                    "collection": collections[searched[data.name]],
+                }
+                for data in self._datasets
+                if data.name in searched
+            },
+            "methods": {
+                p.method: {"route": p.request.route, "loop": p.request.loop} for p in self._plans
+            },
+        }
 
-def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]:
-    """Return the stored rows whose questions are not asked again.
+    async def _ask_all(
+        self,
+        tasks: Sequence[Task],
+        ask: Ask,
+        out: Path | None,
+        run: Mapping[str, Mapping[str, Any]],
+        finish: Finish | None = None,
+    ) -> list[Row]:
+        """Ask the questions that have no row in the folder `out` yet, and write each row there when
+        its question ends.
 
-    Questions that failed because of an outage are asked again. With `retry_failed`, so are all
-    questions that failed, or that the judge failed on.
-    """
-    if folder is None:
-        return []
-    if options.retry_failed:
-        return [row for row in folder.rows if not (row.error or row.judge_error)]
-    return [row for row in folder.rows if not row.interrupted]
+        Returns the rows of all tasks, or those collected before an engine or a store had failed too
+        many times in a row.
+        """
+        wanted = {task.key for task in tasks}
+        with ExitStack() as stack:
+            folder = stack.enter_context(open_run(out, run)) if out else None
+            rows = {row.key: row for row in self._kept(folder) if row.key in wanted}
+            if rows:
+                told = f"{len(rows):,} of {len(tasks):,} questions already have a result"
+                self._screen.print(told, highlight=False)
+            todo = [task for task in tasks if task.key not in rows]
+            if folder and todo:
+                folder.note(await anyio.to_thread.run_sync(process))
+            show = stack.enter_context(
+                shown_progress("asking", "questions", len(todo), self._screen)
+            )
+            done = failed = away = 0
+            working = work_off(todo, ask, self._options.concurrency, finish)
+            async with closing(working) as results:
+                async for row in results:
+                    rows[row.key] = row
+                    if folder:
+                        folder.append(row)
+                    done, failed = done + 1, failed + bool(row.error)
+                    show(done, f"{failed:,} failed" if failed else "")
+                    away = away + 1 if row.interrupted else 0
+                    if away == MOST_OUT:
+                        self._screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
+                        break
+        return [rows[task.key] for task in tasks if task.key in rows]
+
+    def _kept(self, folder: RunFolder | None) -> list[Row]:
+        """Return the stored rows whose questions are not asked again.
+
+        Questions that failed because of an outage are asked again. With `retry_failed`, so are all
+        questions that failed, or that the judge failed on.
+        """
+        if folder is None:
+            return []
+        if self._options.retry_failed:
+            return [row for row in folder.rows if not (row.error or row.judge_error)]
+        return [row for row in folder.rows if not row.interrupted]
 
 
 def show(rows: Sequence[Row], screen: Console) -> None:

@@ -1,4 +1,5 @@
-"""The entries through which questions are asked: this process, or a running server."""
+"""The entries through which questions are asked, this process or a running server, and what their
+answers depend on."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from pydantic import SecretStr
+
 from service import __version__
 from service.answer.events import BaseEvent
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.client import Client
 from service.core.concurrency import closing
 from service.core.errors import InvalidRequest, NotFound
-from service.core.settings import Settings
+from service.core.settings import RoleSettings, Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
-from service.evaluation.identity import described
 from service.evaluation.runner import Ask
 from service.retrieval.base import Retriever, anyone
 from service.retrieval.collections.manifest import describe
@@ -25,6 +27,8 @@ from service.runtime import Runtime
 
 PATIENCE_S: Final = 300.0  # how long a question waits for a busy server
 _BY_DEFAULT: Final = ("default", "sample")
+# These settings do not change an answer.
+_LEFT_OUT: Final = {"data_dir", "server", "tracing"}
 
 
 # Replaces the deployment's retriever for one question.
@@ -135,3 +139,47 @@ class AtServer:
 
 def _fields(request: PreparedRequest) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude_none=True)
+
+
+def described(settings: Settings) -> dict[str, Any]:
+    """Return the settings that answers depend on as JSON, without secrets and without credentials
+    in URLs."""
+    plain: dict[str, Any] = _plain(settings.model_dump(mode="python", exclude=_LEFT_OUT))
+    used = {own["engine"] for own in plain["roles"].values() if own}
+    return plain | {
+        "engines": {name: own for name, own in plain["engines"].items() if name in used}
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            str(name): _plain(own) for name, own in value.items() if not isinstance(own, SecretStr)
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(own) for own in value if not isinstance(own, SecretStr)]
+    if isinstance(value, str):
+        return shown(value) if value.startswith(("http://", "https://")) else value
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+def with_engine(settings: Settings, name: str | None) -> Settings:
+    """Return the settings with one engine for all roles. Raises InvalidRequest if the name is
+    unknown.
+
+    A role whose engine changes loses its model, adapter and templates, which belong to the other
+    engine.
+    """
+    if name is None:
+        return settings
+    if name not in settings.engines:
+        raise InvalidRequest(
+            f"--engine {name!r} is not in the settings; the engines are "
+            f"{', '.join(sorted(settings.engines))}"
+        )
+    roles = {
+        role: RoleSettings(engine=name)
+        for role, own in settings.roles
+        if own is not None and own.engine != name
+    }
+    return settings.model_copy(update={"roles": settings.roles.model_copy(update=roles)})

@@ -1,9 +1,8 @@
-"""The rows of an evaluation: `DIR/rows.jsonl`, one JSON object per line, in the order of
-completion.
+"""The folder of an evaluation, in which an interrupted evaluation can be continued.
 
-A row is the result of one method for one question of one dataset. Its key is (`dataset`, `method`,
-`id`). If a key occurs twice, because the question was asked again after a failure, the later row
-replaces the earlier one. `DIR/run.json` contains what all rows have in common (`run_folder.py`).
+`DIR/rows.jsonl` has one JSON object per line, in the order of completion. A row is the result of
+one method for one question of one dataset. Its key is (`dataset`, `method`, `id`). If a key occurs
+twice, because the question was asked again after a failure, the later row replaces the earlier one.
 
 | Field | Meaning |
 |---|---|
@@ -27,20 +26,43 @@ replaces the earlier one. `DIR/run.json` contains what all rows have in common (
 
 A failed question has the costs until its failure, and its `scores` count it as wrong. Its `steps`,
 `stopped_by`, `ms` and `queue_ms` are null.
-"""
+
+`DIR/run.json` has what all rows have in common. It is written once, before the first row, and again
+if datasets or methods are added, or another commit or machine continues:
+
+| Field | Meaning |
+|---|---|
+| `version` | of this layout |
+| `digest` | SHA-256 of `common` |
+| `common` | version of the service and its settings, or the server; request, evaluators, judge and note |
+| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
+| `methods` | by name: `route` and `loop` |
+| `processes` | `commit` and `machine` of every process that asked, each once |
+"""  # noqa: E501 (a table)
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import service
 from service.core.domain import LoopName, RouteName, StoppedBy
-from service.core.errors import EngineFailure, RetrievalFailure, StoreError
+from service.core.errors import ConfigurationError, EngineFailure, RetrievalFailure, StoreError
+from service.core.files import line_file, whole_lines, write_whole
 
 ROWS: Final = "rows.jsonl"
+RUN: Final = "run.json"
+VERSION: Final = 1
+_GIT: Final = ("git", "-C", str(Path(service.__file__).parent))
+_MOST_SHOWN: Final = 100  # most characters of a value in a message
 _TUPLES: Final = ("gold", "degraded")
 
 
@@ -116,12 +138,6 @@ _OUT: Final = tuple(
 )  # fmt: skip
 
 
-def row_of(value: Mapping[str, Any]) -> Row:
-    """Return the row of a decoded line. Raises TypeError if a field is missing or unknown."""
-    tuples = {name: tuple(value[name]) for name in _TUPLES if name in value}
-    return Row(**{**value, **tuples})
-
-
 def read_rows(folder: Path) -> list[Row]:
     """Return the rows of an evaluation's folder, the latest of each key.
 
@@ -143,7 +159,9 @@ def parse_rows(content: bytes, path: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            rows.append(row_of(json.loads(line)))
+            value = json.loads(line)
+            tuples = {name: tuple(value[name]) for name in _TUPLES if name in value}
+            rows.append(Row(**{**value, **tuples}))
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"{path}:{number}: is not a row of this version ({error}); its fields are "
@@ -156,3 +174,179 @@ def parse_rows(content: bytes, path: Path) -> list[Row]:
 def latest(rows: Iterable[Row]) -> list[Row]:
     """Return the last row of each key."""
     return list({row.key: row for row in rows}.values())
+
+
+class RunFolder:
+    """The open folder of an evaluation. `rows` are those present when it was opened, the latest of
+    each key, and `run` is the content of `run.json`."""
+
+    def __init__(
+        self, handle: int, path: Path, rows: list[Row], run: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self.rows = rows
+        self._handle = handle
+        self._path = path
+        self.run = self._joined(run)
+
+    def _joined(self, run: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Write `run.json`, including the datasets and methods of earlier commands."""
+        folder = self._path.parent
+        stored = read_run(folder)
+        # In the types that reading the file gives, with lists instead of tuples.
+        new = json.loads(
+            json.dumps({"version": VERSION, "digest": digest_of(run["common"]), **run})
+        )
+        if stored is None and self.rows:
+            raise ConfigurationError(
+                f"{folder} has rows, but no {RUN} that describes them; choose another folder"
+            )
+        if stored is not None:
+            if found := conflicts(stored, new):
+                raise ConfigurationError(
+                    f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the "
+                    "same settings, or choose another folder"
+                )
+            for name in ("datasets", "methods"):
+                new[name] = stored[name] | new[name]
+        new["processes"] = (stored or {}).get("processes", [])
+        if new != stored:
+            self._write(new)
+        return dict(new)
+
+    def _write(self, run: Mapping[str, Any]) -> None:
+        path = self._path.with_name(RUN)
+        try:
+            write_whole(path, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def note(self, process: Mapping[str, Any]) -> None:
+        """Record a process that is going to ask, unless it is known. Raises StoreError."""
+        if process not in self.run["processes"]:
+            self.run["processes"].append(dict(process))
+            self._write(self.run)
+
+    def append(self, row: Row) -> None:
+        """Append a row with a single write.
+
+        Raises StoreError if that fails; the earlier rows are preserved.
+        """
+        line = row.as_line()
+        try:
+            written = os.write(self._handle, line)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from None
+        if written < len(line):
+            raise StoreError(f"{self._path}: the disk is full; free space and run it again")
+
+
+@contextmanager
+def open_run(folder: Path, run: Mapping[str, Mapping[str, Any]]) -> Iterator[RunFolder]:
+    """Start or continue an evaluation in `folder`. `run` has `common`, `datasets` and `methods`.
+
+    Raises ConfigurationError, with the differences, if the folder contains another evaluation.
+    Raises StoreError if the folder cannot be used or another process is writing to it.
+    """
+    path = folder / ROWS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be written: {error.strerror}") from None
+    with line_file(path) as handle:
+        lines = whole_lines(handle)
+        rows = latest(parse_rows(lines, path))
+        os.ftruncate(handle, len(lines))
+        yield RunFolder(handle, path, rows, run)
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """Return the content of `run.json`, or None if it does not exist. Raises StoreError if it is
+    invalid."""
+    path = folder / RUN
+    try:
+        value = json.loads(path.read_bytes())
+        if value["version"] != VERSION or not {"common", "datasets", "methods"} <= value.keys():
+            raise ValueError(f"version {value['version']}")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{path}: was not written by this version ({error}); choose another folder"
+        ) from None
+    return dict(value)
+
+
+def digest_of(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, independent of the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def conflicts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the reasons why the rows of `new` must not be added to the stored run.
+
+    Adding datasets or methods and moving a file are no conflicts.
+    """
+    found = differences(old["common"], new["common"])
+    for name in sorted(old["datasets"].keys() & new["datasets"].keys()):
+        before, now = ({**run["datasets"][name], "file": ""} for run in (old, new))
+        found += differences(before, now, f"dataset {name}")
+    for name in sorted(old["methods"].keys() & new["methods"].keys()):
+        found += differences(old["methods"][name], new["methods"][name], f"method {name}")
+    return found
+
+
+def differences(old: object, new: object, name: str = "") -> list[str]:
+    """Return a line for each differing value, with its dotted name."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            line
+            for key in sorted(old.keys() | new.keys())
+            for line in differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+        ]
+    if old == new:
+        return []
+    return [f"{name} was {_shown(old)} and is {_shown(new)}"]
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def process() -> dict[str, str | None]:
+    """Return commit and machine of this process for `run.json`. Blocking."""
+    return {"commit": commit(), "machine": machine()}
+
+
+def commit() -> str | None:
+    """Return the commit of the code, with `+` if files have changed since. Blocking.
+
+    Returns None if the service was not installed from a working tree.
+    """
+    try:
+        tracked = _git("ls-files", "--error-unmatch", "__init__.py")
+        return tracked and _git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run([*_GIT, *words], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def machine() -> str:
+    """Return the machine's type and Python version, without host names."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (
+        f"{platform.system()} {platform.machine()}, {cores} cores, {_memory()}"
+        f"Python {platform.python_version()}"
+    )
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return ""
+    return f"{size / 2**30:.0f} GiB memory, "

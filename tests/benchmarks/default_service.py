@@ -31,9 +31,9 @@ from rich.console import Console
 
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
-from service.evaluation.document.results import by_dataset, shown, values
+from service.evaluation.comparison import interval
+from service.evaluation.document import by_dataset, shown, values
 from service.evaluation.rows import read_rows
-from service.evaluation.statistics import interval
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
 from tests.benchmarks.loops_table import (

@@ -20,7 +20,7 @@ import anyio
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.run_folder import EvaluationRun, open_run
+from service.evaluation.rows import open_run
 from service.evaluation.runner import Plan, Task, work_off
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
@@ -41,7 +41,7 @@ async def bare(runtime: Runtime, tasks: Sequence[Task]) -> None:
 async def evaluated(runtime: Runtime, tasks: Sequence[Task], concurrency: int) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        open_run(Path(folder), EvaluationRun({}, {}, {})) as kept,
+        open_run(Path(folder), {"common": {}, "datasets": {}, "methods": {}}) as kept,
     ):
         async with closing(work_off(tasks, runtime.ask, concurrency)) as rows:
             async for row in rows:

@@ -32,8 +32,8 @@ from rich.console import Console
 
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
-from service.evaluation.document.blocks import Table, as_markdown
-from service.evaluation.document.results import (
+from service.evaluation.comparison import interval, unproven
+from service.evaluation.document import (
     COSTS,
     MARK,
     by_dataset,
@@ -41,12 +41,10 @@ from service.evaluation.document.results import (
     shown,
     values,
 )
-from service.evaluation.equal_budget import unproven
+from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
-from service.evaluation.provenance import machine
 from service.evaluation.report import summary
-from service.evaluation.rows import Row, read_rows
-from service.evaluation.statistics import interval
+from service.evaluation.rows import Row, machine, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
 from tests.benchmarks.made_up import CORPUS, made_up_questions
@@ -188,7 +186,9 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     methods = list(dict.fromkeys(row.method for row in rows))
     lines = [_cells(name, datasets, marked) for name in known_methods() if name in methods]
     header = ["method", *(TITLES.get(name, name) for name in datasets), *COSTS.values()]
-    table = as_markdown("", [Table(header, lines)])
+    page = Page("")
+    page.table(header, lines)
+    table = page.markdown()
     asked = max(len(own) for methods_of in datasets.values() for own in methods_of.values())
     told = TOLD.format(
         asked=asked, concurrency=concurrency, machine=machine(), mark=MARK,

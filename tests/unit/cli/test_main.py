@@ -82,7 +82,6 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["ingest", "revelator.jsonl", "--collection", "../x"], "../x"),
         (["evaluate", "gone.jsonl"], "gone.jsonl"),
         (["evaluate", "revelator.jsonl", "--limit", "-1"], "for '--limit': "),
-        (["tune", "dragin", "revelator.jsonl", "--limit", "0"], "for '--limit': "),
         (["ask", "Who?", "--url", "http://127.0.0.1:9"], "Connection refused; check the address"),
         (["ask", "Who?", "--url", "127.0.0.1:9"], "is not an http:// or https:// URL"),
         (["ask", "Who?", "--data", "revelator.jsonl"], "part of this path is a file; choose"),

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.datasets import DatasetError, load_dataset, read_question
-from service.evaluation.sources import named_file
+from service.evaluation.datasets import DatasetError, load_dataset, named_file, read_question
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_the_rest_of_a_row() -> None:
         (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is not a list"),
         (b'{"question": "Q?", "answer": "x", "parts": [[]]}', "`parts` has a part without"),
         (b'{"question": "Q?", "answer": "x", "id": 1.5}', "`id` is neither"),
-        (b'{"question": "Q?", "answer": "x", "id": "1"}', "occurs earlier, on line 1"),
+        (b'{"question": "Q?", "answer": "x", "id": "1"}', "occurs earlier, at bad.jsonl:1"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.equal_budget import (
+from service.evaluation.comparison import (
     Budget,
     MethodRun,
     family,

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
+from service.evaluation.datasets import (
+    DatasetError,
+    GoldQuestion,
+    load_dataset,
+    load_file,
+    read_datasets,
+)
 from service.evaluation.metrics import FoundPassage, QuestionResult, ScoringOptions, score
-from service.evaluation.sources import read_datasets
 from service.retrieval.documents import content_id
 from tests.unit.evaluation.test_public_sets import ANSWER_SCORES, perfect
 
@@ -299,10 +304,10 @@ def test_each_format_is_told_by_its_content(name: str, tmp_path: Path) -> None:
     content, questions = CASES[name]
     path = tmp_path / "file"
     path.write_text(content, encoding="utf-8")
-    loaded = load_file(path)
-    assert loaded.format.name == name
-    assert [told(question) for question in loaded.questions] == questions
-    assert loaded.questions == load_file(path, name).questions
+    loaded, known = load_file(path)
+    assert known.name == name
+    assert [told(question) for question in loaded] == questions
+    assert loaded == load_file(path, name)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -311,9 +316,9 @@ def test_gold_answers_of_each_format_score_full_marks_and_others_none(
 ) -> None:
     path = tmp_path / "file"
     path.write_text(CASES[name][0], encoding="utf-8")
-    loaded = load_file(path)
-    for question in loaded.questions:
-        scoring = ScoringOptions(yes_no=loaded.format.yes_no)
+    questions, known = load_file(path)
+    for question in questions:
+        scoring = ScoringOptions(yes_no=known.yes_no)
         right = score(perfect(question), question, scoring)
         assert all(value in {1, None} for value in right.values()), right
         wrong = score(QuestionResult("Lisbon harbour master", True), question, scoring)
@@ -369,31 +374,31 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("array", '[\n{"question": "Q?",\n "answer": "x"},\n{"question": ""}]',
-         ":4: element 2: has no answer"),
+         ": element 2: has no answer"),
         ("cut short", '[{"question": "Q?", "answer": "x"},\n {"question": "Q', ":2: is not JSON: "),
         ("no comma", '[{"question": "Q?", "answer": "x"}\n {}]', ":2: is not JSON: Expecting ','"),
-        ("element", '[\n7]', ":2: element 1: is not a JSON object"),
+        ("element", '[\n7]', ": element 1: is not a JSON object"),
         ("squad", as_json({"data": [{"paragraphs": [{"context": "c", "qas": [
             {"id": "1", "question": "Q?", "answers": []}]}]}]}),
-         ":1: paragraphs[0].qas[0]: has no answer"),
+         ": element 1: paragraphs[0].qas[0]: has no answer"),
         ("squad", as_json({"data": [{"paragraphs": [{"qas": []}]}]}),
-         ":1: `context` is missing or not a string"),
+         ": element 1: `context` is missing or not a string"),
         ("broken squad", '{\n"data": [}', ":2: is not JSON: "),
         ("twice", as_lines([{**STRATEGYQA[0]}, {**STRATEGYQA[0]}]),
-         ":2: the id 'y1' occurs earlier, on line 1"),
+         ":2: the id 'y1' occurs earlier, at file:1"),
         ("twice in one line", as_json([HOTPOTQA[0], HOTPOTQA[0]]),
-         ":1: element 2: the id 'h1' occurs earlier, on the same line"),
+         ": element 2: the id 'h1' occurs earlier, at file: element 1"),
         ("facts", as_json([{**HOTPOTQA[0], "supporting_facts": "Oslo"}]),
-         ":1: `supporting_facts` is neither a list of [title, sentence] nor an object"),
+         ": element 1: `supporting_facts` is neither a list of [title, sentence] nor an object"),
         *(("facts", as_lines([HOTPOTQA[0], {**HOTPOTQA[0], "supporting_facts": facts}]),
            ":2: `supporting_facts` is neither a list of [title, sentence] nor an object")
           for facts in ({"title": None}, {"title": "Oslo"}, [[["Oslo"], 0]])),
         *(("triviaqa", as_lines([{"Question": "Q?", "Answer": {"Value": "x", "Aliases": given}}]),
            ":1: `Aliases` is missing or not a list") for given in (None, "Oslo")),
         ("iirc", as_json([{"links": [], "questions": [{"answer": {}, "context": None}]}]),
-         ":1: `context` is missing or not a list"),
+         ": element 1: `context` is missing or not a list"),
         ("digits in an array", f'[{{"question": "Q?", "answer": "x"}},\n {{"id": {DIGITS}}}]',
-         ":2: contains an integer with too many digits"),
+         ":1: contains an integer with too many digits"),
         ("digits in a line", f'{{"question": "Q?", "answer": "x"}}\n{{"id": {DIGITS}}}',
          ":2: contains an integer with too many digits"),
         ("digits in the first line", f'{{"id": {DIGITS}}}\n{{"question": "Q?", "answer": "x"}}',
@@ -402,7 +407,7 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
          ":1: contains an integer with too many digits"),
         ("deep document", '{\n"data": ' + "[" * 100_000, ":1: is nested too deep"),
         ("two arrays", f"{as_json(HOTPOTQA)}\n\n{as_json(HOTPOTQA)}\n",
-         ":3: comes after the `]` that ends the list"),
+         ":3: is not JSON: Extra data"),
         ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'[' * 100_000}\n",
          ":2: `possible_answers` is not a JSON list"),
         ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'x' * 131_073}\n",
@@ -411,9 +416,9 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
          ":2: `possible_answers` is not a JSON list"),
         ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\n", ":2: has 2 fields, but the first"),
         ("webquestions", as_json([{"utterance": "q", "targetValue": "(list)"}]),
-         ":1: has no answer"),
+         ": element 1: has no answer"),
         ("surrogate", '[{"id": "1", "question": "Q?", "reference": ["x"], "paragraphs": '
-         '[{"title": "", "text": "\\ud83d"}]}]', ":1: a paragraph contains a lone surrogate"),
+         '[{"title": "", "text": "\\ud83d"}]}]', ": element 1: a paragraph contains a lone"),
         ("deep", "[" * 100_000, ":1: is n"),
     ],
 )  # fmt: skip
@@ -475,7 +480,7 @@ def test_beir_has_its_passages_from_the_qrels_and_says_what_is_missing(tmp_path:
     qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\nq1\tp2\t0\n")
     row = {"_id": "q1", "text": "Where did Berg live?", "metadata": {"answer": "Oslo"}}
     queries.write_text(json.dumps(row))
-    (question,) = load_file(queries).questions
+    (question,) = load_dataset(queries)
     assert (question.answers, question.supporting) == (("Oslo",), {"p1"})
     queries.write_text(json.dumps({**row, "metadata": {}}))
     for file, told in ((queries, "these queries have no answers"), (qrels, "no questions; name")):

@@ -9,7 +9,7 @@ from service.core.settings import (
     RolesSettings,
     Settings,
 )
-from service.evaluation.identity import described, with_engine
+from service.evaluation.entries import described, with_engine
 
 
 def test_another_engine_has_none_of_the_models_of_the_first() -> None:

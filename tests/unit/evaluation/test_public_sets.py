@@ -46,9 +46,9 @@ ANSWER_SCORES: Final = ("em", "f1", "precision", "recall", "accuracy", "lenient_
 @pytest.fixture(params=SETS)
 def questions(shared_data: Path, request: pytest.FixtureRequest) -> list[GoldQuestion]:
     name: str = request.param
-    loaded = load_file(shared_data / f"{name}.jsonl")
-    assert (loaded.format.name, len(loaded.questions)) == SETS[name]
-    return loaded.questions[:: len(loaded.questions) // MOST + 1]
+    questions, known = load_file(shared_data / f"{name}.jsonl")
+    assert (known.name, len(questions)) == SETS[name]
+    return questions[:: len(questions) // MOST + 1]
 
 
 def perfect(question: GoldQuestion) -> QuestionResult:

@@ -15,24 +15,30 @@ from xml.etree import ElementTree
 import pytest
 
 from service.core.errors import StoreError
-from service.evaluation.document import plots, writing
-from service.evaluation.document.blocks import Folded, Table, Text, as_html, as_markdown
-from service.evaluation.document.plots import calibration_plot, cost_plot, pareto_front
-from service.evaluation.document.published import (
+from service.evaluation.document import (
+    Report,
+    bins_of,
+    calibration_error,
+    question_lines,
+    routed,
+    worst,
+    write_report,
+)
+from service.evaluation.markup import (
+    Page,
+    calibration_plot,
+    cost_plot,
+    pareto_front,
+    point_labels,
+)
+from service.evaluation.metrics import VERSIONS
+from service.evaluation.published import (
     NOT_COMPARABLE,
-    Setting,
     differences,
     figures,
     is_of,
-    published_blocks,
 )
-from service.evaluation.document.questions import question_blocks, worst
-from service.evaluation.document.results import by_dataset, score_blocks
-from service.evaluation.document.routing import bins_of, calibration_error, routed, routing_blocks
-from service.evaluation.document.writing import write_report
-from service.evaluation.metrics import VERSIONS
-from service.evaluation.provenance import commit, machine
-from service.evaluation.rows import Row
+from service.evaluation.rows import Row, commit, machine
 from tests.unit.evaluation.test_command import (  # noqa: F401
     Engine,
     Opened,
@@ -41,7 +47,16 @@ from tests.unit.evaluation.test_command import (  # noqa: F401
     opened,
 )
 
+RUN = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
 HOSTILE = "<script>alert('x')</script> | \n# Who? & `why` [a](http://example.org)"
+
+
+def lines_of(heading: str, report: Report) -> list[list[str]]:
+    """The cells of the tables of a chapter, without their heads."""
+    chapter = report.markdown().partition(f"{heading}\n")[2].partition("\n## ")[0]
+    tables = re.findall(r"(?m)^\| .*\n\| ---.*\n((?:\| .*\n)+)", f"{chapter}\n")
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def row(method: str, id: str, f1: float, **more: Any) -> Row:
@@ -117,29 +132,35 @@ def test_the_html_asks_for_nothing_and_runs_nothing() -> None:
     known = {"commit": HOSTILE, "machine": HOSTILE}
     run = {"digest": "x", "common": {"version": HOSTILE}, "datasets": {}, "methods": {},
            "processes": [known]}  # fmt: skip
-    blocks = list(writing.report_blocks(run, own, None))
-    html = as_html("Evaluation", blocks)
+    report = Report(run, own)
+    html = report.html()
     parser = Outside()
     parser.feed(html)
     assert parser.found == []
     assert "alert('x')</script>" not in html
     assert not re.search(r"@import|url\((?!#)", html)
     assert "default-src 'none'" in html
-    markdown = as_markdown("Evaluation", blocks)
+    markdown = report.markdown()
     assert "<script>" not in re.sub(r"(?m)^    .*", "", markdown)
     assert "\n# Who?" not in markdown
 
 
 def test_cells_cannot_break_a_table() -> None:
-    table = Table(["a", "b"], [["x|y", "1\n2"]])
-    assert as_markdown("T", [table, Text("*no*"), Folded("f", ["a\nb"])]) == (
+    page = Page("T")
+    page.table(["a", "b"], [["x|y", "1\n2"]])
+    page.text("*no*")
+    page.folded("f", ["a\nb"])
+    assert page.markdown() == (
         "# T\n\n| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n\n\\*no\\*\n\n**f**\n\n    a b\n"
     )
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
 def test_lines_cannot_leave_their_block(end: str) -> None:
-    assert as_markdown("T", [Folded("f", [f"a{end}# b"])]).endswith("\n\n    a # b\n")
+    page = Page("T")
+    page.folded("f", [f"a{end}# b"])
+    assert page.markdown().endswith("\n\n    a # b\n")
+    assert "<details><summary>f</summary><pre><code>a # b\n</code></pre></details>" in page.html()
 
 
 def test_the_more_pairs_are_compared_the_more_signs_are_drawn(
@@ -151,10 +172,10 @@ def test_the_more_pairs_are_compared_the_more_signs_are_drawn(
         drawn.append(flips)
         return 1.0
 
-    monkeypatch.setattr("service.evaluation.document.results.randomisation", randomised)
+    monkeypatch.setattr("service.evaluation.document.randomisation", randomised)
     for methods in (3, 25):
         own = [row(f"m{n}", "1", 0.5) for n in range(methods)]
-        list(score_blocks(by_dataset(own), {"d": []}))
+        Report(RUN, own)
     assert drawn == [10_000] * 3 + [15_000] * 300
 
 
@@ -169,8 +190,8 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
 
 def test_points_that_are_near_share_a_label() -> None:
     points = [(1.0, 0.5), (3.0, 0.5), (1.05, 0.51), (1.0, 0.7), (3.2, 0.5)]
-    assert plots.point_labels(points, (0.1, 0.05)) == ["1, 3", "2", "", "4", "5"]
-    assert plots.point_labels([], (1, 1)) == []
+    assert point_labels(points, (0.1, 0.05)) == ["1, 3", "2", "", "4", "5"]
+    assert point_labels([], (1, 1)) == []
 
 
 def test_every_point_of_a_plot_has_its_number() -> None:
@@ -179,12 +200,6 @@ def test_every_point_of_a_plot_has_its_number() -> None:
     texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"1 method-0 *", "30 method-29", "Pareto front"} <= texts
     assert {str(n) for n in range(1, 31)} <= texts
-
-
-def test_only_long_cells_have_several_lines() -> None:
-    html = as_html("T", [Table(["a"], [["short"], ["long " * 10]])])
-    assert "<td>short</td>" in html
-    assert '<td class="long">long long' in html
 
 
 def test_plots_are_svg_without_scripts() -> None:
@@ -213,7 +228,7 @@ def test_plotting_leaves_imports_as_they_were() -> None:
     """pygal adds a finder of modules, with which every later import warns on Python 3.11."""
     program = (
         "import sys, warnings; warnings.simplefilter('error')\n"
-        "from service.evaluation.document.plots import calibration_plot\n"
+        "from service.evaluation.markup import calibration_plot\n"
         "calibration_plot([(0.5, 0.5)]); calibration_plot([(0.5, 0.5)])\n"
         "assert all(hasattr(finder, 'find_spec') for finder in sys.meta_path), sys.meta_path\n"
         "try:\n    import no_such_module\nexcept ModuleNotFoundError:\n    print('as before')"
@@ -224,15 +239,17 @@ def test_plotting_leaves_imports_as_they_were() -> None:
     assert (shown.stdout, shown.stderr) == ("as before\n", "")
 
 
-def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.evaluation.document.plots.find_spec", lambda name: None)
-    run = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
-    blocks = list(writing.report_blocks(run, rows("auto", [0, 1]), None))
-    html = as_html("T", blocks)
-    assert "<svg" not in html
-    assert "pip install &#x27;.[evaluate]&#x27;" in html
-    assert "<td>auto</td>" in html
-    assert not plots.available()
+@pytest.mark.anyio
+async def test_without_the_extra_there_are_rows_and_no_report(
+    tmp_path: Path,
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.core.extras.importlib.util.find_spec", lambda name: None)
+    opened(Engine())
+    _, shown = await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), out=tmp_path / "out")
+    assert "the report needs pygal, scipy, markdown_it; run: pip install '.[evaluate]'" in shown
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rows.jsonl", "run.json"}
 
 
 def test_what_the_papers_say_is_complete_and_in_range() -> None:
@@ -266,21 +283,19 @@ def test_datasets_go_by_several_names(ours: str, theirs: str, same: bool) -> Non
 
 def test_figures_of_another_setting_are_not_comparable() -> None:
     figure = next(figure for figure in figures() if figure.dataset == "musique")
-    same = Setting([f"vllm: meta/{figure.model}"], figure.corpus, figure.sample)
-    assert differences(figure, same) == []
-    assert differences(figure, Setting(["smollm2"], figure.corpus, 20)) == [
+    same = [f"vllm: meta/{figure.model}"], figure.corpus, figure.sample
+    assert differences(figure, *same) == []
+    assert differences(figure, ["smollm2"], figure.corpus, 20) == [
         f"model ({figure.model})", "sample (500 questions)",
     ]  # fmt: skip
     own = rows("single/one_retrieval", [0, 1], dataset="musique")
     variant = rows("one_retrieval@top_k=5", [0, 1], dataset="musique")
-    datasets = by_dataset([*own, *variant])
-    *_, table = published_blocks(datasets, {"musique": Setting([], "sample", 0)})
-    assert isinstance(table, Table)
-    told = table.rows[0]
-    assert {each[1] for each in table.rows} == {"single/one_retrieval"}
-    assert "F1: 0.228; 0.500 [0.000, 1.000]" in told[2]
-    assert told[4].startswith(NOT_COMPARABLE)
-    assert list(published_blocks(by_dataset(rows("auto", [1])), {"d": same})) == []
+    told = lines_of("papers' figures", Report(RUN, [*own, *variant]))
+    assert {tuple(line[:2]) for line in told} == {("musique", "single/one\\_retrieval")}
+    line = told[0]
+    assert "F1: 0.228; 0.500 \\[0.000, 1.000\\]" in line[2]
+    assert line[4].startswith(NOT_COMPARABLE)
+    assert lines_of("papers' figures", Report(RUN, rows("auto", [1]))) == []
 
 
 def test_routes_are_confused_and_confidence_is_calibrated() -> None:
@@ -292,11 +307,11 @@ def test_routes_are_confused_and_confidence_is_calibrated() -> None:
            chosen("4", "single", 0.55), chosen("5", "direct", 0.5, "request")]  # fmt: skip
     assert [each.id for each in routed([*own, own[0]])] == ["1", "2", "3", "4"]
     bins = bins_of(routed(own))
-    assert [(each.count, each.accuracy) for each in bins] == [(1, 1), (3, pytest.approx(2 / 3))]
+    assert [(count, right) for count, _, right in bins] == [(1, 1), (3, pytest.approx(2 / 3))]
     assert calibration_error(bins) == pytest.approx((0.45 + 3 * (2.9 / 3 - 2 / 3)) / 4)
-    tables = [block for block in routing_blocks(own) if isinstance(block, Table)]
-    assert list(tables[0].rows) == [["direct", "0", "0"], ["single", "1", "3"]]
-    assert list(routing_blocks(rows("auto", [1]))) == []
+    table = lines_of("Routes", Report(RUN, own))
+    assert table[:2] == [["direct", "0", "0"], ["single", "1", "3"]]
+    assert lines_of("Routes", Report(RUN, rows("auto", [1]))) == []
     assert calibration_error([]) == 0
 
 
@@ -307,23 +322,19 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [group[0].id for group in worst(own)] == ["9", "1", "2", "3"]
     assert [group[0].id for group in worst(own, 2)] == ["9", "1"]
-    folded = list(question_blocks(own, tmp_path))[2:]
-    assert len(folded) == 4
-    assert isinstance(folded[0], Folded)
-    assert folded[0].lines[0] == "gold: x"
+    assert next(question_lines(own[1:2], None)) == "gold: x"
     (tmp_path / "d" / "a").mkdir(parents=True)
     (tmp_path / "d" / "a" / "9.jsonl").write_bytes(b'{"trace": 0}\n')
-    _, _, first, *_ = question_blocks(own, tmp_path)
-    assert isinstance(first, Folded)
-    assert any("9.jsonl:1: is of version 0" in line for line in first.lines)
+    markdown = Report(RUN, own, tmp_path).markdown()
+    assert markdown.count("?**\n\n    gold: x\n") == 4
+    assert "9.jsonl:1: is of version 0" in markdown
 
 
 def test_long_answers_are_cut() -> None:
     own = [row("a", "1", 0, prediction="y" * 100_000), row("b", "1", 0, error="z" * 100_000)]
-    *_, folded = question_blocks(own, None)
-    assert isinstance(folded, Folded)
-    assert all(len(line) < 400 for line in folded.lines)
-    assert folded.lines[1].endswith("yyy…")
+    lines = list(question_lines(own, None))
+    assert all(len(line) < 400 for line in lines)
+    assert lines[1].endswith("yyy…")
 
 
 @pytest.mark.anyio
@@ -351,7 +362,7 @@ def test_the_commit_and_the_machine() -> None:
 def test_code_that_is_in_no_working_tree_has_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.evaluation.provenance._GIT", ("git", "-C", str(tmp_path)))
+    monkeypatch.setattr("service.evaluation.rows._GIT", ("git", "-C", str(tmp_path)))
     assert commit() is None
-    monkeypatch.setattr("service.evaluation.provenance._GIT", ("no-such-program",))
+    monkeypatch.setattr("service.evaluation.rows._GIT", ("no-such-program",))
     assert commit() is None

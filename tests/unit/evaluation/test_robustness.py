@@ -14,9 +14,7 @@ from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest
 from service.engines.base import GenerationRequest
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.document.blocks import Table
-from service.evaluation.document.results import by_dataset
-from service.evaluation.document.robustness import robustness_blocks
+from service.evaluation.document import robustness_cells
 from service.evaluation.poison import (
     ATTACKS,
     KINDS,
@@ -189,12 +187,9 @@ def test_only_what_was_right_can_be_lost() -> None:
     attack = Attack("plants", 2)
     clean = [row("1", 1), row("2", 1), row("3", 0), row("4", 1)]
     under = [row("1", 0, attack.of("d")), row("2", 1, attack.of("d")), row("3", 1, attack.of("d"))]
-    blocks = list(robustness_blocks(by_dataset(clean), under))
-    (table,) = [block for block in blocks if isinstance(block, Table)]
-    assert list(table.rows) == [
-        ["m", "3", "0.667", "0.667", "– / 0.50 / –", "– / – / –", "– / – / –", "– / – / –"]
-    ]
-    assert list(robustness_blocks(by_dataset(clean), [])) == []
+    cells = ["m", "3", "0.667", "0.667", "– / 0.50 / –", "– / – / –", "– / – / –", "– / – / –"]
+    assert robustness_cells("m", clean, {row.key: row for row in under}) == cells
+    assert robustness_cells("m", clean, {}) == []
     out = "urn:revelator:problem:engine-unavailable: gone"
     missing = [*under, replace(row("4", 0, attack.of("d")), error=out)]
-    assert list(robustness_blocks(by_dataset(clean), missing)) == blocks
+    assert robustness_cells("m", clean, {row.key: row for row in missing}) == cells

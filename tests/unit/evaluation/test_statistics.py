@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from service.evaluation.statistics import (
+from service.evaluation.comparison import (
     FLIPS,
     LEVEL,
     difference,

@@ -9,12 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from service.evaluation.document.blocks import Block, Heading, Table, Text
-from service.evaluation.document.results import SCORES, ByMethod, shown, values
-from service.evaluation.equal_budget import family
-from service.evaluation.methods import VARIANT
-from service.evaluation.statistics import interval
-
 FIGURES: Final = Path(__file__).with_name("published.toml")
 NOT_COMPARABLE: Final = "not comparable"
 _ALSO_CALLED: Final = {"nqopen": "nq", "naturalquestions": "nq", "webq": "webquestions"}
@@ -35,16 +29,6 @@ class Figure:
     paper: str
     table: str
     model: str
-    corpus: str
-    sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The setting of our own figures: the models, the description of the collection, and the number
-    of questions."""
-
-    models: Sequence[str]
     corpus: str
     sample: int
 
@@ -83,57 +67,18 @@ def is_of(figure: Figure, dataset: str) -> bool:
     return name == "nq" if figure.dataset == "nq" else figure.dataset in name
 
 
-def differences(figure: Figure, ours: Setting) -> list[str]:
-    """Return the differences between the paper's setting and ours.
+def differences(figure: Figure, models: Sequence[str], corpus: str, sample: int) -> list[str]:
+    """Return the differences between the paper's setting and ours: the models, the description of
+    the collection, and the number of questions.
 
     The list is empty only if all properties are known to be the same.
     """
     found = []
-    if not ours.models or any(plain(figure.model) not in plain(model) for model in ours.models):
+    if not models or any(plain(figure.model) not in plain(model) for model in models):
         found.append(f"model ({figure.model})")
-    if plain(figure.corpus) != plain(ours.corpus):
+    if plain(figure.corpus) != plain(corpus):
         found.append(f"corpus ({figure.corpus})")
-    if figure.sample != ours.sample:
+    if figure.sample != sample:
         stated = f"{figure.sample:,} questions" if figure.sample else "not stated"
         found.append(f"sample ({stated})")
     return found
-
-
-def published_blocks(
-    datasets: Mapping[str, ByMethod], settings: Mapping[str, Setting]
-) -> Iterator[Block]:
-    """Yield the chapter, if an evaluated method that is not a variant has a published figure on the
-    same dataset.
-
-    `settings` are by dataset; the sample size of each method's rows is added here.
-    """
-    rows = [
-        _row(figure, method, own, settings[name])
-        for name, methods in datasets.items()
-        for method, own in methods.items()
-        for figure in figures()
-        if VARIANT not in method and figure.method == family(method) and is_of(figure, name)
-    ]
-    if not rows:
-        return
-    yield Heading("The papers' figures")
-    yield Text(
-        f"Our scores beside the published ones. “{NOT_COMPARABLE}” lists the differences: a larger "
-        "model, another corpus or other questions change a score by more than most methods do."
-    )
-    head = ["dataset", "method", "measure: paper; ours", "source", "comparable"]
-    yield Table(head, rows, numbers=False)
-
-
-def _row(figure: Figure, method: str, own: Sequence[Any], setting: Setting) -> list[str]:
-    parts = []
-    for measure, score in figure.scores.items():
-        scores = values(own, measure)
-        mine = shown(interval(scores)) if scores else "–"
-        parts.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
-    off = differences(figure, Setting(setting.models, setting.corpus, len(own)))
-    return [
-        own[0].dataset, method, " · ".join(parts),
-        f"{figure.called} in {figure.paper}, {figure.table}",
-        f"{NOT_COMPARABLE}: {', '.join(off)}" if off else "yes",
-    ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The published dataset formats: how each is recognised and converted to rows.
 
-A format converts each element of its file to rows for `questions.read_question`. `route` is the
+A format converts each element of its file to rows for `datasets.read_question`. `route` is the
 gold route that HANRAG's protocol assigns to the dataset's questions (METHODS.md §1.6). `yes_no`
 says whether the dataset's own script applies the rule for yes and no to F1. Gold passages are
 identified by id if the dataset contains passages (the id that `ingest` derives from title and

@@ -1,0 +1,566 @@
+"""The report of an evaluation, `DIR/report.html` and `DIR/report.md`, made of its rows (extra
+`evaluate`)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from service import __version__
+from service.core.domain import RouteName
+from service.core.errors import StoreError
+from service.core.files import write_whole
+from service.evaluation.comparison import (
+    LEVEL,
+    Interval,
+    Verdict,
+    family,
+    flips_of,
+    holm,
+    interval,
+    randomisation,
+    unproven,
+    verdicts,
+)
+from service.evaluation.explanation import cut, explain_trace, lines_of
+from service.evaluation.markup import Page, calibration_plot, cost_plot, pareto_front
+from service.evaluation.methods import VARIANT
+from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
+from service.evaluation.published import NOT_COMPARABLE, differences, figures, is_of
+from service.evaluation.report import mean, summary
+from service.evaluation.rows import Key, Row, read_rows, read_run
+from service.evaluation.traces import read_trace, shown_again, trace_path
+
+ByMethod = Mapping[str, Sequence[Row]]
+HTML: Final = "report.html"
+MARKDOWN: Final = "report.md"
+MEASURE: Final = "f1"
+ATTACKED: Final = "accuracy"  # the measure of the table of robustness
+SCORES: Final = {
+    "em": "EM", "f1": "F1", "accuracy": "accuracy", "compound_accuracy": "compound accuracy",
+    "judge": "LLM judge",
+    "supporting_recall": "supporting recall", "pool_recall": "recall of those read",
+}  # fmt: skip
+COSTS: Final = {
+    "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
+}  # fmt: skip
+MARK: Final = "✗"
+BINS: Final = 10
+WORST: Final = 20
+_LONGEST: Final = 300  # most characters of an answer or an event in the report
+_MOST_EVENTS: Final = 60  # most events of each method's trace in the report
+_DIGEST_SHOWN: Final = 16
+_BY_ROUTER: Final = frozenset({"model", "classifier"})
+_RULE: Final = (
+    f"{MARK} marks a loop that does not beat a plain baseline at equal budgets: its {MEASURE} is "
+    "not significantly higher than the best that the baseline reached for at most 1.05 times the "
+    "loop's LLM calls, or tokens, per question."
+)
+_POISON: Final = (
+    "Poisoned passages that support a wrong answer were added to the results of each search. "
+    "Kinds: plants state the wrong answer as a fact, instructions tell the model to give it, roles "
+    "imitate the structure of the prompt, duplicates are copies of passages in which the wrong "
+    "answer replaces the right one. Strength 1 adds one passage after those found, 2 adds one "
+    "before them, 3 adds up to three before them. Each cell is the share of right answers (by "
+    f"{ATTACKED}) that became wrong, at strengths 1 / 2 / 3."
+)
+
+
+def write_report(folder: Path, traces: Path | None = None) -> list[Path]:
+    """Write the report of all rows of a folder and return its files, or none if there are no rows.
+    Blocking.
+
+    Raises StoreError if the folder cannot be read or written.
+    """
+    run, rows = read_run(folder), read_rows(folder)
+    if run is None or not rows:
+        return []
+    report = Report(run, rows, traces, read_rows(folder / ROBUSTNESS))
+    files = {folder / HTML: report.html(), folder / MARKDOWN: report.markdown()}
+    for path, content in files.items():
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+    return list(files)
+
+
+class Report(Page):
+    """The report of the rows of an evaluation.
+
+    `run` is the content of `run.json`, `traces` the folder of the events, if they were kept, and
+    `attacked` the rows of the questions under attack.
+    """
+
+    def __init__(
+        self,
+        run: Mapping[str, Any],
+        rows: Sequence[Row],
+        traces: Path | None = None,
+        attacked: Sequence[Row] = (),
+    ) -> None:
+        super().__init__("Evaluation")
+        self._run, self._rows, self._traces = run, rows, traces
+        self._datasets = by_dataset(rows)
+        self._judged = judged_loops(self._datasets)
+        self._attacked = {row.key: row for row in attacked}
+        for chapter in (
+            self._scores, self._costs, self._budgets, self._robustness, self._published,
+            self._routes, self._worst, self._provenance,
+        ):  # fmt: skip
+            chapter()
+
+    def _scores(self) -> None:
+        """Add the scores by method and dataset, and the differences between the methods."""
+        self.heading("Scores")
+        self.text(
+            f"Means with {LEVEL:.0%} intervals, by bootstrap over the questions. A failed question "
+            f"counts as wrong. {_RULE}"
+        )
+        for name, methods in self._datasets.items():
+            self.heading(name or "dataset", 3)
+            used = [name for name in SCORES if any(values(own, name) for own in methods.values())]
+            head = ["method", "questions", "failed", "answered", *(SCORES[name] for name in used)]
+            marked = unproven(self._judged[name])
+            self.table(head, [_score_cells(m, own, used, marked) for m, own in methods.items()])
+            self._differences(methods)
+
+    def _differences(self, methods: ByMethod) -> None:
+        """Add a matrix of differences if there are several methods."""
+        scores = {
+            method: {
+                row.id: score for row in rows if (score := row.scores.get(MEASURE)) is not None
+            }
+            for method, rows in methods.items()
+        }
+        found = {
+            (one, other): [scores[one][n] - scores[other][n] for n in scores[one] if n in theirs]
+            for one, other in combinations(scores, 2)
+            if scores[one].keys() & (theirs := scores[other]).keys()
+        }
+        if not found:
+            return
+        corrected = holm([randomisation(own, flips_of(len(found))) for own in found.values()])
+        cells: dict[tuple[str, str], str] = {}
+        for ((one, other), deltas), p in zip(found.items(), corrected, strict=True):
+            average, star = sum(deltas) / len(deltas), "*" if p < 1 - LEVEL else ""
+            cells[one, other] = f"{average:+z.3f}{star}"
+            cells[other, one] = f"{-average:+z.3f}{star}"
+        self.text(
+            f"Differences of {MEASURE}, row minus column, on the questions that both were asked. * "
+            f"p < {1 - LEVEL:.2f} by approximate randomisation, corrected for {len(found)} pairs "
+            "(Holm)."
+        )
+        self.table(
+            ["", *scores],
+            [[one, *(cells.get((one, other), "") for other in scores)] for one in scores],
+        )
+
+    def _costs(self) -> None:
+        """Add the cost of the scores, with the Pareto fronts."""
+        self.heading("Accuracy against cost")
+        self.text(
+            "Means per question. A method is on the Pareto front (*) of a cost if no other one "
+            f"that costs at most as much has at least its {MEASURE}."
+        )
+        for name, methods in self._datasets.items():
+            self.heading(name or "dataset", 3)
+            means = {method: summary(method, rows).means for method, rows in methods.items()}
+            points = {
+                cost: {
+                    method: (spent, score)
+                    for method, own in means.items()
+                    if (spent := own[cost]) is not None and (score := own[MEASURE]) is not None
+                }
+                for cost in COSTS
+            }
+            fronts = {cost: pareto_front(own) for cost, own in points.items()}
+            rows = [
+                [method, _amount(own[MEASURE], 3),
+                 *(_amount(own[c]) + "*" * (method in fronts[c]) for c in COSTS)]
+                for method, own in means.items()
+            ]  # fmt: skip
+            self.table(["method", MEASURE, *COSTS.values()], rows)
+            for cost, label in COSTS.items():
+                if points[cost]:
+                    svg = cost_plot(points[cost], f"{label} per question", MEASURE)
+                    self.plot(svg, f"{name}: {MEASURE} over {label} per question.")
+
+    def _budgets(self) -> None:
+        """Add the verdicts at equal budgets if there is a loop to judge."""
+        if not any(self._judged.values()):
+            return
+        self.heading("Equal budgets")
+        self.text(
+            f"{_RULE} Open: it is better, but no evaluated variant of the baseline uses most of "
+            "the budget. Evaluate more of them, such as one_retrieval@top_k=20 or "
+            "one_retrieval@samples=8."
+        )
+        head = [
+            "loop", "baseline", "budget", "result", "compared with", "difference",
+            "cost of the loop", "cost of the baseline", "reason",
+        ]  # fmt: skip
+        for name, found in self._judged.items():
+            self.heading(name or "dataset", 3)
+            self.table(head, list(map(_verdict_cells, found)), numbers=False)
+
+    def _robustness(self) -> None:
+        """Add the effect of poisoned passages if there are rows of attacked questions."""
+        if not self._attacked:
+            return
+        self.heading("Robustness")
+        self.text(_POISON)
+        lost = [f"{kind}: lost" for kind in KINDS]
+        for name, methods in self._datasets.items():
+            rows = [
+                cells
+                for method, own in methods.items()
+                if (cells := robustness_cells(method, own, self._attacked))
+            ]
+            if rows:
+                self.heading(name or "dataset", 3)
+                self.table(["method", "questions", ATTACKED, "with poison, mean", *lost], rows)
+
+    def _published(self) -> None:
+        """Add the papers' figures for the methods, except variants, on the same datasets."""
+        rows = [
+            cells
+            for name, methods in self._datasets.items()
+            for method, own in methods.items()
+            if VARIANT not in method
+            for cells in published_cells(self._run, name, method, own)
+        ]
+        if not rows:
+            return
+        self.heading("The papers' figures")
+        self.text(
+            f"Our scores beside the published ones. “{NOT_COMPARABLE}” lists the differences: a "
+            "larger model, another corpus or other questions change a score by more than most "
+            "methods do."
+        )
+        head = ["dataset", "method", "measure: paper; ours", "source", "comparable"]
+        self.table(head, rows, numbers=False)
+
+    def _routes(self) -> None:
+        """Add the confusion of the router and its calibration, if it chose any route of which the
+        dataset gives the gold one."""
+        chosen = routed(self._rows)
+        if not chosen:
+            return
+        right = sum(row.chosen_route == row.gold_route for row in chosen)
+        self.heading("Routes")
+        self.text(
+            f"The router chose the dataset's route for {right:,} of {len(chosen):,} questions "
+            f"({right / len(chosen):.1%}). Rows are the datasets' routes, columns the chosen ones, "
+            "before any escalation."
+        )
+        counts = Counter((row.gold_route, row.chosen_route) for row in chosen)
+        routes = [name for name in get_args(RouteName) if any(name in pair for pair in counts)]
+        cells = [[gold, *(str(counts[gold, name]) for name in routes)] for gold in routes]
+        self.table(["dataset \\ chosen", *routes], cells)
+        bins = bins_of(chosen)
+        if not bins:
+            return
+        self.heading("Calibration", 3)
+        self.text(
+            "A router is calibrated if it is right as often as it is sure. The expected "
+            f"calibration error is {calibration_error(bins):.3f}."
+        )
+        self.table(
+            ["confidence", "choices", "accuracy"],
+            [[f"{sure:.3f}", str(count), f"{accuracy:.3f}"] for count, sure, accuracy in bins],
+        )
+        points = [(sure, accuracy) for _, sure, accuracy in bins]
+        self.plot(calibration_plot(points), "Accuracy of the router over its confidence.")
+
+    def _worst(self) -> None:
+        """Add the worst questions with every answer, explained where traces were kept."""
+        found = worst(self._rows)
+        if not found:
+            return
+        self.heading(f"The {len(found)} worst questions")
+        self.text(
+            f"The questions with the lowest mean {MEASURE} over all methods. Ties are ordered by "
+            "the number of tokens, the highest first. "
+            + ("" if self._traces else "Evaluate with --trace DIR to see where each went wrong.")
+        )
+        for own in found:
+            title = f"{own[0].dataset} {own[0].id}: {own[0].question}"
+            self.folded(title, list(question_lines(own, self._traces)))
+
+    def _provenance(self) -> None:
+        """Add the origin of the rows."""
+        common, processes = self._run["common"], self._run.get("processes", [])
+        judge = common.get("judge")
+        rows = [
+            ["version", str(common.get("version") or f"{__version__}, asking a server")],
+            *(
+                ["asked by", f"commit {own['commit'] or 'unknown'}, on {own['machine']}"]
+                for own in processes
+            ),
+            *([f"role {role}", engine] for role, engine in engines_of(self._run).items()),
+            *([["LLM judge", judged_by(judge)]] if judge else []),
+            *([["note", common["note"]]] if "note" in common else []),
+            ["digest of settings, request and scoring", self._run["digest"]],
+        ]
+        self.heading("Provenance")
+        if len(processes) > 1:
+            self.text("Several commits or machines asked, whose times are not comparable.")
+        self.table(["", ""], rows, numbers=False)
+        self.table(
+            ["dataset", "questions in the file", "SHA-256", "collection"],
+            [
+                [name, str(data.get("questions", "")), str(data.get("sha256", ""))[:_DIGEST_SHOWN],
+                 corpus_of(self._run, name)]
+                for name, data in self._run["datasets"].items()
+            ],
+            numbers=False,
+        )  # fmt: skip
+        if judge:
+            self.folded("Prompt of the LLM judge", judge["prompt"].split("\n"))
+        lines = json.dumps(common, ensure_ascii=False, indent=1).split("\n")
+        self.folded("Settings, request and scoring", lines)
+
+
+# ---- scores and costs
+
+
+def by_dataset(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return the rows by dataset and method, in their original order."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
+    return found
+
+
+def values(rows: Sequence[Row], measure: str) -> list[float]:
+    """Return the scores of the measure, without rows to which it does not apply."""
+    return [score for row in rows if (score := row.scores.get(measure)) is not None]
+
+
+def shown(found: Interval) -> str:
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _amount(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def judged_loops(datasets: Mapping[str, ByMethod]) -> dict[str, list[Verdict]]:
+    """Return the equal-budget verdicts of each dataset."""
+    return {
+        name: verdicts([row for rows in methods.values() for row in rows], MEASURE)
+        for name, methods in datasets.items()
+    }
+
+
+def _score_cells(
+    method: str, rows: Sequence[Row], used: Sequence[str], marked: set[str]
+) -> list[str]:
+    failed = sum(row.error is not None for row in rows)
+    answered = sum(row.answered for row in rows) / len(rows)
+    scores = [values(rows, name) for name in used]
+    cells = [shown(interval(found)) if found else "–" for found in scores]
+    name = f"{method} {MARK}" if method in marked else method
+    return [name, str(len(rows)), str(failed), f"{answered:.2f}", *cells]
+
+
+def _verdict_cells(each: Verdict) -> list[str]:
+    found, known = each.difference, each.against is not None
+    return [
+        each.loop, each.baseline, COSTS[each.budget],
+        f"{MARK} {each.result}" if each.result == "does not beat" else each.result,
+        each.against or "",
+        f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]" if found else "",
+        f"{each.cost:,.1f}" if known else "", f"{each.spent:,.1f}" if known else "", each.why,
+    ]  # fmt: skip
+
+
+# ---- attacks
+
+
+def robustness_cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) -> list[str]:
+    """Return a row of the table, which is empty if no question of the method was attacked.
+
+    Questions that an outage ended, with or without the attack, do not count.
+    """
+    pairs: dict[Attack, list[tuple[Row, Row]]] = {
+        attack: [
+            (row, other)
+            for row in own
+            if (other := under.get(Key(attack.of(row.dataset), row.method, row.id)))
+            and not (row.interrupted or other.interrupted)
+        ]
+        for attack in ATTACKS
+    }
+    counted = [pair for found in pairs.values() for pair in found]
+    if not counted:
+        return []
+    asked = {row.id for row, _ in counted}
+    clean = mean(row.scores.get(ATTACKED) or 0.0 for row in own if row.id in asked)
+    poisoned = mean(other.scores.get(ATTACKED) or 0.0 for _, other in counted)
+    lost = [
+        " / ".join(_lost(pairs[Attack(kind, strength)]) for strength in STRENGTHS) for kind in KINDS
+    ]
+    return [method, str(len(asked)), _amount(clean, 3), _amount(poisoned, 3), *lost]
+
+
+def _lost(pairs: Sequence[tuple[Row, Row]]) -> str:
+    right = [other for row, other in pairs if row.scores.get(ATTACKED) == 1]
+    return _amount(mean(float((row.scores.get(ATTACKED) or 0.0) < 1) for row in right))
+
+
+# ---- the papers
+
+
+def published_cells(
+    run: Mapping[str, Any], dataset: str, method: str, own: Sequence[Row]
+) -> Iterator[list[str]]:
+    """Yield a row for each published figure of the method on the dataset."""
+    models, corpus = list(engines_of(run).values()), corpus_of(run, dataset)
+    for figure in figures():
+        if figure.method != family(method) or not is_of(figure, dataset):
+            continue
+        parts = []
+        for measure, score in figure.scores.items():
+            scores = values(own, measure)
+            mine = shown(interval(scores)) if scores else "–"
+            parts.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
+        off = differences(figure, models, corpus, len(own))
+        yield [
+            dataset, method, " · ".join(parts),
+            f"{figure.called} in {figure.paper}, {figure.table}",
+            f"{NOT_COMPARABLE}: {', '.join(off)}" if off else "yes",
+        ]  # fmt: skip
+
+
+# ---- routes
+
+
+def routed(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with a gold route whose route was chosen by a model or a classifier.
+
+    A question that several methods routed alike is counted once.
+    """
+    found = {
+        (row.dataset, row.id, row.chosen_route, row.confidence): row
+        for row in rows
+        if row.chosen_by in _BY_ROUTER and row.gold_route and row.chosen_route
+    }
+    return list(found.values())
+
+
+def bins_of(rows: Sequence[Row]) -> list[tuple[int, float, float]]:
+    """Return the number, the mean confidence and the accuracy of the route choices in each
+    non-empty bin of equal width; a confidence of 1.0 is in the last one."""
+    groups: dict[int, list[tuple[float, bool]]] = {}
+    for row in rows:
+        if row.confidence is not None:
+            place = min(int(row.confidence * BINS), BINS - 1)
+            right = row.chosen_route == row.gold_route
+            groups.setdefault(place, []).append((row.confidence, right))
+    return [
+        (len(own), sum(c for c, _ in own) / len(own), sum(r for _, r in own) / len(own))
+        for _, own in sorted(groups.items())
+    ]
+
+
+def calibration_error(bins: Sequence[tuple[int, float, float]]) -> float:
+    """Return the expected calibration error (Naeini and others, 2015), or 0 without bins.
+
+    It is the mean distance between confidence and accuracy, weighted by the sizes of the bins.
+    """
+    total = sum(count for count, _, _ in bins)
+    off = sum(count * abs(sure - accuracy) for count, sure, accuracy in bins)
+    return off / total if total else 0.0
+
+
+# ---- questions
+
+
+def worst(rows: Sequence[Row], most: int = WORST) -> list[list[Row]]:
+    """Return the rows of the questions with the lowest mean score over the methods.
+
+    Among equals, the question with the highest cost comes first. Questions that all methods
+    answered perfectly are omitted.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.scores.get(MEASURE) is not None:
+            groups.setdefault((row.dataset, row.id), []).append(row)
+
+    def rank(own: Sequence[Row]) -> tuple[float, float, str]:
+        tokens = sum(row.prompt_tokens + row.completion_tokens for row in own)
+        return sum(values(own, MEASURE)) / len(own), -tokens / len(own), own[0].id
+
+    missed = [own for own in groups.values() if min(values(own, MEASURE)) < 1]
+    return sorted(missed, key=rank)[:most]
+
+
+def question_lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
+    """Yield the answer of every method to one question, explained where its trace was kept."""
+    gold = rows[0].gold
+    yield f"gold: {' | '.join(gold) if gold else 'none: the correct reaction is to give no answer'}"
+    for row in rows:
+        outcome = row.error or (row.prediction if row.answered else "(no answer)")
+        route = "/".join(filter(None, (row.route, row.loop)))
+        score = row.scores.get(MEASURE) or 0.0
+        cost = f"{route}, {MEASURE} {score:.2f}, {row.llm_calls} calls"
+        yield f"{row.method} ({cost}): {cut(outcome or '', _LONGEST)}"
+        if traces:
+            yield from _explained(trace_path(traces, row.key), row.answer_id)
+
+
+def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
+    """Yield the explanation of the trace of an answer, or nothing if the row was made without
+    one."""
+    if not path.exists():
+        return
+    try:
+        trace = read_trace(path)
+    except StoreError as error:
+        yield f"  {error.detail}"
+        return
+    if trace.answer_id != answer_id:
+        yield f"  this trace is of another run and does not explain this answer: {path}"
+        return
+    yield from lines_of(trace, explain_trace(trace))[1:]
+    events = list(shown_again(trace))
+    for event in events[:_MOST_EVENTS]:
+        yield f"      {cut(event, _LONGEST)}"
+    if len(events) > _MOST_EVENTS:
+        yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay --events {path}"
+
+
+# ---- the run
+
+
+def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the engine of each role, as far as `run.json` contains it."""
+    settings = run["common"].get("settings") or {}
+    engines, found = settings.get("engines") or {}, {}
+    for role, own in (settings.get("roles") or {}).items():
+        if own:
+            engine = engines.get(own.get("engine")) or {}
+            model = own.get("adapter") or own.get("model") or engine.get("model")
+            named = model or "the engine's own model"
+            found[role] = f"{own.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
+    return found
+
+
+def judged_by(judge: Mapping[str, Any]) -> str:
+    """Return the judging engine and the version of the prompt as text."""
+    model = judge["model"] or "the engine's own model"
+    return f"{judge['engine']} ({judge['kind']}): {model}, prompt version {judge['version']}"
+
+
+def corpus_of(run: Mapping[str, Any], dataset: str) -> str:
+    """Return the collection that was searched for a dataset, and its size, if that is known."""
+    collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
+    count = collection.get("passages")
+    passages = f", {count:,} passages" if isinstance(count, int) else ""
+    return f"{collection.get('name', 'unknown')}{passages}"
