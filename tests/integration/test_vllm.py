@@ -26,8 +26,7 @@ from service.engines.base import GenerationRequest, Message, complete
 from service.engines.openai import OpenAIGenerator
 from service.engines.signals import ScoreRequest
 from service.engines.vllm import VllmGenerator
-from service.workshop.synthesis.command import SynthesisOptions, run_all
-from service.workshop.synthesis.driver import SynthesisRun
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.pipelines import pipeline_of
 from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
@@ -180,9 +179,10 @@ async def test_it_can_teach(engine: OpenAIGenerator, tmp_path: Path) -> None:
     says is accounted for."""
     items = compound_lines()[1:2]
     reading = pipeline_of("compound").read([(1, items[0])], Random(0))
-    run = SynthesisRun(pipeline_of("compound"), Teacher(engine, "shipped"), nothing)
     options = SynthesisOptions(tmp_path / "in", tmp_path / "out.jsonl")
-    report = await run_all(run, reading, options, Console(quiet=True))
+    teacher, screen = Teacher(engine, "shipped"), Console(quiet=True)
+    run = Synthesis(pipeline_of("compound"), teacher, nothing, options, screen)
+    report = await run.run(reading)
     assert report.input == 1 == report.written + sum(report.dropped.values())
     assert report.calls >= 2
     assert report.completion_tokens > 0

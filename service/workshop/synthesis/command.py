@@ -3,41 +3,55 @@ report."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
-from service.core.concurrency import closing
-from service.core.errors import ConfigurationError, StoreError
+from service.core.concurrency import closing, merge
+from service.core.domain import Passage, RetrieverName
+from service.core.errors import ConfigurationError, EngineFailure, StoreError
+from service.core.files import write_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
+from service.retrieval.base import Retriever, SearchRequest, anyone
 from service.runtime import Runtime, open_runtime
-from service.workshop.facts.splits import Split
-from service.workshop.synthesis.contract import InputItems, Item, Pipeline
-from service.workshop.synthesis.driver import WRONG_SIDE, SynthesisRun, finder_of, key_of, work_off
-from service.workshop.synthesis.inputs import EXCLUDED, is_excluded, read_lines, read_questions_of
-from service.workshop.synthesis.journal import Journal, open_journal
+from service.workshop.facts.splits import Split, is_held_out
+from service.workshop.synthesis.contract import (
+    EXCLUDED,
+    Dropped,
+    InputItems,
+    Item,
+    ItemResult,
+    Pipeline,
+    is_excluded,
+    read_lines,
+    read_questions_of,
+)
+from service.workshop.synthesis.journal import Journal, JournalEntry, open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.report import (
-    Account,
+    SHOWN_BAD_LINES,
     Prices,
     Report,
-    Result,
     files_of,
-    report_of,
     settle,
     table,
-    write_report,
     write_rows,
 )
-from service.workshop.synthesis.teacher import Spent, Teacher
+from service.workshop.synthesis.teacher import Finder, Session, Spent, Teacher, TeacherOut
+
+OUTAGE: Final = 5  # consecutive items with an unavailable teacher, after which the run ends
+WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
+SPARE: Final = 4  # factor of additional hits where held-out passages are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +103,23 @@ async def synthesize_file(
     """
     screen = console or Console()
     pipeline = pipeline_of(name, options.templates)
-    report = await by_teacher(settings, pipeline, options, screen)
+    if pipeline.searches and options.collection is None:
+        raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
+    reading = read_input(pipeline, options)
+    async with open_runtime(settings) as runtime:
+        find = await finder_of(runtime.retriever, options.collection, options.side)
+        teacher = teacher_of(runtime, options)
+        report = await Synthesis(pipeline, teacher, find, options, screen).run(reading)
     screen.print(table(report))
     files = [*files_of(options.output, pipeline.kinds).values(), options.report]
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
     return report
 
 
-async def by_teacher(
-    settings: Settings, pipeline: Pipeline[Any], options: SynthesisOptions, screen: Console
-) -> Report:
-    """Process the items of the input with an engine of the settings."""
-    if pipeline.searches and options.collection is None:
-        raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
-    reading = read_input(pipeline, options)
-    async with open_runtime(settings) as runtime:
-        run = SynthesisRun(
-            pipeline,
-            teacher_of(runtime, options),
-            await finder_of(runtime.retriever, options.collection, options.side),
-            options.side,
-            options.seed,
-            options.concurrency,
-        )
-        return await run_all(run, reading, options, screen)
-
-
 def read_input(pipeline: Pipeline[Any], options: SynthesisOptions) -> InputItems[Any]:
     """Return the items to process and the invalid lines."""
     lines, bad = read_lines(options.input)
-    reading = pipeline.read(lines, Random(options.seed))
+    reading = pipeline.read(lines, random.Random(options.seed))
     return InputItems(reading.items[: options.limit], sorted(bad + reading.bad))
 
 
@@ -138,23 +139,155 @@ def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
     return Teacher(engine, label or "embedded", options.model)
 
 
-async def run_all(
-    run: SynthesisRun, reading: InputItems[Any], options: SynthesisOptions, screen: Console
-) -> Report:
-    """Process the unfinished items, then write the output and the report."""
-    excluded = read_questions_of(options.exclude)
-    own = [item for item in reading.items if item.source.side == run.side]
-    items = [item for item in own if not is_excluded(item.source.question, excluded)]
-    refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(own)})
-    refused[EXCLUDED] = len(own) - len(items)
-    with _writing(options), open_journal(options.journal, header_of(run, options)) as journal:
-        await _work_off(items, run, journal, options, screen)
-        records = {item.id: journal.done[key_of(item)] for item in items}
-        account = Account(items, records, refused, reading.bad, excluded=excluded)
-        result = settle(account, run.pipeline, run.seed)
-        report = report_of(result, account, journal.header, journal.spent, options.prices)
-        _write(run.pipeline, result, report, options)
-    return report
+async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:
+    """Return a function that searches a collection, without held-out passages if the rows are for
+    training.
+
+    Raises NotFound for an unknown collection.
+    """
+    name = await retriever.check_request(collection, {}, anyone) if collection else None
+    training = side == "train"
+
+    async def find(query: str, top_k: int, retriever_name: RetrieverName) -> tuple[Passage, ...]:
+        if name is None:
+            raise ConfigurationError("this pipeline searches: name a collection with --collection")
+        most = top_k * SPARE if training else top_k
+        request = SearchRequest(query, most, name, retriever_name)
+        found = (scored.passage for scored in (await retriever.search(request)).passages)
+        usable = [p for p in found if not (training and is_held_out(p.title))]
+        return tuple(usable[:top_k])
+
+    return find
+
+
+def key_of(item: Item[Any]) -> str:
+    """Return the key by which a journal recognises an item and its content."""
+    return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
+
+
+class Synthesis:
+    """One run of a pipeline over its items, of which `find` searches the collection."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline[Any],
+        teacher: Teacher,
+        find: Finder,
+        options: SynthesisOptions,
+        screen: Console,
+    ) -> None:
+        self._pipeline = pipeline
+        self._teacher = teacher
+        self._find = find
+        self._options = options
+        self._screen = screen
+
+    async def run(self, reading: InputItems[Any]) -> Report:
+        """Process the unfinished items, then write the output and the report."""
+        options = self._options
+        excluded = read_questions_of(options.exclude)
+        own = [item for item in reading.items if item.source.side == options.side]
+        items = [item for item in own if not is_excluded(item.source.question, excluded)]
+        refused = Counter(f"bad line: {reason}" for _, reason in reading.bad)
+        refused[WRONG_SIDE[options.side]] += len(reading.items) - len(own)
+        refused[EXCLUDED] += len(own) - len(items)
+        with _writing(options), open_journal(options.journal, self._header()) as journal:
+            await self._work_off(items, journal)
+            records = [(item.id, journal.done[key_of(item)]) for item in items]
+            rows, counts = settle(self._pipeline, records, refused, excluded, options.seed)
+            spent = journal.spent
+            report = Report(
+                run=journal.header,
+                **counts,
+                calls=spent.calls,
+                bad_rounds=dict(spent.bad.most_common()),
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
+                cost=options.prices.of(spent),
+                bad_lines=list(reading.bad[:SHOWN_BAD_LINES]),
+            )
+            write_rows(files_of(options.output, self._pipeline.kinds), rows, report.run)
+            text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
+            write_whole(options.report, text + "\n")
+        return report
+
+    def _header(self) -> dict[str, Any]:
+        """Return the values that identify a run. They become the provenance of its rows."""
+        pipeline, options = self._pipeline, self._options
+        return {
+            "pipeline": pipeline.name,
+            "version": pipeline.version,
+            "prompts": pipeline.prompts.digest,
+            "templates": pipeline.templates or None,
+            "teacher": self._teacher.label,
+            "engine": self._teacher.engine.name,
+            "collection": options.collection,
+            "seed": options.seed,
+            "side": options.side,
+            "date": options.day,
+        }
+
+    async def _work_off(self, items: list[Item[Any]], journal: Journal) -> None:
+        done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
+        name, total = self._pipeline.name, len(items)
+        with shown_progress(name, "items", total, self._screen, begun=done) as show:
+            async with closing(self.work_off(items, journal)) as finished:
+                async for _ in finished:
+                    done += 1
+                    spent = journal.spent
+                    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
+                    cost = self._options.prices.of(spent)
+                    show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
+
+    async def work_off(
+        self, items: list[Item[Any]], journal: Journal
+    ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
+        """Process the items that the journal does not contain, and yield each result after it was
+        written to the journal.
+
+        Raises EngineFailure if the teacher is unavailable for several consecutive items. The run
+        can then be resumed from the journal.
+        """
+        records = ((item, journal.done.get(key_of(item))) for item in items)
+        todo = iter([item for item, record in records if record is None or record.again])
+        workers = [self._worker(todo, journal) for _ in range(max(self._options.concurrency, 1))]
+        missed = 0
+        async with closing(merge(workers)) as results:
+            async for _, (item, record, out) in results:
+                yield item, record
+                missed = missed + 1 if out else 0
+                if out and missed >= OUTAGE:
+                    raise EngineFailure(
+                        f"the teacher is unavailable: {out.failure.detail}; completed items are "
+                        "kept, run the same command again to continue"
+                    )
+
+    async def _worker(
+        self, todo: Iterator[Item[Any]], journal: Journal
+    ) -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
+        for item in todo:
+            key, out = key_of(item), None
+            session = Session(self._teacher, self._find, f"{self._options.seed}:{item.id}")
+            try:
+                result = await self._pipeline.work(item, session)
+                record = kept(key, result, self._options.side, session.spent)
+            except Dropped as drop:
+                record = JournalEntry(key, dropped=drop.reason, spent=session.spent)
+            except TeacherOut as error:
+                why, out = "the teacher was unavailable", error
+                record = JournalEntry(key, dropped=why, again=True, spent=session.spent)
+            journal.append(record)
+            yield item, record, out
+
+
+def kept(key: str, result: ItemResult, side: Split, spent: Spent) -> JournalEntry:
+    """Return the result as a journal entry, without rows of the other side of the split."""
+    rows = tuple(row for row in result.rows if row.source.side == side)
+    lost = Counter(result.lost)
+    if len(rows) < len(result.rows):
+        lost[WRONG_SIDE[side]] += len(result.rows) - len(rows)
+    dropped = None if rows else (lost.most_common(1)[0][0] if lost else "no rows")
+    return JournalEntry(key, rows, dropped, lost if rows else {}, spent=spent)
 
 
 @contextmanager
@@ -165,47 +298,3 @@ def _writing(options: SynthesisOptions) -> Iterator[None]:
     except OSError as error:
         file = error.filename or options.output
         raise StoreError(f"{file}: cannot be written: {error.strerror}") from None
-
-
-def _write(
-    pipeline: Pipeline[Any], result: Result, report: Report, options: SynthesisOptions
-) -> None:
-    write_rows(files_of(options.output, pipeline.kinds), result.rows, report.run)
-    write_report(options.report, report)
-
-
-def header_of(run: SynthesisRun, options: SynthesisOptions) -> dict[str, Any]:
-    """Return the values that identify a run. They become the provenance of its rows."""
-    return {
-        "pipeline": run.pipeline.name,
-        "version": run.pipeline.version,
-        "prompts": run.pipeline.prompts.digest,
-        "templates": run.pipeline.templates or None,
-        "teacher": run.teacher.label,
-        "engine": run.teacher.engine.name,
-        "collection": options.collection,
-        "seed": run.seed,
-        "side": run.side,
-        "date": options.day,
-    }
-
-
-async def _work_off(
-    items: list[Item[Any]],
-    run: SynthesisRun,
-    journal: Journal,
-    options: SynthesisOptions,
-    screen: Console,
-) -> None:
-    done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
-    with shown_progress(run.pipeline.name, "items", len(items), screen, begun=done) as show:
-        async with closing(work_off(items, run, journal)) as finished:
-            async for _ in finished:
-                done += 1
-                show(done, _shown(journal.spent, options.prices))
-
-
-def _shown(spent: Spent, prices: Prices) -> str:
-    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
-    cost = prices.of(spent)
-    return f"{tokens}, cost {cost:,.2f}" if cost else tokens

@@ -1,32 +1,34 @@
-"""The contract of a pipeline: a pure generator turns an item into rows or a reason for having none.
+"""The contract of a pipeline: a function turns an item into rows or a reason for having none.
 
-    def steps(item: Item[T], rng: Random) -> Steps[ItemResult]:
-        parts = yield from ask(AskTeacher("decompose", prompt), read_parts)
-        found = yield from search(SearchCollection(parts[0], 10))
+    async def work(item: Item[T], session: Session) -> ItemResult:
+        parts = await session.ask(AskTeacher("decompose", prompt), read_parts)
+        found = await session.search(parts[0], 10)
         …
         return ItemResult((OutputRow({...}, source),))
 
-It yields requests and receives their results. It does no I/O, so tests can step it. The
-driver (`service.workshop.synthesis.driver`) performs the requests, counts dropped
-items and writes the output.
+The session calls the teacher and searches. The run (`command.py`) counts dropped items and writes
+the output.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from service.core.domain import Passage, RetrieverName
-from service.engines.base import FinishReason, Message
-from service.workshop.facts.splits import Split, side_of
-from service.workshop.synthesis.prompts import Prompts
+from service.core.domain import Passage
+from service.core.errors import InvalidRequest
+from service.workshop.facts.splits import Split, canonical_form, side_of
+
+if TYPE_CHECKING:
+    from service.workshop.synthesis.teacher import Prompts, Session
 
 T = TypeVar("T")
-ATTEMPTS: Final = 3  # attempts at a call until its reply is usable (METHODS.md §4.5)
-RETRY_TEMPERATURE: Final = 0.7  # greedy decoding would repeat the unusable reply
+EXCLUDED: Final = "in an excluded file"
+Questions = frozenset[str]  # normalised
 
 
 class Dropped(Exception):
@@ -38,21 +40,12 @@ class Dropped(Exception):
         self.reason = reason
 
 
-class UnusableReply(Exception):
-    """Raised for a reply that cannot be used, with one of a few reasons. The teacher is called
-    again."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class UnusableReply(Dropped):
+    """Raised for a reply that cannot be used. The teacher is called again."""
 
 
-class BadLine(Exception):
-    """Raised for an input line that is not an item of the pipeline, with the reason."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class BadLine(Dropped):
+    """Raised for an input line that is not an item of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,84 +102,6 @@ class ItemResult:
 
 
 @dataclass(frozen=True, slots=True)
-class AskTeacher:
-    """A request for a reply of the teacher. `stage` names the request in the report.
-
-    The first attempt is greedy unless `temperature` is set. Further attempts have a temperature of
-    at least `RETRY_TEMPERATURE`.
-    """
-
-    stage: str
-    messages: tuple[Message, ...]
-    max_tokens: int = 512
-    temperature: float = 0.0
-    stop: tuple[str, ...] = ()
-    json_schema: Mapping[str, Any] | None = None
-    attempts: int = ATTEMPTS
-
-
-@dataclass(frozen=True, slots=True)
-class SearchCollection:
-    """A request for a search of the run's collection. Training rows never see held-out passages."""
-
-    query: str
-    top_k: int
-    retriever: RetrieverName = "hybrid"
-
-
-@dataclass(frozen=True, slots=True)
-class BadRound:
-    """Reports the last reply to the driver as unusable. It is not a request."""
-
-    stage: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The teacher's reply, without its reasoning."""
-
-    text: str
-    finish: FinishReason = "stop"
-
-
-Request = AskTeacher | SearchCollection | BadRound
-Steps = Generator[Request, Any, T]
-
-
-def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
-    """Call the teacher until `read` accepts a complete reply. `read` raises UnusableReply to reject
-    one.
-
-    Raises Dropped if all attempts are rejected.
-    """
-    reason = ""
-    for attempt in range(request.attempts):
-        hotter = max(request.temperature, RETRY_TEMPERATURE)
-        reply: Reply = yield replace(request, temperature=hotter) if attempt else request
-        try:
-            return read(_whole(reply))
-        except UnusableReply as error:
-            reason = error.reason
-            yield BadRound(request.stage, reason)
-    raise Dropped(f"{request.stage}: {reason}")
-
-
-def _whole(reply: Reply) -> str:
-    if reply.finish == "length":
-        raise UnusableReply("truncated")
-    if not reply.text.strip():
-        raise UnusableReply("empty")
-    return reply.text
-
-
-def search(request: SearchCollection) -> Steps[tuple[Passage, ...]]:
-    """Request a search, and return the passages found, best first."""
-    found: tuple[Passage, ...] = yield request
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class InputItems(Generic[T]):
     """The items of an input, and its invalid lines with their numbers and reasons."""
 
@@ -222,16 +137,12 @@ def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
     return read_all
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The rows to write, and the number of omitted rows by reason."""
-
-    rows: list[OutputRow]
-    lost: Mapping[str, int] = field(default_factory=Counter)
+# The rows to write, and the number of omitted rows by reason.
+Selection = tuple[list[OutputRow], Mapping[str, int]]
 
 
 def keep_all(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
-    return Selection(list(rows))
+    return list(rows), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +150,7 @@ class Pipeline(Generic[T]):
     """The data synthesis of one paper. `version` increases when the rows change for the same
     replies.
 
-    `read` turns lines of the input into items, `steps` turns an item into its result, and `select`
+    `read` turns lines of the input into items, `work` turns an item into its result, and `select`
     chooses among all rows at the end, in the order of the input (for sampling and balance).
     `searches` means that the pipeline needs a collection. Rows of a named kind in `kinds` are
     written to a file of their own, `OUTPUT.<kind>.jsonl`. `templates` is the template set (a name
@@ -250,8 +161,96 @@ class Pipeline(Generic[T]):
     version: int
     prompts: Prompts
     read: Reader[T]
-    steps: Callable[[Item[T], random.Random], Steps[ItemResult]]
+    work: Callable[[Item[T], Session], Awaitable[ItemResult]]
     select: Callable[[Sequence[OutputRow], random.Random], Selection] = keep_all
     searches: bool = False
     kinds: tuple[str, ...] = ("",)
     templates: str = ""
+
+
+# ---- input files
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tuple[int, str]]]:
+    """Return the JSON objects of a file with their line numbers, and the invalid lines with their
+    reasons.
+
+    Raises InvalidRequest if the file cannot be read or is empty.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
+    good: list[tuple[int, Mapping[str, Any]]] = []
+    bad: list[tuple[int, str]] = []
+    for number, line in _numbered(lines):
+        try:
+            good.append((number, _object(line)))
+        except BadLine as error:
+            bad.append((number, error.reason))
+    if not good and not bad:
+        raise InvalidRequest(f"{path}: has no lines; give items as JSON Lines")
+    return good, bad
+
+
+def _numbered(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is not valid text
+    except UnicodeError:
+        raise BadLine("not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise BadLine("not JSON") from None
+    if not isinstance(value, dict):
+        raise BadLine("no JSON object")
+    return value
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be a string with visible characters. Raises BadLine if it is not."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadLine(f"no `{name}`")
+    return value.strip()
+
+
+def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a field that must be a non-empty list. Raises BadLine if it is not."""
+    value = row.get(name)
+    if not isinstance(value, list) or not value:
+        raise BadLine(f"no list `{name}`")
+    return value
+
+
+def passage_of(row: object) -> Passage:
+    """Return a passage from an object with `id`, `title` and `text`. Raises BadLine if it is not
+    one."""
+    if not isinstance(row, dict):
+        raise BadLine("a passage is no object")
+    return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))
+
+
+def read_questions_of(paths: Iterable[Path]) -> Questions:
+    """Return the normalised `question` of every line.
+
+    Raises InvalidRequest for a line without a question, because it could not be excluded.
+    """
+    questions: set[str] = set()
+    for path in paths:
+        lines, bad = read_lines(path)
+        for number, reason in bad[:1]:
+            raise InvalidRequest(f"{path}:{number}: {reason}")
+        for number, line in lines:
+            try:
+                questions.add(canonical_form(text_of(line, "question")))
+            except BadLine as error:
+                raise InvalidRequest(f"{path}:{number}: {error.reason}") from None
+    return frozenset(questions)
+
+
+def is_excluded(question: object, excluded: Questions) -> bool:
+    return isinstance(question, str) and canonical_form(question) in excluded

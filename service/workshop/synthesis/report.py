@@ -6,15 +6,20 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Table
 
 from service.core.files import write_whole
-from service.workshop.synthesis.contract import Item, OutputRow, Pipeline, Selection
-from service.workshop.synthesis.inputs import EXCLUDED, Questions, is_excluded
+from service.workshop.synthesis.contract import (
+    EXCLUDED,
+    OutputRow,
+    Pipeline,
+    Questions,
+    is_excluded,
+)
 from service.workshop.synthesis.journal import JournalEntry
 from service.workshop.synthesis.teacher import Spent
 
@@ -41,8 +46,7 @@ class Report:
 
     In items, `input` equals `written` plus the sum of `dropped`; an invalid line counts as one
     item. `rows` is the number of rows in the output. `lost` counts the missing parts of written
-    items, by reason. `run` describes the run. `corpus` is the size of the corpus from which items
-    are drawn, if they are drawn.
+    items, by reason. `run` describes the run.
     """
 
     run: Mapping[str, Any]
@@ -57,90 +61,51 @@ class Report:
     completion_tokens: int = 0
     cost: float = 0.0
     bad_lines: Sequence[tuple[int, str]] = ()
-    corpus: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.input != self.written + sum(self.dropped.values()):
             raise AssertionError(f"{self.input} items are not {self.written} + {self.dropped}")
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """All items of a run and their results.
+def settle(
+    pipeline: Pipeline[Any],
+    records: Sequence[tuple[str, JournalEntry]],
+    refused: Counter[str],
+    excluded: Questions,
+    seed: int,
+) -> tuple[list[tuple[str, OutputRow]], dict[str, Any]]:
+    """Select the rows to write, each with the id of its item, and count the items without rows.
 
-    `refused` counts items that were rejected before the teacher was called, by reason. `excluded`
-    are questions that must not occur in the rows.
+    `records` are the results of the items, in order, by item id, and `refused` counts the items and
+    lines that were rejected before the teacher was called. Returns the rows, and the counts of the
+    report.
     """
-
-    items: Sequence[Item[Any]]
-    records: Mapping[str, JournalEntry]  # by item id
-    refused: Mapping[str, int]
-    bad: Sequence[tuple[int, str]]
-    corpus: Mapping[str, int] = field(default_factory=dict)
-    excluded: Questions = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The rows to write, each with the id of its item, and the report."""
-
-    rows: list[tuple[str, OutputRow]]
-    written: int
-    dropped: Mapping[str, int]
-    lost: Mapping[str, int]
-
-
-def settle(account: Account, pipeline: Pipeline[Any], seed: int) -> Result:
-    """Select the rows, in the order of the items, and count the items without rows."""
-    dropped = Counter(account.refused)
-    dropped.update(f"bad line: {reason}" for _, reason in account.bad)
-    lost: Counter[str] = Counter()
+    dropped, lost = Counter(refused), Counter[str]()
     owner: dict[int, str] = {}
     rows: list[OutputRow] = []
-    for item in account.items:
-        record = account.records[item.id]
+    for item, record in records:
         lost.update(record.lost)
         if record.dropped is not None:
             dropped[record.dropped] += 1
-        owner |= {id(row): item.id for row in record.rows}
+        owner |= {id(row): item for row in record.rows}
         allowed = [
-            row
-            for row in record.rows
-            if not is_excluded(row.fields.get("question"), account.excluded)
+            row for row in record.rows if not is_excluded(row.fields.get("question"), excluded)
         ]
         lost[EXCLUDED] += len(record.rows) - len(allowed)
         rows += allowed
-    selection: Selection = pipeline.select(rows, random.Random(seed))
-    lost.update(selection.lost)
-    kept = [(owner[id(row)], row) for row in selection.rows]
+    selected, unselected = pipeline.select(rows, random.Random(seed))
+    lost.update(unselected)
+    kept = [(owner[id(row)], row) for row in selected]
     written = {item for item, _ in kept}
     dropped[UNSELECTED] += len(set(owner.values())) - len(written)
-    return Result(kept, len(written), dict((+dropped).most_common()), dict((+lost).most_common()))
-
-
-def report_of(
-    result: Result,
-    account: Account,
-    run: Mapping[str, Any],
-    spent: Spent | None = None,
-    prices: Prices | None = None,
-) -> Report:
-    cost = spent or Spent()
-    return Report(
-        run=run,
-        input=len(account.items) + sum(account.refused.values()) + len(account.bad),
-        written=result.written,
-        dropped=result.dropped,
-        rows=len(result.rows),
-        lost=result.lost,
-        calls=cost.calls,
-        bad_rounds=dict(cost.bad.most_common()),
-        prompt_tokens=cost.prompt_tokens,
-        completion_tokens=cost.completion_tokens,
-        cost=(prices or Prices()).of(cost),
-        bad_lines=list(account.bad[:SHOWN_BAD_LINES]),
-        corpus=account.corpus,
-    )
+    counts = {
+        "input": len(records) + refused.total(),
+        "written": len(written),
+        "dropped": dict((+dropped).most_common()),
+        "rows": len(kept),
+        "lost": dict((+lost).most_common()),
+    }
+    return kept, counts
 
 
 def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
@@ -177,19 +142,11 @@ def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[
     return {**row.fields, "provenance": made | of}
 
 
-def write_report(path: Path, report: Report) -> None:
-    write_whole(path, json.dumps(asdict(report), ensure_ascii=False, indent=2) + "\n")
-
-
 def table(report: Report) -> Table:
     """Return the report as a table for the terminal."""
     shown = Table(title=f"{report.run['pipeline']}, teacher: {report.run['teacher']}")
     shown.add_column("")
     shown.add_column("count", justify="right")
-    for name, count in report.corpus.items():
-        shown.add_row(name, f"{count:,}")
-    if report.corpus:
-        shown.add_section()
     shown.add_row("input", f"{report.input:,}")
     shown.add_row("written", f"{report.written:,}")
     for reason, count in report.dropped.items():
@@ -198,12 +155,8 @@ def table(report: Report) -> Table:
     shown.add_row("rows", f"{report.rows:,}")
     for reason, count in report.lost.items():
         shown.add_row(f"  left out of items: {reason}", f"{count:,}")
-    if report.calls:
-        _add_cost(shown, report)
-    return shown
-
-
-def _add_cost(shown: Table, report: Report) -> None:
+    if not report.calls:
+        return shown
     shown.add_section()
     shown.add_row("calls", f"{report.calls:,}")
     for reason, count in report.bad_rounds.items():
@@ -212,3 +165,4 @@ def _add_cost(shown: Table, report: Report) -> None:
     shown.add_row("completion tokens", f"{report.completion_tokens:,}")
     if report.cost:
         shown.add_row("cost", f"{report.cost:,.2f}")
+    return shown

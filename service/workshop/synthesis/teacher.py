@@ -1,15 +1,23 @@
-"""The teacher: an engine that is called with retries while it is limited or unavailable."""
+"""The teacher: its prompts, its replies, and the engine that is called with retries while it is
+limited or unavailable."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import random
+import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import anyio
 
+from service.core.domain import Passage, RetrieverName
 from service.core.errors import (
     EngineFailure,
     EngineLimited,
@@ -17,14 +25,45 @@ from service.core.errors import (
     EngineTimeout,
     Overloaded,
 )
-from service.engines.base import GenerationRequest, Generator, complete
+from service.engines.base import FinishReason, GenerationRequest, Generator, Message, complete
 from service.engines.reasoning import strip_thinking
-from service.workshop.synthesis.contract import AskTeacher, Dropped, Reply
+from service.prompts.quoting import quote
+from service.prompts.templates import PromptTemplate
+from service.strategies.reading.salvage import json_values, member, one_line, plain_key, unwrap
+from service.workshop.synthesis.contract import Dropped, UnusableReply
 
+T = TypeVar("T")
+Finder = Callable[[str, int, RetrieverName], Awaitable[tuple[Passage, ...]]]
+ATTEMPTS: Final = 3  # attempts at a call until its reply is usable (METHODS.md §4.5)
+RETRY_TEMPERATURE: Final = 0.7  # greedy decoding would repeat the unusable reply
 FAILURES: Final = 5  # failures of one call after which it is still retried
 LIMITS: Final = 50  # rate limits of one call; the server is available and states when to retry
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
+SHIPPED: Final = Path(__file__).parent / "templates"
+_MARKER = re.compile(
+    r"(?<![^\W_])(Simple Question ?\d*|Compound Question|Paragraph|Known Info|JSON_OUTPUT|Entity"
+    r"|Relations?(?: ?\d+)?)>?\s*[:：]",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_output)>)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class AskTeacher:
+    """A call of the teacher. `stage` names it in the report.
+
+    The first attempt is greedy unless `temperature` is set. Further attempts have a temperature of
+    at least `RETRY_TEMPERATURE`.
+    """
+
+    stage: str
+    messages: tuple[Message, ...]
+    max_tokens: int = 512
+    temperature: float = 0.0
+    stop: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | None = None
+    attempts: int = ATTEMPTS
 
 
 class TeacherOut(Exception):
@@ -42,7 +81,7 @@ class Spent:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    bad: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, other: Spent) -> None:
         self.calls += other.calls
@@ -91,8 +130,8 @@ class Teacher:
         self._clock = clock
         self._not_before = 0.0
 
-    async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> Reply:
-        """Return one reply and add its cost to `spent`.
+    async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> tuple[str, FinishReason]:
+        """Return one reply, without its reasoning, and add its cost to `spent`.
 
         Raises Dropped if the engine rejects the call, and TeacherOut if it is unavailable.
         """
@@ -118,7 +157,7 @@ class Teacher:
             else:
                 spent.prompt_tokens += completion.usage.prompt_tokens
                 spent.completion_tokens += completion.usage.completion_tokens
-                return Reply(strip_thinking(completion.text).strip(), completion.finish)
+                return strip_thinking(completion.text).strip(), completion.finish
 
     async def _wait(self, failure: EngineFailure | Overloaded, failures: int, stage: str) -> None:
         seconds = wait_after(failure, failures)
@@ -134,3 +173,114 @@ class Teacher:
     async def _until_allowed(self) -> None:
         while (seconds := self._not_before - self._clock()) > 0:
             await self._sleep(seconds)
+
+
+class Session:
+    """What a pipeline may do for one item: call the teacher, search, and draw from `rng`.
+
+    `key` identifies the item in its run; all that is random follows from it. `find` searches the
+    run's collection; training rows never see held-out passages.
+    """
+
+    def __init__(self, teacher: Teacher, find: Finder, key: str) -> None:
+        self.rng = random.Random(key)
+        self.spent = Spent()
+        self._teacher = teacher
+        self._find = find
+        self._key = key
+        self._asked = 0
+
+    async def ask(self, request: AskTeacher, read: Callable[[str], T]) -> T:
+        """Call the teacher until `read` accepts a complete reply. `read` raises UnusableReply to
+        reject one.
+
+        Raises Dropped if all attempts are rejected.
+        """
+        reason = ""
+        hotter = replace(request, temperature=max(request.temperature, RETRY_TEMPERATURE))
+        for attempt in range(request.attempts):
+            self._asked += 1
+            seed = random.Random(f"{self._key}:{self._asked}").getrandbits(31)
+            call = hotter if attempt else request
+            text, finish = await self._teacher.say(call, seed, self.spent)
+            try:
+                if finish == "length" or not text.strip():
+                    raise UnusableReply("truncated" if finish == "length" else "empty")
+                return read(text)
+            except UnusableReply as error:
+                reason = error.reason
+                self.spent.bad[f"{request.stage}: {reason}"] += 1
+        raise Dropped(f"{request.stage}: {reason}")
+
+    async def search(
+        self, query: str, top_k: int, retriever: RetrieverName = "hybrid"
+    ) -> tuple[Passage, ...]:
+        """Return the passages found, best first."""
+        return await self._find(query, top_k, retriever)
+
+
+# ---- prompts and replies
+
+
+def field(text: str) -> str:
+    """Return data as one line that cannot be mistaken for the structure of a prompt."""
+    return _MARKER.sub(r"\1 -", quote(_TAG.sub("< ", text)))
+
+
+class Prompts:
+    """The templates of one pipeline. Each file is a user message with `$name` fields.
+
+    `shared` are files from elsewhere, for prompts that are also used when serving.
+    """
+
+    def __init__(self, pipeline: str, shared: tuple[Path, ...] = ()) -> None:
+        self.folder = SHIPPED / pipeline
+        self.shared = shared
+
+    @cached_property
+    def _templates(self) -> dict[str, PromptTemplate]:
+        files = sorted((*self.folder.glob("*.txt"), *self.shared))
+        texts = {path.stem: path.read_text(encoding="utf-8").rstrip("\n") for path in files}
+        return {name: PromptTemplate(text) for name, text in texts.items()}
+
+    def messages(self, template: str, **fields: str) -> tuple[Message, ...]:
+        """Return the prompt as a chat.
+
+        `fields` are inserted unchanged; pass data through `field` first. Raises KeyError for an
+        unknown template or a missing field.
+        """
+        return (Message("user", self._templates[template].fill(fields)),)
+
+    @property
+    def digest(self) -> str:
+        """Return twelve hexadecimal digits that identify all templates, for the provenance of
+        rows."""
+        texts = "\0".join(f"{name}\0{t.text}" for name, t in self._templates.items())
+        return hashlib.sha256(texts.encode()).hexdigest()[:12]
+
+
+def json_object(text: str, *keys: str) -> dict[str, Any]:
+    """Return the values of the first JSON object in `text` that has all `keys`, by these names.
+
+    Other text is ignored, as are case, spaces and underscores in keys.
+    """
+    objects = [value for value in json_values(unwrap(text)) if isinstance(value, dict)]
+    if not objects:
+        raise UnusableReply("not JSON")
+    for value in objects:
+        found = {key: member(value, {plain_key(key)}) for key in keys}
+        if None not in found.values():
+            return found
+    raise UnusableReply("keys missing")
+
+
+def text_in(value: Mapping[str, Any], key: str) -> str:
+    """Return a string or a number as one line of text. Raises UnusableReply for other values."""
+    text = value[key]
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        text = str(text)
+    if not isinstance(text, str):
+        raise UnusableReply(f"`{key}` is no text")
+    if not (line := one_line(text)):
+        raise UnusableReply(f"`{key}` is empty")
+    return line

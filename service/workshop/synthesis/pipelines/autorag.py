@@ -14,7 +14,6 @@ would produce.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,21 +31,16 @@ from service.strategies.reading import answers
 from service.strategies.reading.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     Dropped,
     Item,
     ItemResult,
     OutputRow,
     Pipeline,
     RowOrigin,
-    SearchCollection,
-    Steps,
     UnusableReply,
-    ask,
-    search,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
-from service.workshop.synthesis.prompts import Prompts
+from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session
 
 LONGEST_QUERY: Final = 40  # in words
 LONGEST_ANSWER: Final = 20
@@ -221,21 +215,19 @@ NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", 
 LINE_STOPS: Final = ("\n", "###")
 
 
-def steps(
-    item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
-) -> Steps[ItemResult]:
+async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
     """Run Algorithm 1 for one question."""
     asked = item.content
     if has_chinese(asked.question, *asked.answers):
         raise Dropped("Chinese characters")
     talk = Trajectory.begin(templates, asked.question)
-    talk.note = yield from _write_note(talk)
+    talk.note = await _write_note(talk, session)
     most = MOST_TURNS_OF_CHAINS if len(asked.hops) > 1 else MOST_TURNS
     while talk.searches < most and (talk.searches == 0 or needs_more(talk.note)):
-        query, passages = yield from _look(talk, sub_answers(asked), rng)
+        query, passages = await _look(talk, sub_answers(asked), session)
         talk.ask(query, passages)
-        talk.note = yield from _write_note(talk)
-    answer = yield from _write_answer(talk)
+        talk.note = await _write_note(talk, session)
+    answer = await _write_answer(talk, session)
     if not any(exact_match(answer, gold) for gold in asked.answers):
         raise Dropped("answer: not the gold one")
     talk.conclude(answer)
@@ -248,37 +240,36 @@ def sub_answers(asked: ChainedQuestion) -> list[str]:
     return [answer for answer in answers if not is_verdict(answer)]
 
 
-def _write_note(talk: Trajectory) -> Steps[str]:
+async def _write_note(talk: Trajectory, session: Session) -> str:
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(talk.note_label.rstrip()))
     request = AskTeacher("reason", prompt, max_tokens=200, stop=NOTE_STOPS)
-    return (yield from ask(request, read_note))
+    return await session.ask(request, read_note)
 
 
-def _write_answer(talk: Trajectory) -> Steps[str]:
+async def _write_answer(talk: Trajectory, session: Session) -> str:
     closing_turn = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(closing_turn))
-    return (
-        yield from ask(AskTeacher("answer", prompt, max_tokens=64, stop=LINE_STOPS), read_answer)
-    )
+    request = AskTeacher("answer", prompt, max_tokens=64, stop=LINE_STOPS)
+    return await session.ask(request, read_answer)
 
 
-def _look(
-    talk: Trajectory, wanted: Sequence[str], rng: random.Random
-) -> Steps[tuple[str, list[Passage]]]:
+async def _look(
+    talk: Trajectory, wanted: Sequence[str], session: Session
+) -> tuple[str, list[Passage]]:
     """Return the first query whose new passages contain a sub-answer, else a random one, with its
     passages."""
-    queries = yield from _sample(talk)
+    queries = await _sample(talk, session)
     found: list[tuple[str, list[Passage]]] = []
     for query in queries:
-        hits = yield from search(SearchCollection(query, PASSAGES + len(talk.seen)))
+        hits = await session.search(query, PASSAGES + len(talk.seen))
         passages = talk.fresh(hits, PASSAGES)
         if any(contains(p.text, answer) for p in passages for answer in wanted):
             return query, passages
         found.append((query, passages))
-    return rng.choice(found)
+    return session.rng.choice(found)
 
 
-def _sample(talk: Trajectory) -> Steps[list[str]]:
+async def _sample(talk: Trajectory, session: Session) -> list[str]:
     """Return at most four distinct queries. Raises Dropped if no sample is usable."""
     prompt = PROMPTS.messages("query", question=quote(talk.question), analysis=talk.note)
     request = AskTeacher("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
@@ -286,7 +277,7 @@ def _sample(talk: Trajectory) -> Steps[list[str]]:
     failure: Dropped | None = None
     for _ in range(QUERIES):
         try:
-            query = yield from ask(request, read_query)
+            query = await session.ask(request, read_query)
             queries.setdefault(canonical_form(query), query)
         except Dropped as drop:
             failure = drop
@@ -320,7 +311,7 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
 def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
     """Return the pipeline for the template set whose system message begins the dialogues
     (METHODS.md §2.3)."""
-    one_item = partial(steps, templates=TemplateSet(templates))
+    one_item = partial(work, templates=TemplateSet(templates))
     return Pipeline(
         "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates
     )

@@ -30,7 +30,6 @@ from service.evaluation.datasets import JOINT
 from service.strategies.reading.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     BadLine,
     Dropped,
     InputItems,
@@ -41,13 +40,19 @@ from service.workshop.synthesis.contract import (
     Pipeline,
     RowOrigin,
     Selection,
-    Steps,
     UnusableReply,
-    ask,
+    list_of,
+    passage_of,
+    text_of,
 )
-from service.workshop.synthesis.inputs import list_of, passage_of, text_of
-from service.workshop.synthesis.prompts import Prompts, field
-from service.workshop.synthesis.replies import json_object, text_in
+from service.workshop.synthesis.teacher import (
+    AskTeacher,
+    Prompts,
+    Session,
+    field,
+    json_object,
+    text_in,
+)
 
 PROMPTS: Final = Prompts("compound")
 SIZES: Final = (2, 3, 4)  # numbers of parts of a compound question
@@ -71,20 +76,20 @@ class SimpleQuestion(NamedTuple):
     document: Passage
 
 
-def steps(item: Item[Entity], rng: random.Random) -> Steps[ItemResult]:
+async def work(item: Item[Entity], session: Session) -> ItemResult:
     """Write a question about each document, then join two to four random questions, up to six
     times."""
     entity = item.content
     lost = Counter({"document of the other side": entity.other_side} if entity.other_side else {})
     if len(entity.documents) < 2:
         raise Dropped("fewer than two documents")
-    parts = yield from _ask_all(entity, lost)
+    parts = await _ask_all(entity, lost, session)
     if len(parts) < 2:
         raise Dropped("fewer than two questions")
     rows: list[OutputRow] = []
-    for chosen in draw(parts, rng):
+    for chosen in draw(parts, session.rng):
         try:
-            question = yield from ask(_combine(chosen), partial(read_compound, parts=chosen))
+            question = await session.ask(_combine(chosen), partial(read_compound, parts=chosen))
         except Dropped as drop:
             lost[drop.reason] += 1
         else:
@@ -93,14 +98,14 @@ def steps(item: Item[Entity], rng: random.Random) -> Steps[ItemResult]:
     return ItemResult(tuple(rows), lost)
 
 
-def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
+async def _ask_all(entity: Entity, lost: Counter[str], session: Session) -> list[SimpleQuestion]:
     parts: dict[str, SimpleQuestion] = {}
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
         prompt = PROMPTS.messages("ask", **{name: field(text) for name, text in fields.items()})
         request = AskTeacher("ask", prompt, max_tokens=160, json_schema=JSON_SCHEMA)
         try:
-            part = yield from ask(request, partial(read_part, document=document))
+            part = await session.ask(request, partial(read_part, document=document))
         except Dropped as drop:
             lost[drop.reason] += 1
             continue
@@ -203,7 +208,7 @@ def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
         those = [index for index, row in enumerate(rows) if row.fields["split"] == split]
         kept.update(those if len(those) <= size else rng.sample(those, size))
     lost = {"over the size of the split": len(rows) - len(kept)} if len(kept) < len(rows) else {}
-    return Selection([row for index, row in enumerate(rows) if index in kept], lost)
+    return [row for index, row in enumerate(rows) if index in kept], lost
 
 
 DOCUMENTS: Final = 10  # most documents of an entity (METHODS.md §1.5)
@@ -297,4 +302,4 @@ def _named(text: str, by_first: Mapping[str, Sequence[str]]) -> list[str]:
     return list(names)
 
 
-PIPELINE: Final = Pipeline("compound", 1, PROMPTS, read_entities, steps, select)
+PIPELINE: Final = Pipeline("compound", 1, PROMPTS, read_entities, work, select)

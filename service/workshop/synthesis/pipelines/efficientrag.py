@@ -10,40 +10,39 @@ query and the known words. Step 5 searches for a negative passage. Step 6 writes
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from service.core.domain import Passage
 from service.encoders.inputs import passage_text
 from service.text.words import word_spans
-from service.workshop.encoders import lessons
-from service.workshop.encoders.lessons import Rewrite
-from service.workshop.encoders.marks import Mark, align
-from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
+from service.workshop.facts.rows import TagName, sentence_words
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     Dropped,
     Item,
     ItemResult,
     OutputRow,
     Pipeline,
-    RowOrigin,
-    SearchCollection,
-    Steps,
     UnusableReply,
-    ask,
-    search,
 )
 from service.workshop.synthesis.pipelines.multihop import MultiHop, Style, read_questions
-from service.workshop.synthesis.prompts import Prompts, field
-from service.workshop.synthesis.replies import json_object, text_in
+from service.workshop.synthesis.teacher import (
+    AskTeacher,
+    Prompts,
+    Session,
+    field,
+    json_object,
+    text_in,
+)
 
 PROMPTS: Final = Prompts("efficientrag")
+REACH: Final = 150  # number of distances tried by `align`, starting at 0
+LEAP: Final = 75  # most words by which a forward match moves the cursor
+Mark = Literal[0, 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class SubQuestion:
     passage: Passage
 
 
-def decompose(question: MultiHop) -> Steps[list[SubQuestion]]:
+async def decompose(question: MultiHop, session: Session) -> list[SubQuestion]:
     fields = {
         "question": field(question.question),
         "answer": field(question.answer),
@@ -67,7 +66,7 @@ def decompose(question: MultiHop) -> Steps[list[SubQuestion]]:
     }
     prompt = PROMPTS.messages(f"decompose_{question.style}_{question.form}", **fields)
     request = AskTeacher("decompose", prompt, max_tokens=1024)
-    return (yield from ask(request, partial(read_parts, question=question)))
+    return await session.ask(request, partial(read_parts, question=question))
 
 
 def shown(passage: Passage) -> str:
@@ -150,7 +149,7 @@ TEMPLATES: Final[dict[Style, str]] = {
 }  # fmt: skip
 
 
-def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark]]:
+async def mark(part: SubQuestion, style: Style, lost: Counter[str], session: Session) -> list[Mark]:
     """Return a label for each word of the passage's text form. No word is marked if the teacher
     fails."""
     text = shown(part.passage)
@@ -161,7 +160,7 @@ def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark
         answer=field(part.answer),
     )
     try:
-        extracted = yield from ask(AskTeacher("label", prompt), read_extracted)
+        extracted = await session.ask(AskTeacher("label", prompt), read_extracted)
     except Dropped as drop:
         lost[drop.reason] += 1
         extracted = []
@@ -186,51 +185,84 @@ def words_of(value: Any) -> list[str]:
     return found
 
 
+def align(words: Sequence[str], extracted: Sequence[str]) -> list[Mark]:
+    """Return 1 for each of `words` that matches an extracted word, else 0.
+
+    The search proceeds outwards from a cursor, forwards before backwards at each distance, and
+    matches no word twice. Extracted words that are not found are dropped. The comparison ignores
+    case but not inflection, because copied words keep their form.
+    """
+    folded = [word.casefold() for word in words]
+    labels: list[Mark] = [0] * len(words)
+    cursor = 0
+    for word in extracted:
+        place = _nearest(folded, labels, word.casefold(), cursor)
+        if place is not None:
+            labels[place] = 1
+            cursor = min(place, cursor + LEAP)
+    return labels
+
+
+def _nearest(words: Sequence[str], labels: Sequence[Mark], word: str, cursor: int) -> int | None:
+    for distance in range(REACH):
+        for place in (cursor + distance, cursor - distance):
+            if 0 <= place < len(words) and not labels[place] and words[place] == word:
+                return place
+    return None
+
+
 PASSES: Final = 5
 
 
-class Queries(NamedTuple):
-    """The queries of the parts, and the rewrites that created the queries of later hops."""
+class Rewrite(NamedTuple):
+    """A filter's input, with a mark for each of its words (see `sentence_words`)."""
 
-    of: dict[str, str]
-    rewrites: list[Rewrite]
+    query: str
+    infos: Sequence[str]
+    marks: Sequence[Mark]
 
 
-def next_queries(
-    question: MultiHop, parts: Sequence[SubQuestion], infos: Mapping[str, str], lost: Counter[str]
-) -> Steps[Queries]:
-    """Return the query of each part.
+async def next_queries(
+    question: MultiHop,
+    parts: Sequence[SubQuestion],
+    infos: Mapping[str, str],
+    lost: Counter[str],
+    session: Session,
+) -> tuple[dict[str, str], list[Rewrite]]:
+    """Return the query of each part, and the rewrites that created the queries of later hops.
 
     `infos` are the marked words of each part's passage. A part whose query cannot be created is
     left out, together with all parts that depend on it.
     """
-    made = Queries({p.id: question.question for p in parts if not p.dependency}, [])
+    made = {p.id: question.question for p in parts if not p.dependency}
+    rewrites: list[Rewrite] = []
     failed: set[str] = set()
     for _ in range(PASSES):
         for part in parts:
-            waits = not made.of.keys() >= set(part.dependency)
-            if part.id in made.of or part.id in failed or waits:
+            waits = not made.keys() >= set(part.dependency)
+            if part.id in made or part.id in failed or waits:
                 continue
             try:
-                rewrite, query = yield from _rewrite(question, part, parts, infos, made)
+                rewrite, query = await _rewrite(question, part, parts, infos, made, session)
             except Dropped as drop:
                 lost[drop.reason] += 1
                 failed.add(part.id)
             else:
-                made.of[part.id] = query
-                made.rewrites.append(rewrite)
-    lost["hop without a query"] += len(parts) - len(made.of)
-    return made
+                made[part.id] = query
+                rewrites.append(rewrite)
+    lost["hop without a query"] += len(parts) - len(made)
+    return made, rewrites
 
 
-def _rewrite(
+async def _rewrite(
     question: MultiHop,
     part: SubQuestion,
     parts: Sequence[SubQuestion],
     infos: Mapping[str, str],
-    made: Queries,
-) -> Steps[tuple[Rewrite, str]]:
-    before = made.of[part.dependency[0]]
+    made: Mapping[str, str],
+    session: Session,
+) -> tuple[Rewrite, str]:
+    before = made[part.dependency[0]]
     together = question.style == "2wiki" and question.form == "bridge_comparison"
     sources = [p.id for p in parts if not p.dependency] if together else list(part.dependency)
     known = [infos[source] for source in sources if infos[source]]
@@ -240,7 +272,7 @@ def _rewrite(
     template = template_of(question, part, first=before == question.question)
     prompt = PROMPTS.messages(template, question=field(before), infos=lines)
     given = sentence_words(before, known)
-    query, marks = yield from ask(AskTeacher("filter", prompt), partial(read_query, given=given))
+    query, marks = await session.ask(AskTeacher("filter", prompt), partial(read_query, given=given))
     return Rewrite(before, known, marks), query
 
 
@@ -272,72 +304,73 @@ def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
 DEPTH: Final = 10  # hits of the search for a negative
 
 
-def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
+async def work(item: Item[MultiHop], session: Session) -> ItemResult:
     """Run steps 1 to 6 for an item. Parts that fail are left out and counted."""
     question, lost = item.content, Counter[str]()
-    parts = yield from decompose(question)
-    marks: dict[str, list[Mark]] = {}
-    for part in parts:
-        marks[part.id] = yield from mark(part, question.style, lost)
-    hops = {part.id: _hop("", part, marks[part.id]) for part in parts}
-    infos = {name: lessons.info_of(hop) for name, hop in hops.items()}
-    queries = yield from next_queries(question, parts, infos, lost)
-    negatives: list[lessons.Negative] = []
-    for part in parts:
-        if part.id in queries.of:
-            negatives += yield from _negative(queries.of[part.id], item.source.ids, lost)
-    made = _training_item(item, parts, marks, queries)
-    return ItemResult(tuple(_rows(item, made, negatives)), +lost)
-
-
-def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.HopLesson:
-    return lessons.HopLesson(query, part.passage, marks, part.id == last)
-
-
-def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
-    """Run step 5: return the first passage found that is not a gold passage of the item."""
-    found = yield from search(SearchCollection(query, DEPTH))
-    others = [passage for passage in found if passage.passage_id not in gold]
-    if not others:
-        lost["search: no negative"] += 1
-    return [lessons.Negative(query, passage) for passage in others[:1]]
-
-
-def _training_item(
-    item: Item[MultiHop],
-    parts: Sequence[SubQuestion],
-    marks: Mapping[str, Sequence[Mark]],
-    queries: Queries,
-) -> lessons.Lesson:
+    parts = await decompose(question, session)
+    marks = {part.id: await mark(part, question.style, lost, session) for part in parts}
+    infos = {part.id: _info(part, marks[part.id]) for part in parts}
+    queries, rewrites = await next_queries(question, parts, infos, lost, session)
     last = max(part.id for part in parts)  # the last id in string order ends the search
-    hops = [
-        _hop(queries.of[part.id], part, marks[part.id], last)
-        for part in parts
-        if part.id in queries.of
-    ]
-    return lessons.Lesson(
-        item.id,
-        item.content.form,
-        item.content.question,
-        hops,
-        queries.rewrites,
-        item.source.titles,
-        item.source.answer_titles[0],
-        written=True,
-    )
+    hops: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
+    negatives: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
+    for part in parts:
+        if part.id not in queries:
+            continue
+        query, tag = queries[part.id], "finish" if part.id == last else "continue"
+        hops.append((query, part.passage, tag, marks[part.id]))  # type: ignore[arg-type]
+        # Step 5: the first passage found that is not a gold passage of the item.
+        found = await session.search(query, DEPTH)
+        others = [passage for passage in found if passage.passage_id not in item.source.ids]
+        if not others:
+            lost["search: no negative"] += 1
+        negatives += [(query, other, "terminate", [0] * len(_words(other))) for other in others[:1]]
+    rows = [_labeler_row(item, n, *hop) for n, hop in enumerate([*hops, *negatives], 1)]
+    rows += [_filter_row(item, n, rewrite) for n, rewrite in enumerate(rewrites, 1)]
+    return ItemResult(tuple(rows), +lost)
 
 
-def _rows(
-    item: Item[MultiHop], made: lessons.Lesson, negatives: Sequence[lessons.Negative]
-) -> list[OutputRow]:
-    labeler = [_row(row, item, "labeler") for row in lessons.labeler_rows(made, negatives)]
-    return labeler + [_row(row, item, "filter") for row in lessons.filter_rows(made)]
+def _words(passage: Passage) -> list[str]:
+    """Return the words of a passage's text form."""
+    return [word.text for word in word_spans(shown(passage))]
 
 
-def _row(row: LabelerRow | FilterRow, item: Item[MultiHop], kind: str) -> OutputRow:
-    titles = tuple(row.provenance.titles)
-    source = RowOrigin(item.source.ids, titles, item.source.answer_titles, item.source.question)
-    return OutputRow(row.model_dump(exclude={"provenance"}), source, kind)
+def _info(part: SubQuestion, marks: Sequence[Mark]) -> str:
+    """Return the marked words, as the served labeler returns them."""
+    return " ".join(w for w, mark in zip(_words(part.passage), marks, strict=True) if mark)
+
+
+def _labeler_row(
+    item: Item[MultiHop],
+    number: int,
+    query: str,
+    passage: Passage,
+    tag: TagName,
+    marks: Sequence[Mark],
+) -> OutputRow:
+    fields = {
+        "question": item.content.question,
+        "id": f"{item.id}/{number}",
+        "words": _words(passage),
+        "labels": list(marks),
+        "query": query,
+        "passage": shown(passage),
+        "tag": tag,
+    }
+    titles = tuple(dict.fromkeys([*item.source.titles, passage.title]))
+    return OutputRow(fields, replace(item.source, titles=titles), "labeler")
+
+
+def _filter_row(item: Item[MultiHop], number: int, rewrite: Rewrite) -> OutputRow:
+    fields = {
+        "question": item.content.question,
+        "id": f"{item.id}/{number}",
+        "words": sentence_words(rewrite.query, rewrite.infos),
+        "labels": list(rewrite.marks),
+        "query": rewrite.query,
+        "infos": list(rewrite.infos),
+    }
+    return OutputRow(fields, item.source, "filter")
 
 
 PIPELINE: Final = Pipeline(
@@ -345,7 +378,7 @@ PIPELINE: Final = Pipeline(
     1,
     PROMPTS,
     read_questions,
-    steps,
+    work,
     searches=True,
     kinds=("labeler", "filter"),
 )

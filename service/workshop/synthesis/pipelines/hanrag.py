@@ -8,6 +8,7 @@ sft` and `train router`, with the tasks `route`, `decompose`, `refine`, `relevan
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,19 +23,14 @@ from service.strategies.planner import ROUTE_LABELS
 from service.strategies.reading.questions import parse_question, parse_verdict
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     Dropped,
     Item,
     ItemResult,
     OutputRow,
     Pipeline,
     RowOrigin,
-    SearchCollection,
     Selection,
-    Steps,
     UnusableReply,
-    ask,
-    search,
 )
 from service.workshop.synthesis.pipelines.published import (
     RELATION,
@@ -43,45 +39,55 @@ from service.workshop.synthesis.pipelines.published import (
     filled,
     read_questions,
 )
-from service.workshop.synthesis.prompts import Prompts, field
-from service.workshop.synthesis.roles import Exchange, RoleTurns
+from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, field
 
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
 
 class RevelatorRows:
-    """Creates rows with the prompts of one template set."""
+    """Creates rows with the prompts of one template set and replies in the role's format."""
 
     def __init__(self, templates: TemplateSet) -> None:
-        self.turns = RoleTurns(templates)
+        self.templates = templates
 
     def route(self, question: str, route: RouteName, source: RowOrigin) -> OutputRow:
-        return _row("route", question, self.turns.route(question, route), source)
+        prompt = self.templates.route(question)
+        return _row("route", question, prompt, ROUTE_LABELS[route], source)
 
     def decompose(self, question: str, parts: Sequence[str], source: RowOrigin) -> OutputRow:
-        return _row("decompose", question, self.turns.decompose(question, parts), source)
+        """Return a decomposition.
+
+        The tuples of the paper have no `thought` (METHODS.md §1.4 #7), so a fixed phrase states the
+        number of things asked.
+        """
+        thought = f"asks {len(parts)} thing{'s' if len(parts) != 1 else ''}"
+        value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
+        reply = json.dumps(value, ensure_ascii=False)
+        return _row("decompose", question, self.templates.decompose(question), reply, source)
 
     def refine(
         self, question: str, history: Sequence[Pair], target: str, source: RowOrigin
     ) -> OutputRow:
-        return _row("refine", question, self.turns.refine(question, history, target), source)
+        prompt = self.templates.refine(question, history)
+        return _row("refine", question, prompt, quote(target), source)
 
     def ending(
         self, question: str, history: Sequence[Pair], done: bool, source: RowOrigin
     ) -> OutputRow:
-        return _row("ending", question, self.turns.ending(question, history, done), source)
+        prompt = self.templates.ending(question, history)
+        return _row("ending", question, prompt, "yes" if done else "no", source)
 
     def relevance(
         self, question: str, passage: Passage, relevant: bool, source: RowOrigin
     ) -> OutputRow:
-        text = PassageText(passage.title, passage.text)
-        return _row("relevance", question, self.turns.relevance(question, text, relevant), source)
+        prompt = self.templates.relevance(question, PassageText(passage.title, passage.text))
+        return _row("relevance", question, prompt, "true" if relevant else "false", source)
 
 
-def _row(task: str, question: str, turn: Exchange, source: RowOrigin) -> OutputRow:
+def _row(task: str, question: str, prompt: str, reply: str, source: RowOrigin) -> OutputRow:
     messages = [
-        {"role": "user", "content": turn.user, "learn": False},
-        {"role": "assistant", "content": turn.assistant, "learn": True},
+        {"role": "user", "content": prompt, "learn": False},
+        {"role": "assistant", "content": reply, "learn": True},
     ]
     return OutputRow({"task": task, "question": question, "messages": messages}, source)
 
@@ -94,7 +100,7 @@ def target_of(row: OutputRow) -> str:
     return str(row.fields["messages"][-1]["content"])
 
 
-def write_out(hops: Sequence[Link]) -> Steps[list[Link]]:
+async def write_out(hops: Sequence[Link], session: Session) -> list[Link]:
     """Return the chain with self-contained questions.
 
     Raises Dropped if one of them cannot be created, because an incomplete chain is useless for
@@ -107,18 +113,18 @@ def write_out(hops: Sequence[Link]) -> Steps[list[Link]]:
         if "#" in question:
             raise Dropped("chain: a placeholder is left")
         if RELATION in question:
-            question = yield from _in_words(question, hop.answer)
+            question = await _in_words(question, hop.answer, session)
         written.append(replace(hop, question=question))
     return written
 
 
-def _in_words(question: str, answer: str) -> Steps[str]:
+async def _in_words(question: str, answer: str, session: Session) -> str:
     entity, _, relation = (part.strip() for part in question.partition(RELATION))
     if not entity or not relation:
         raise Dropped("chain: half a relation")
     prompt = PROMPTS.messages("verbalise", entity=field(entity), relation=field(relation))
     read = partial(read_words, entity=entity, answer=answer)
-    return (yield from ask(AskTeacher("verbalise", prompt, max_tokens=64), read))
+    return await session.ask(AskTeacher("verbalise", prompt, max_tokens=64), read)
 
 
 def read_words(text: str, entity: str, answer: str) -> str:
@@ -141,21 +147,21 @@ def read_words(text: str, entity: str, answer: str) -> str:
 CANDIDATES: Final = 10  # BM25 hits per question
 
 
-def label(
-    question: str, gold: Passage | None, lost: Counter[str]
-) -> Steps[list[tuple[Passage, bool]]]:
+async def label(
+    question: str, gold: Passage | None, lost: Counter[str], session: Session
+) -> list[tuple[Passage, bool]]:
     """Return the passages found and the gold passage, each with the teacher's label.
 
     A passage that cannot be labelled is left out and counted in `lost`.
     """
-    found = yield from search(SearchCollection(question, CANDIDATES, "bm25"))
+    found = await session.search(question, CANDIDATES, "bm25")
     labelled: list[tuple[Passage, bool]] = []
     for passage in with_gold(found, gold):
         shown = passage_line(PassageText(passage.title, passage.text))
         prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
         is_gold = gold is not None and passage.passage_id == gold.passage_id
         try:
-            verdict = yield from ask(
+            verdict = await session.ask(
                 AskTeacher("relevance", prompt), partial(read_verdict, gold=is_gold)
             )
         except Dropped as drop:
@@ -208,7 +214,7 @@ def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
     by_task = {(row.fields["task"], ""): MOST for row in kept}
     kept = _cut(kept, by_task | {k: s for k, s in SIZES.items() if not k[1]}, rng, lost)
     rng.shuffle(kept)
-    return Selection(kept, lost)
+    return kept, lost
 
 
 def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
@@ -259,9 +265,7 @@ TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
 UNFINISHED: Final = 2  # incomplete prefixes of a chain per complete chain in the rows of `ending`
 
 
-def steps(
-    item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
-) -> Steps[ItemResult]:
+async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
     """Create all rows of one question."""
     asked, make, lost = item.content, RevelatorRows(templates), Counter[str]()
     rows = [make.route(asked.question, asked.route, item.source)]
@@ -272,16 +276,16 @@ def steps(
         rows.append(make.refine(asked.question, (), asked.question, item.source))
         gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
         hop = Link(asked.question, asked.answers[0], gold)
-        rows += yield from _judged(item, hop, make, lost)
+        rows += await _judged(item, hop, make, lost, session)
     elif asked.route == "complex" and len(asked.hops) > 1:
         try:
-            chain = yield from write_out(asked.hops)
+            chain = await write_out(asked.hops, session)
         except Dropped as drop:
             lost[drop.reason] += 1
         else:
-            rows += _chained(item, chain, make, rng)
+            rows += _chained(item, chain, make, session.rng)
             for hop in chain:
-                rows += yield from _judged(item, hop, make, lost)
+                rows += await _judged(item, hop, make, lost, session)
     return ItemResult(tuple(rows), lost)
 
 
@@ -301,10 +305,14 @@ def _chained(
     return [*rows, make.ending(question, pairs, True, source)]
 
 
-def _judged(
-    item: Item[ChainedQuestion], hop: Link, make: RevelatorRows, lost: Counter[str]
-) -> Steps[list[OutputRow]]:
-    labelled = yield from label(hop.question, hop.passage, lost)
+async def _judged(
+    item: Item[ChainedQuestion],
+    hop: Link,
+    make: RevelatorRows,
+    lost: Counter[str],
+    session: Session,
+) -> list[OutputRow]:
+    labelled = await label(hop.question, hop.passage, lost, session)
     return [
         make.relevance(hop.question, passage, relevant, _source_of(item, hop, passage))
         for passage, relevant in labelled
@@ -330,7 +338,7 @@ def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:
     prompts = TemplateSet(templates)
     if lacking := [task for task in TASKS if not prompts.has(task)]:
         raise ValueError(f"has no {lacking[0]}.txt")
-    one_item = partial(steps, templates=prompts)
+    one_item = partial(work, templates=prompts)
     return Pipeline(
         "hanrag", 1, PROMPTS, read_questions, one_item, select, searches=True, templates=templates
     )

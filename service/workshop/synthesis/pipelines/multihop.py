@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from service.core.domain import Passage
-from service.workshop.synthesis.contract import BadLine, Item, RowOrigin, one_each
-from service.workshop.synthesis.inputs import list_of, passage_of, text_of
+from service.workshop.synthesis.contract import (
+    BadLine,
+    Item,
+    RowOrigin,
+    list_of,
+    one_each,
+    passage_of,
+    text_of,
+)
 from service.workshop.synthesis.pipelines.published import (
     filled,
     id_of,

@@ -27,8 +27,16 @@ from typing import Any, Final
 
 from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
-from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, RowOrigin
-from service.workshop.synthesis.inputs import list_of, passage_of, text_of
+from service.workshop.synthesis.contract import (
+    BadLine,
+    InputItems,
+    Item,
+    Lines,
+    RowOrigin,
+    list_of,
+    passage_of,
+    text_of,
+)
 
 EVIDENCE: Final = tomllib.loads(
     Path(__file__).with_name("evidence.toml").read_text(encoding="utf-8")

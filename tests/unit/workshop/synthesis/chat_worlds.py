@@ -7,7 +7,6 @@ from typing import Any
 
 from service.core.domain import Passage
 from service.workshop.facts.splits import is_held_out
-from service.workshop.synthesis.contract import SearchCollection
 from tests.unit.workshop.synthesis.recording import Line, World
 from tests.unit.workshop.synthesis.towns import (
     TOWNS,
@@ -29,16 +28,16 @@ def chain_of(town: int) -> dict[str, Any]:
     return {**line, "hops": hops}
 
 
-async def find(search: SearchCollection) -> tuple[Passage, ...]:
+async def find(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
     """What the query names, after what it also might have meant."""
-    found = [documents_of(TOWNS.index(word))[0] for word in re.findall(r"\w+", search.query)
+    found = [documents_of(TOWNS.index(word))[0] for word in re.findall(r"\w+", query)
              if word in TOWNS]  # fmt: skip
     for town, name in enumerate(TOWNS):
-        if f"March of {name}" in search.query:
+        if f"March of {name}" in query:
             found.append(work_of(town))
-        if mayor_of(town) in search.query:
+        if mayor_of(town) in query:
             found += [work_of((town + 1) % len(TOWNS)), composer_of(town)]
-    return tuple(p for p in found if not is_held_out(p.title))[: search.top_k]
+    return tuple(p for p in found if not is_held_out(p.title))[:top_k]
 
 
 def autorag_teacher(asked: str) -> str:

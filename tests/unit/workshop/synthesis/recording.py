@@ -17,14 +17,15 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from rich.console import Console
 
 from service.core.concurrency import closing
 from service.core.errors import EngineLimited
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.workshop.synthesis.driver import Finder, SynthesisRun, work_off
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
-from service.workshop.synthesis.teacher import Teacher
+from service.workshop.synthesis.teacher import Finder, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -168,11 +169,13 @@ async def _items_asking(
     """How many of the lines ask for exactly `ROUNDS` rounds; 0 where no number does."""
     clock = Clock()
     teacher = Teacher(recorder, "recorder", sleep=clock.sleep, clock=clock)
-    run = SynthesisRun(pipeline_of(world.name), teacher, world.find, concurrency=1)
-    items = run.pipeline.read(lines, random.Random(0)).items
-    admitted = [item for item in items if item.source.side == run.side]
+    pipeline = pipeline_of(world.name)
+    options = SynthesisOptions(journal, journal, concurrency=1)
+    run = Synthesis(pipeline, teacher, world.find, options, Console(quiet=True))
+    items = pipeline.read(lines, random.Random(0)).items
+    admitted = [item for item in items if item.source.side == options.side]
     with open_journal(journal, {}) as opened:
-        async with closing(work_off(admitted, run, opened)) as finished:
+        async with closing(run.work_off(admitted, opened)) as finished:
             asked = 0
             async for item, made in finished:
                 asked += made.spent.calls

@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 from service.core.domain import Passage
-from service.workshop.synthesis.contract import (
-    AskTeacher,
-    BadRound,
-    Item,
-    ItemResult,
-    Pipeline,
-    Reply,
-    SearchCollection,
-)
+from service.engines.base import FinishReason
+from service.workshop.synthesis.contract import Item, ItemResult, Pipeline
+from service.workshop.synthesis.teacher import AskTeacher, Session, Spent, Teacher
 
 # "train" and "test" by the SHA-256 of the normalised name
 KNOWN, HELD_OUT = "Canberra", "Paris"
+T = TypeVar("T")
+
+
+class Reply(NamedTuple):
+    text: str
+    finish: FinishReason = "stop"
+
 
 Answer = str | Reply
+
+
+class Said:
+    """A teacher that says `replies` in order, or makes them from each call."""
+
+    def __init__(self, replies: Sequence[Answer] | Callable[[AskTeacher], Answer]) -> None:
+        given = iter(replies) if not callable(replies) else None
+        self._reply = replies if callable(replies) else lambda call: next(cast(Any, given))
+        self.asked: list[AskTeacher] = []
+
+    async def say(self, call: AskTeacher, seed: int, spent: Spent) -> Reply:
+        self.asked.append(call)
+        said = self._reply(call)
+        return said if isinstance(said, Reply) else Reply(said)
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What work returns that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError("it waits")
+
+
+def session_of(
+    teacher: Said, found: Mapping[str, Sequence[Passage]] | None = None, key: str = "0"
+) -> Session:
+    """`found`: passages by query; a query that it lacks finds nothing."""
+
+    async def find(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
+        return tuple((found or {}).get(query, ()))[:top_k]
+
+    return Session(cast(Teacher, teacher), find, key)
 
 
 def run_by_hand(
@@ -31,26 +65,7 @@ def run_by_hand(
     found: Mapping[str, Sequence[Passage]] | None = None,
     seed: int = 0,
 ) -> tuple[ItemResult, list[AskTeacher], Counter[str]]:
-    """The outcome, the calls, and the bad rounds; `replies` in order, or made from each call.
-
-    `found`: passages by query; a query that it lacks finds nothing.
-    """
-    steps = pipeline.steps(item, random.Random(seed))
-    given = iter(replies) if not callable(replies) else None
-    asked: list[AskTeacher] = []
-    bad: Counter[str] = Counter()
-    brought: Any = None
-    while True:
-        try:
-            request = steps.send(brought)
-        except StopIteration as end:
-            return end.value, asked, bad
-        brought = None
-        if isinstance(request, BadRound):
-            bad[f"{request.stage}: {request.reason}"] += 1
-        elif isinstance(request, SearchCollection):
-            brought = tuple((found or {}).get(request.query, ()))[: request.top_k]
-        else:
-            asked.append(request)
-            said = next(given) if given is not None else replies(request)  # type: ignore[operator]
-            brought = said if isinstance(said, Reply) else Reply(said)
+    """The outcome, the calls, and the bad rounds."""
+    teacher = Said(replies)
+    session = session_of(teacher, found, str(seed))
+    return finished(pipeline.work(item, session)), teacher.asked, session.spent.bad  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, NotFound
-from service.workshop.synthesis.contract import SearchCollection
-from service.workshop.synthesis.driver import SPARE, finder_of
+from service.workshop.synthesis.command import SPARE, finder_of
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 from tests.unit.workshop.synthesis.worlds import compound_lines
@@ -60,7 +59,7 @@ def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> 
 
 def test_a_teacher_that_nobody_hears_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.workshop.synthesis.teacher.FAILURES", 0)
-    monkeypatch.setattr("service.workshop.synthesis.driver.OUTAGE", 1)
+    monkeypatch.setattr("service.workshop.synthesis.command.OUTAGE", 1)
     code, output = run("compound", "--input", "items.jsonl", "--teacher", "big", "--model", "m")
     assert code == 2
     assert "the teacher is unavailable: engine 'big' at http://127.0.0.1:9/v1" in output
@@ -83,7 +82,7 @@ PASSAGES = [Passage(f"{n}", HELD_OUT if n % 2 else KNOWN, "words") for n in rang
 async def test_what_is_held_out_is_not_found_for_training() -> None:
     retriever = FakeRetriever({"c": PASSAGES})
     find = await finder_of(retriever, "c", "train")
-    assert [p.passage_id for p in await find(SearchCollection("words", 3, "bm25"))] == [
+    assert [p.passage_id for p in await find("words", 3, "bm25")] == [
         "0",
         "2",
         "4",
@@ -95,7 +94,7 @@ async def test_what_is_held_out_is_not_found_for_training() -> None:
 @pytest.mark.anyio
 async def test_tests_search_everything() -> None:
     find = await finder_of(FakeRetriever({"c": PASSAGES}), "c", "test")
-    assert [p.passage_id for p in await find(SearchCollection("words", 3))] == ["0", "1", "2"]
+    assert [p.passage_id for p in await find("words", 3, "hybrid")] == ["0", "1", "2"]
 
 
 @pytest.mark.anyio
@@ -104,4 +103,4 @@ async def test_where_there_is_nothing_to_search() -> None:
         await finder_of(FakeRetriever({"c": PASSAGES}), "other", "train")
     find = await finder_of(FakeRetriever({"c": PASSAGES}), None, "train")
     with pytest.raises(ConfigurationError, match="--collection"):
-        await find(SearchCollection("words", 3))
+        await find("words", 3, "hybrid")

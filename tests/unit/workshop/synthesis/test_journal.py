@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidRequest, StoreError
-from service.workshop.synthesis.contract import OutputRow, RowOrigin
-from service.workshop.synthesis.inputs import read_lines
+from service.workshop.synthesis.contract import OutputRow, RowOrigin, read_lines
 from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.teacher import Spent
 

@@ -13,10 +13,8 @@ from rich.console import Console
 
 from service.core.errors import InvalidRequest
 from service.workshop.facts.rows import read_rows
-from service.workshop.synthesis.command import SynthesisOptions, read_input, run_all
-from service.workshop.synthesis.contract import InputItems
-from service.workshop.synthesis.driver import SynthesisRun
-from service.workshop.synthesis.inputs import read_questions_of
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions, read_input
+from service.workshop.synthesis.contract import InputItems, read_questions_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.pipelines.hanrag import target_of
 from service.workshop.synthesis.pipelines.published import read_questions
@@ -35,11 +33,13 @@ async def replay(
 ) -> Report:
     """Run over the recording; every round of it must be asked for."""
     engine, teacher = replayed(recording.rounds, Clock())
-    options = SynthesisOptions(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
+    options = SynthesisOptions(
+        output.with_suffix(".in"), output, date=DATE, exclude=exclude, concurrency=1
+    )
     reading = written_and_read(world.name, recording, options)
-    run = SynthesisRun(pipeline_of(world.name), teacher, world.find, concurrency=1)
+    pipeline, screen = pipeline_of(world.name), Console(quiet=True)
     with engine:
-        return await run_all(run, reading, options, Console(quiet=True))
+        return await Synthesis(pipeline, teacher, world.find, options, screen).run(reading)
 
 
 def written_and_read(

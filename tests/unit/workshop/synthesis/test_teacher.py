@@ -12,11 +12,12 @@ from service.core.errors import (
     Overloaded,
 )
 from service.engines.base import Message, TokenUsage
-from service.workshop.synthesis.contract import AskTeacher, Dropped, Reply
+from service.workshop.synthesis.contract import Dropped
 from service.workshop.synthesis.teacher import (
     FAILURES,
     LIMITS,
     LONGEST_WAIT_S,
+    AskTeacher,
     Spent,
     Teacher,
     TeacherOut,
@@ -24,6 +25,7 @@ from service.workshop.synthesis.teacher import (
 )
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock, limited
+from tests.unit.workshop.synthesis.stepping import Reply
 
 pytestmark = pytest.mark.anyio
 ASK = AskTeacher("label", (Message("user", "Which?"),))

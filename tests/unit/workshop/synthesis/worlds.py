@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from service.core.domain import Passage
-from service.workshop.synthesis.contract import SearchCollection
 from tests.unit.workshop.synthesis.chat_worlds import CHATS
 from tests.unit.workshop.synthesis.recording import Line, World
 from tests.unit.workshop.synthesis.towns import TOWNS, composer_of, documents_of, hops_of, work_of
@@ -66,12 +65,12 @@ def _words_of(asked: str) -> str:
     return f"It tells. {json.dumps({'extracted_words': extracted})}"
 
 
-async def two_works(search: SearchCollection) -> tuple[Passage, ...]:
+async def two_works(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
     """Whatever is searched: the passages of the first towns, as far as they are not held out."""
     return (work_of(0), composer_of(0), work_of(1), composer_of(1), work_of(2))
 
 
-async def nothing(search: SearchCollection) -> tuple[Passage, ...]:
+async def nothing(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
     return ()
 
 

@@ -16,14 +16,7 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag_dialogue import opening
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.synthesis.contract import (
-    AskTeacher,
-    Dropped,
-    Item,
-    ItemResult,
-    Reply,
-    RowOrigin,
-)
+from service.workshop.synthesis.contract import Dropped, Item, ItemResult, RowOrigin
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     Trajectory,
@@ -36,7 +29,8 @@ from service.workshop.synthesis.pipelines.autorag import (
     sub_answers,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
-from tests.unit.workshop.synthesis.stepping import run_by_hand
+from service.workshop.synthesis.teacher import AskTeacher
+from tests.unit.workshop.synthesis.stepping import Reply, run_by_hand
 
 QUESTION = "In which city was the composer of the opera Norma born?"
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")

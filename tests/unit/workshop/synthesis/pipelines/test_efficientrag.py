@@ -12,18 +12,10 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import (
-    AskTeacher,
-    Dropped,
-    Item,
-    ItemResult,
-    Reply,
-    UnusableReply,
-)
+from service.workshop.synthesis.contract import Dropped, Item, ItemResult, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
-    decompose,
     in_order,
     read_extracted,
     read_parts,
@@ -34,7 +26,8 @@ from service.workshop.synthesis.pipelines.multihop import (
     MUSIQUE_FORMS,
     MultiHop,
 )
-from tests.unit.workshop.synthesis.stepping import run_by_hand
+from service.workshop.synthesis.teacher import AskTeacher
+from tests.unit.workshop.synthesis.stepping import Reply, run_by_hand
 
 NORMA = Passage("n", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("b", "Vincenzo Bellini", "Bellini was born in Catania in 1801.")
@@ -357,14 +350,12 @@ def test_a_shots_query_is_made_of_given_words(name: str) -> None:
 def test_hotpotqa_borrows_2wikis_templates() -> None:
     line = {k: v for k, v in WIKI.items() if k != "evidences"} | {"type": "bridge"}
     item = item_of(line)
-    request = next(decompose(item.content))
-    assert isinstance(request, AskTeacher)
-    assert request.messages[0].content.endswith("Answer: Catania\nOutput:")
     named = {
         "1": {**PARTS["1"], "document": "Norma (opera)"},
         "2": {**PARTS["2"], "document": "Vincenzo Bellini"},
     }
     replies = [json.dumps({"decomposed_questions": named}), *LABELS, FILTERED]
     outcome, asked, _ = run_by_hand(PIPELINE, item, replies)
+    assert asked[0].messages[0].content.endswith("Answer: Catania\nOutput:")
     assert "Paragraph:" in asked[1].messages[0].content
     assert len(rows_of(outcome, "filter")) == 1

@@ -22,12 +22,10 @@ from service.strategies.reading.questions import (
 )
 from service.workshop.facts import rows as training
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     Dropped,
     Item,
     ItemResult,
     OutputRow,
-    Reply,
     RowOrigin,
     UnusableReply,
 )
@@ -47,7 +45,8 @@ from service.workshop.synthesis.pipelines.hanrag import (
     write_out,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link, filled
-from tests.unit.workshop.synthesis.stepping import run_by_hand
+from service.workshop.synthesis.teacher import AskTeacher
+from tests.unit.workshop.synthesis.stepping import Reply, Said, finished, run_by_hand, session_of
 
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
@@ -228,9 +227,8 @@ def test_an_answer_inside_the_entity_is_no_hint() -> None:
 
 
 def test_half_a_relation_is_a_hole() -> None:
-    steps = write_out([Link("Norma >>", "x")])
     with pytest.raises(Dropped, match="half a relation"):
-        next(steps)
+        finished(write_out([Link("Norma >>", "x")], session_of(Said([]))))
 
 
 def test_the_gold_passage_is_forced_in() -> None:
@@ -261,18 +259,18 @@ def relevance(count: int, relevant: bool) -> list[OutputRow]:
 
 def test_relevance_is_balanced_by_leaving_out() -> None:
     rows = [*relevance(3, True), *relevance(10, False)]
-    selection = select(rows, random.Random(0))
-    assert Counter(map(target_of, selection.rows)) == {"true": 3, "false": 3}
-    assert selection.lost == {"relevance: more than of the other label": 7}
-    assert all(any(row is given for given in rows) for row in selection.rows)
+    selected, lost = select(rows, random.Random(0))
+    assert Counter(map(target_of, selected)) == {"true": 3, "false": 3}
+    assert lost == {"relevance: more than of the other label": 7}
+    assert all(any(row is given for given in rows) for row in selected)
 
 
 def test_a_prompt_counts_once_and_its_first_target() -> None:
     make = RevelatorRows(COMPACT)
     rows = [make.route("a?", route, RowOrigin()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
-    selection = select(rows, random.Random(0))
-    assert selection.rows == [rows[0]]
-    assert selection.lost == {"same row again": 1, "same prompt, other target": 1}
+    selected, lost = select(rows, random.Random(0))
+    assert selected == [rows[0]]
+    assert lost == {"same row again": 1, "same prompt, other target": 1}
 
 
 def row_of(task: str, prompt: str, target: str) -> OutputRow:
@@ -284,14 +282,14 @@ def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
     size = SIZES["route", ROUTE_LABELS["direct"]]
     rows = [row_of("route", f"{n}?", ROUTE_LABELS["direct"]) for n in range(size + 5)]
     rows += [row_of("ending", f"done {n}?", "no") for n in range(MOST + 7)]
-    selection = select(rows, random.Random(0))
-    assert Counter(row.fields["task"] for row in selection.rows) == {"route": size, "ending": MOST}
-    assert selection.lost == {"over the size of the task": 12}
+    selected, lost = select(rows, random.Random(0))
+    assert Counter(row.fields["task"] for row in selected) == {"route": size, "ending": MOST}
+    assert lost == {"over the size of the task": 12}
 
 
 def test_the_order_is_chance_by_the_seed() -> None:
     rows = [*relevance(20, True), *relevance(20, False)]
-    once, again, other = (select(rows, random.Random(seed)).rows for seed in (1, 1, 2))
+    once, again, other = (select(rows, random.Random(seed))[0] for seed in (1, 1, 2))
     assert once == again
     assert once != other
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.workshop.encoders.marks import LEAP, REACH, align
+from service.workshop.synthesis.pipelines.efficientrag import LEAP, REACH, align
 
 TEXT = ["Norma", "(", "opera", ")", ":", "Norma", "is", "an", "opera", "by", "Vincenzo", "Bellini"]
 

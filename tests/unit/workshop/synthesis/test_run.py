@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -15,28 +15,20 @@ from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
 from service.engines.base import GenerationRequest, Message
-from service.workshop.synthesis.command import SynthesisOptions, run_all
+from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
 from service.workshop.synthesis.contract import (
-    AskTeacher,
     InputItems,
     Item,
     ItemResult,
     OutputRow,
     Pipeline,
     RowOrigin,
-    SearchCollection,
-    Selection,
-    Steps,
     UnusableReply,
-    ask,
     one_each,
-    search,
 )
-from service.workshop.synthesis.driver import OUTAGE, SynthesisRun, work_off
 from service.workshop.synthesis.journal import JournalEntry, open_journal
-from service.workshop.synthesis.prompts import Prompts
 from service.workshop.synthesis.report import Prices, Report
-from service.workshop.synthesis.teacher import Teacher
+from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
@@ -54,28 +46,40 @@ def good(text: str) -> str:
     return text
 
 
-def steps(item: Item[str], rng: Any) -> Steps[ItemResult]:
-    said = yield from ask(AskTeacher("q", (Message("user", item.content),)), good)
-    found = yield from search(SearchCollection(item.content, 3))
+async def work(item: Item[str], session: Session) -> ItemResult:
+    said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
+    found = await session.search(item.content, 3)
     source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
-    return ItemResult((OutputRow({"said": said, "drawn": rng.random()}, source),))
+    return ItemResult((OutputRow({"said": said, "drawn": session.rng.random()}, source),))
 
 
-def pipeline(**changed: Any) -> Pipeline[str]:
-    given: dict[str, Any] = {"read": one_each(read), "steps": steps}
+def pipeline_of(**changed: Any) -> Pipeline[str]:
+    given: dict[str, Any] = {"read": one_each(read), "work": work}
     return Pipeline("compound", 1, Prompts("compound"), **(given | changed))
 
 
-async def found(request: SearchCollection) -> tuple[Passage, ...]:
+async def found(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
     """A held-out passage for the question that asks for it."""
-    return (Passage("p", HELD_OUT if request.query == "leak" else KNOWN, ""),)
+    return (Passage("p", HELD_OUT if query == "leak" else KNOWN, ""),)
 
 
-def run_of(engine: ScriptedGenerator, **changed: Any) -> SynthesisRun:
-    clock = Clock()
-    teacher = Teacher(engine, "model", sleep=clock.sleep, clock=clock)
-    given: dict[str, Any] = {"pipeline": pipeline(), "concurrency": 1}
-    return SynthesisRun(teacher=teacher, find=found, **(given | changed))
+class Run(NamedTuple):
+    """What a run has besides its items and its folder."""
+
+    engine: ScriptedGenerator
+    pipeline: Pipeline[str]
+    options: dict[str, Any]
+
+    def over(self, folder: Path, **changed: Any) -> Synthesis:
+        clock = Clock()
+        teacher = Teacher(self.engine, "model", sleep=clock.sleep, clock=clock)
+        given = {"date": "2026-01-31", "concurrency": 1, **self.options, **changed}
+        options = SynthesisOptions(folder / "in", folder / "out.jsonl", **given)
+        return Synthesis(self.pipeline, teacher, found, options, Console(quiet=True))
+
+
+def run_of(engine: ScriptedGenerator, pipeline: Pipeline[str] | None = None, **options: Any) -> Run:
+    return Run(engine, pipeline or pipeline_of(), options)
 
 
 def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
@@ -83,10 +87,9 @@ def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
 
 
 async def run_over(
-    folder: Path, run: SynthesisRun, items: list[Item[str]], **changed: Any
+    folder: Path, run: Run, items: list[Item[str]], **changed: Any
 ) -> tuple[Report, list[dict[str, Any]]]:
-    options = SynthesisOptions(folder / "in", folder / "out.jsonl", date="2026-01-31", **changed)
-    report = await run_all(run, InputItems(items, []), options, Console(quiet=True))
+    report = await run.over(folder, **changed).run(InputItems(items, []))
     lines = (folder / "out.jsonl").read_text().splitlines()
     return report, [json.loads(line) for line in lines]
 
@@ -156,13 +159,13 @@ async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Pa
 
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
-    def of_held_out(item: Item[str], rng: Any) -> Steps[ItemResult]:
-        said = yield from ask(AskTeacher("q", (Message("user", item.content),)), good)
+    async def of_held_out(item: Item[str], session: Session) -> ItemResult:
+        said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
         return ItemResult((OutputRow({"said": said}, item.source),))
 
     test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
     items = [*items_of("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
-    run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline(steps=of_held_out))
+    run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline_of(work=of_held_out))
     report, rows = await run_over(tmp_path, run, items)
     assert [row["said"] for row in rows] == ["A"]
     assert report.dropped == {"not held out": 1}
@@ -261,21 +264,21 @@ async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 async def test_a_fault_of_a_pipeline_ends_the_run(tmp_path: Path) -> None:
-    def faulty(item: Item[str], rng: Any) -> Steps[ItemResult]:
-        yield SearchCollection(item.content, 1)
+    async def faulty(item: Item[str], session: Session) -> ItemResult:
+        await session.search(item.content, 1)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await run_over(
-            tmp_path, run_of(ScriptedGenerator(), pipeline=pipeline(steps=faulty)), items_of("a")
+            tmp_path, run_of(ScriptedGenerator(), pipeline=pipeline_of(work=faulty)), items_of("a")
         )
 
 
 async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
-    def first(rows: Any, rng: Any) -> Selection:
-        return Selection(rows[:1], {"balance": len(rows) - 1})
+    def first(rows: Any, rng: Any) -> tuple[Any, dict[str, int]]:
+        return rows[:1], {"balance": len(rows) - 1}
 
-    run = run_of(ScriptedGenerator([ANY]), pipeline=pipeline(select=first))
+    run = run_of(ScriptedGenerator([ANY]), pipeline=pipeline_of(select=first))
     report, _ = await run_over(tmp_path, run, items_of("a", "b", "c"))
     assert (report.written, report.dropped, report.lost) == (1, {"not selected": 2}, {"balance": 2})
 
@@ -293,9 +296,9 @@ def test_an_account_that_does_not_add_up_is_no_report() -> None:
 
 async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", delay=60, times=None)])
-    run = run_of(engine, concurrency=2)
+    run = run_of(engine, concurrency=2).over(tmp_path)
     with open_journal(tmp_path / "j", {}) as journal:
-        async with closing(work_off(items_of("a", "b", "c"), run, journal)) as finished:
+        async with closing(run.work_off(items_of("a", "b", "c"), journal)) as finished:
             async for item, record in finished:
                 assert (item.id, isinstance(record, JournalEntry)) == ("i0", True)
                 break
