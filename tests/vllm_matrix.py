@@ -51,6 +51,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "test_vllm_signals::test_preempted_requests",
         "test_vllm_signals::test_what_does_not_fit_is_refused",
     ),
+    "runners": ("test_vllm_steps::test_steps_of_both_runners",),
     "adapters": ("test_vllm_signals::test_two_ranks_and_an_adapter",),
     "refusals": (
         "test_vllm_refusals::test_a_sliding_window_is_refused",
@@ -186,7 +187,7 @@ def row(version: str, folder: Path, over: Path | None, columns: Sequence[str]) -
     """Install, test, print, remove."""
     try:
         with installed(version, folder, over) as python:
-            gone = len(list(differences(reader(_vllm(python)))))
+            gone = len(differences(reader(_vllm(python))))
             shown = cells(tested(python, folder, columns), columns)
     except NotInstalled as reason:
         print(f"{version:10}not installed: {reason}", flush=True)

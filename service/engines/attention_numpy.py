@@ -39,11 +39,11 @@ def rows_per_block(heads: int, length: int) -> int:
     return max(1, MOST_WEIGHTS // (heads * length))
 
 
-def entropies(logits: Array, targets: Array | None = None) -> Array:
-    """Return (2, rows), in nats: the entropies, and the log-probabilities of `targets` (rows,).
+def entropies(logits: Array) -> Array:
+    """Return (2, rows), in nats: entropies, and log-probabilities of the most likely tokens, which
+    a greedy request chooses.
 
-    Both are over the whole vocabulary, from raw logits (rows, vocabulary). Without targets the
-    log-probabilities are those of the most likely token, which a greedy request chooses.
+    Both are over the whole vocabulary, from raw logits (rows, vocabulary).
     """
     found = np.empty((2, len(logits)), np.float32)
     size = max(1, MOST_LOGITS // logits.shape[-1])
@@ -56,11 +56,7 @@ def entropies(logits: Array, targets: Array | None = None) -> Array:
         # a logit of minus infinity contributes nothing
         terms = np.where(weights > 0, weights * logs, 0)
         found[0, at : at + size] = -terms.sum(axis=-1) / mass
-        if targets is None:
-            found[1, at : at + size] = logs.max(axis=-1)
-        else:
-            wanted = targets[at : at + size, None]
-            found[1, at : at + size] = np.take_along_axis(logs, wanted, axis=1)[:, 0]
+        found[1, at : at + size] = logs.max(axis=-1)
     return found
 
 

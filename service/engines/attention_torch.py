@@ -94,27 +94,18 @@ class Maxima:
 MOST_LOGITS = 2**24  # values in one block of rows: 64 MB in float32
 
 
-def entropies(logits: Tensor, targets: Tensor | None = None) -> Tensor:
-    """Return (2, rows) in float32, in nats: entropies, and log-probabilities of `targets` (rows,).
+def entropies(logits: Tensor) -> Tensor:
+    """Return (2, rows) in float32, in nats: entropies, and log-probabilities of the most likely
+    tokens, which a greedy request chooses.
 
-    Without targets the log-probabilities are those of the most likely token, which a greedy request
-    chooses. A logit of minus infinity contributes nothing; a NaN makes its row's values NaN.
+    A logit of minus infinity contributes nothing; a NaN makes its row's values NaN.
     """
     rows = max(1, MOST_LOGITS // logits.shape[-1])
-    values = [
-        _entropies(
-            logits[at : at + rows].float(), targets if targets is None else targets[at:][:rows]
-        )
-        for at in range(0, len(logits), rows)
-    ]
+    values = []
+    for at in range(0, len(logits), rows):
+        block = logits[at : at + rows].float()
+        mass = block.logsumexp(dim=-1)
+        weights = (block - mass[:, None]).exp_()
+        entropy = torch.special.entr(weights).sum(dim=-1)
+        values.append(torch.stack([entropy, block.amax(dim=-1) - mass]))
     return torch.cat(values, dim=1)
-
-
-def _entropies(logits: Tensor, targets: Tensor | None) -> Tensor:
-    mass = logits.logsumexp(dim=-1)
-    if targets is None:
-        chosen = logits.amax(dim=-1)
-    else:
-        chosen = logits.gather(1, targets[:, None]).squeeze(1)
-    weights = (logits - mass[:, None]).exp_()
-    return torch.stack([torch.special.entr(weights).sum(dim=-1), chosen - mass])

@@ -128,14 +128,12 @@ class ScoreRequest:
     """A text, or a draft's token ids, to be read by a single prefill. Exactly one of them is given.
 
     `bos` puts the model's first token before it. Rows are returned for the tokens that overlap
-    `row_spans` and are not the first. Spans are positions in `text`, or in the decoded ids. Without
-    `entropies`, entropy and logprob are None and are not computed.
+    `row_spans` and are not the first. Spans are positions in `text`, or in the decoded ids.
     """
 
     text: str | None = None
     token_ids: tuple[int, ...] = ()
     bos: bool = False
-    entropies: bool = True
     row_spans: tuple[Span, ...] = ()
     model: str | None = None
     question: str = ""
@@ -148,7 +146,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """One scored token. `entropy` and `logprob` are as in `DraftToken`, None for the first.
+    """One scored token.
 
     `attention_max` is over queries from the token itself on (METHODS.md §3.4 #2), and
     `attention_max_later` over those after it, 0 for the last.
@@ -156,8 +154,6 @@ class ScoredToken:
 
     id: int
     span: Span
-    entropy: float | None
-    logprob: float | None
     attention_max: float
     attention_max_later: float
 

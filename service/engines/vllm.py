@@ -77,7 +77,6 @@ def rows_body(tokens: Sequence[int]) -> bytes:
 def score_body(request: ScoreRequest, model: str | None) -> bytes:
     item: dict[str, Any] = {
         "bos": request.bos,
-        "entropies": request.entropies,
         "row_spans": request.row_spans,
     }
     if request.text is None:
@@ -136,8 +135,8 @@ def read_scoring(body: Any) -> Scoring:
     """Read the result of the only item that was sent. Raises BadReply."""
     (result,) = body["results"]
     tokens = tuple(
-        ScoredToken(int(id_), _span(span), _number(entropy), _number(logprob), float(a), float(b))
-        for id_, span, entropy, logprob, a, b in result["tokens"]
+        ScoredToken(int(id_), _span(span), float(a), float(b))
+        for id_, span, a, b in result["tokens"]
     )
     usage = TokenUsage(int(result["prompt_tokens"]), 0)
     return Scoring(tokens, tuple(_row(row) for row in result["rows"]), usage)
@@ -186,10 +185,6 @@ def _spans(spans: Any) -> tuple[Span, ...]:
 def _span(span: Any) -> Span:
     start, end = span
     return int(start), int(end)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 Event = str | SignalDelta

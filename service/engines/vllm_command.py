@@ -23,7 +23,6 @@ FLAGS = (
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
 )
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of --max-lora-rank that vLLM accepts
-ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
@@ -35,9 +34,7 @@ def worker_command(model: str, options: Sequence[str], environment: Mapping[str,
     """
     named = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
     plugins = ",".join(dict.fromkeys([*named, NAME]))
-    return Launch(
-        ("vllm", "serve", model, *FLAGS, *options), {"VLLM_PLUGINS": plugins} | ENVIRONMENT
-    )
+    return Launch(("vllm", "serve", model, *FLAGS, *options), {"VLLM_PLUGINS": plugins})
 
 
 class Launch:

@@ -217,7 +217,7 @@ class Dragin(Drafting):
                 await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
         if not options.full_context and watch.tokens:
             ids = tuple(token.id for token in watch.tokens)
-            scoring = await self._score(ScoreRequest(token_ids=ids, entropies=False))
+            scoring = await self._score(ScoreRequest(token_ids=ids))
             draft.hit = watch.judge_scored(scoring)
 
     async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> None:
@@ -276,7 +276,7 @@ class Dragin(Drafting):
         if draft.rows is not None:
             context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
         else:
-            request = ScoreRequest(text=asked.text, bos=True, entropies=False, row_spans=asked.hits)
+            request = ScoreRequest(text=asked.text, bos=True, row_spans=asked.hits)
             scoring = await self._score(request)
             context, rows = text_context(asked, scoring), scoring.rows
         content = await anyio.to_thread.run_sync(self.tagger.content_words, asked.text)

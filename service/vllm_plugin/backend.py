@@ -43,7 +43,6 @@ class VllmBackend:
     async def generate(
         self, ids: Sequence[int], wish: Wish, max_tokens: int, model: str | None
     ) -> AsyncGenerator[Output, None]:
-        from vllm.inputs import TokensPrompt  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415
 
         params = SamplingParams(
@@ -54,7 +53,7 @@ class VllmBackend:
             skip_reading_prefix_cache=wish.score or None,  # each row must be computed
             extra_args=wish.to_args(),
         )
-        prompt = TokensPrompt(prompt_token_ids=list(ids))
+        prompt = {"prompt_token_ids": list(ids)}
         outputs = self._engine.generate(
             prompt, params, wish.call, lora_request=self._adapter(model)
         )

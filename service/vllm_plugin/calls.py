@@ -48,11 +48,11 @@ def bytes_of(
     """Return the most bytes that a worker keeps for a call.
 
     That is two maxima per head and watched key, a row of the whole context per token of a draft (or
-    per requested row of a score), data waiting to be fetched, and two numbers per token, of 4 bytes
-    each.
+    per requested row of a score), data waiting to be fetched, and two numbers per token of a draft,
+    of 4 bytes each.
     """
     watched = prompt if score else most_tokens
-    numbers = 2 * (prompt if score else most_tokens)
+    numbers = 0 if score else 2 * most_tokens
     if not attention:
         return 4 * numbers
     kept = rows * prompt if score else most_tokens * (prompt + most_tokens)
@@ -167,7 +167,7 @@ class Calls:
         request = call.request
         detokenizer = Detokenizer(self.encoder.backend, call.prompt[-CONTEXT_TAIL:])
         draft = TokenAssembler(detokenizer, request.stop, attention=request.attention)
-        wish = Wish(call.name, attention=request.attention)
+        wish = Wish(call.name, len(call.prompt), request.max_tokens, attention=request.attention)
         outputs = self._backend.generate(call.prompt, wish, request.max_tokens, request.model)
         async with aclosing(outputs):
             while draft.finish is None:
@@ -229,7 +229,7 @@ class Calls:
         self._backend.check_model(request.model)
         rows = tuple(token - 1 for token in wanted_tokens(spans, request))
         size = bytes_of(len(ids), 1, self._heads, score=True, attention=True, rows=len(rows))
-        wish = Wish(_name(), score=True, entropies=request.entropies, rows=rows)
+        wish = Wish(_name(), len(ids), score=True, rows=rows)
         with self.ledger.reserve(size):
             inbox = self.collector.open(wish.call)
             try:
@@ -238,7 +238,7 @@ class Calls:
                     async for _ in outputs:
                         pass
                 await self.collector.refresh()
-                return _scoring(ids, spans, inbox, rows, request.entropies)
+                return _scoring(ids, spans, inbox, rows)
             finally:
                 self.collector.close(wish.call)
 
@@ -251,20 +251,12 @@ class Calls:
 
 
 def _scoring(
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    inbox: Inbox,
-    rows: Sequence[int],
-    entropies: bool,
+    ids: Sequence[int], spans: Sequence[Span], inbox: Inbox, rows: Sequence[int]
 ) -> Scoring:
-    numbers, _ = inbox.take()
-    if inbox.maxima is None or (entropies and len(numbers) < len(ids) - 1):
+    inbox.take()
+    if inbox.maxima is None:
         raise SignalsLost("the worker has no signals for the text")
-    of_tokens = [(None, None), *(numbers if entropies else [(None, None)] * (len(ids) - 1))]
-    tokens = tuple(
-        ScoredToken(ids[n], spans[n], *of_tokens[n], *map(float, inbox.maxima[:, n]))
-        for n in range(len(ids))
-    )
+    tokens = tuple(map(ScoredToken, ids, spans, *inbox.maxima.tolist()))
     kept = tuple(_row(inbox, position) for position in rows)
     return Scoring(tokens, kept, TokenUsage(len(ids), 0))
 

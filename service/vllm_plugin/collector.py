@@ -15,7 +15,6 @@ from service.vllm_plugin.packets import (
     Packet,
     RankMerger,
     merge_rows,
-    numbers_of,
     weighted,
 )
 
@@ -43,7 +42,6 @@ class Inbox:
         if errors:
             self.error = errors[0]
             return
-        self.numbers += numbers_of(packets)
         heads = [packet["heads"] for packet in packets]
         if "maxima" in packets[0]:
             means = [np.frombuffer(packet["maxima"], np.float32) for packet in packets]
@@ -51,6 +49,8 @@ class Inbox:
             self.rows |= merge_rows([packet["rows"] for packet in packets], heads)
         else:
             self.updates += self._merger.updates(packets)
+            sent = np.frombuffer(packets[0]["numbers"], np.float32)  # every rank has all logits
+            self.numbers += ((e, logprob) for e, logprob in sent.reshape(-1, 2).tolist())
 
     def take(self) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]]]:
         """Return the numbers and updates since the last call. Raises SignalsLost."""

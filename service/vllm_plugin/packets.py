@@ -48,7 +48,7 @@ class Packer:
         return {"error": tracked.error}
 
     def _checked(self, packet: Packet) -> Packet:
-        sent = (packet["numbers"], packet.get("values", b""), packet.get("maxima", b""))
+        sent = (packet.get(name, b"") for name in ("numbers", "values", "maxima"))
         if not any(np.isnan(np.frombuffer(data, np.float32)).any() for data in sent):
             return packet
         self._done, self._tracked.error = True, NOT_FINITE
@@ -57,8 +57,7 @@ class Packer:
     def _new_numbers(self) -> bytes:
         new = self._tracked.numbers[self._numbers :]
         self._numbers += len(new)
-        seen = [number for number in new if number is not None]
-        values = [[step.host[0][column], step.host[1][column]] for step, column in seen]
+        values = [[step.host[0][column], step.host[1][column]] for step, column in new]
         return np.array(values, np.float32).tobytes()
 
     def _updates(self) -> Packet:
@@ -88,7 +87,6 @@ class Packer:
         maxima = self._tracked.maxima
         means = maxima.means().float().cpu().numpy() if maxima else self._means
         return {
-            "numbers": self._new_numbers(),
             "heads": self._tracked.heads,
             "maxima": means.tobytes(),
             "rows": rows_of(self._tracked, self._tracked.wish.rows),
@@ -144,14 +142,6 @@ def weighted(means: Sequence[Floats], heads: Sequence[int]) -> Floats:
     if len(means) == 1:
         return means[0]
     return np.average(np.stack(means), axis=0, weights=heads).astype(np.float32)
-
-
-def numbers_of(packets: Sequence[Packet]) -> list[tuple[float, float]]:
-    """Return entropies and log-probabilities; with tensor parallelism only some ranks have
-    logits.
-    """
-    sent = max((packet["numbers"] for packet in packets), key=len)
-    return [(e, p) for e, p in np.frombuffer(sent, np.float32).reshape(-1, 2).tolist()]
 
 
 def merge_rows(

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import ScoreRequest
-from service.vllm_plugin import EXTENSION, NAME
+from service.vllm_plugin import EXTENSION, NAME, attention
 from service.vllm_plugin.backend import VllmBackend
 from service.vllm_plugin.calls import Calls
 from service.vllm_plugin.collector import SignalsLost
@@ -20,12 +20,15 @@ log = logging.getLogger(f"vllm.{NAME}")  # vLLM configures the loggers below its
 
 
 def register() -> None:
-    """Warn in every process if the source of this version of vLLM was never checked."""
+    """Extend the attention backends in every process, where vLLM is as the plugin needs it."""
     import vllm  # noqa: PLC0415
 
+    if installed_differences():
+        return  # the API server says which
+    attention.register()
     if not is_read(vllm.__version__):
         log.warning(
-            "vLLM %s has not been tested with this plugin; its source is checked for the functions "
+            "vLLM %s has not been tested with this plugin; its source is checked for the names "
             "that the plugin needs",
             vllm.__version__,
         )
@@ -60,7 +63,7 @@ class Unable(Exception):
 
 
 async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
-    """Install the hooks in the workers and test them once. Raises Unable."""
+    """Test the signals of the workers once. Raises Unable."""
     if engine is None:
         raise Unable("the server has no engine")
     if problem := unsupported(state.revelator.vllm, await asyncio.to_thread(installed_differences)):
@@ -86,7 +89,7 @@ async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
 
 
 async def _try(calls: Calls) -> None:
-    """Score a few tokens, so that the hooks see their rows and determine the cache's layout."""
+    """Score a few tokens, so that the tap sees their rows and determines the cache's layout."""
     try:
         await calls.score(ScoreRequest(token_ids=(0, 1, 2, 3), row_spans=()))
     except SignalsLost as error:

@@ -39,6 +39,7 @@ from service.vllm_plugin import calls as calls_module
 from service.vllm_plugin.backend import UnknownModel
 from service.vllm_plugin.calls import BadRequest, Calls, Full, SignalsCall, UnknownCall
 from service.vllm_plugin.collector import SignalsLost
+from service.vllm_plugin.support import NOT_RUN, UNSEEN
 
 Text = Annotated[str, Field(max_length=4_000_000)]
 SpanBody = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
@@ -68,7 +69,6 @@ class ScoreItem(Body):
     text: Text | None = None
     token_ids: list[int] = []
     bos: bool = False
-    entropies: bool = True
     row_spans: list[SpanBody] = []
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class ScoreItem(Body):
     def to_request(self, model: str | None) -> ScoreRequest:
         ids, spans = tuple(self.token_ids), tuple(self.row_spans)
         text = "" if self.text is None and not ids else self.text
-        return ScoreRequest(text, ids, self.bos, self.entropies, spans, model)
+        return ScoreRequest(text, ids, self.bos, spans, model)
 
 
 class ScoreBody(Body):
@@ -116,10 +116,7 @@ def rows_body(rows: ContextRows) -> dict[str, Any]:
 
 
 def scoring_body(scoring: Scoring) -> dict[str, Any]:
-    tokens = [
-        (t.id, t.span, t.entropy, t.logprob, t.attention_max, t.attention_max_later)
-        for t in scoring.tokens
-    ]
+    tokens = [(t.id, t.span, t.attention_max, t.attention_max_later) for t in scoring.tokens]
     rows = [_row(row) for row in scoring.rows]
     return {"tokens": tokens, "rows": rows, "prompt_tokens": scoring.usage.prompt_tokens}
 
@@ -188,6 +185,8 @@ async def info(request: Request) -> dict[str, Any]:
         "vllm": state.vllm,
         "signals": state.calls is not None,
         "reason": state.reason,
+        "unseen": UNSEEN,
+        "not_run": NOT_RUN,
     }
     if state.calls is not None:
         ledger, collector = state.calls.ledger, state.calls.collector

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+# What the plugin cannot see, whatever the model; `obstacle` names what of it is met.
+UNSEEN = (
+    "sliding windows",
+    "latent attention",
+    "quantised caches (FP8 and others)",
+    "capped, ALiBi or sink attention",
+    "full CUDA graphs",
+    "pipeline, data and context parallelism",
+    "speculative decoding",
+    "batch-sharded sampling and dual-batch overlap",
+)
+NOT_RUN = "model runner V2 (its interfaces were tested) and GPUs"
+NOT_QUANTISED = ("auto", "float16", "bfloat16", "float32")
 
-def obstacle(config: Any, uses_v2_runner: bool, layer: Any) -> str | None:
+
+def obstacle(config: Any, layer: Mapping[str, Any]) -> str | None:
     """Return what in a worker's configuration prevents signals, and the remedy; None if nothing
     does.
 
-    `config` is a `VllmConfig`, `layer` the last `Attention` layer (None if there is none).
+    `config` is a `VllmConfig`, `layer` the arguments of the last layer's `AttentionImpl`.
     """
-    return next(_of_setup(config, uses_v2_runner), None) or next(_of_layer(layer), None)
+    return next(_of_setup(config), None) or next(_of_layer(layer), None)
 
 
-def _of_setup(config: Any, uses_v2_runner: bool) -> Iterator[str]:
-    if uses_v2_runner:
-        yield "model runner V2 is in use: set VLLM_USE_V2_MODEL_RUNNER=0"
+def _of_setup(config: Any) -> Iterator[str]:
     parallel = config.parallel_config
     for name in ("pipeline", "data", "prefill_context", "decode_context"):
         if getattr(parallel, f"{name}_parallel_size", 1) > 1:
             yield f"{name.replace('_', ' ')} parallelism is not supported: start one server each"
+    for name in ("enable_batch_sharded_sampling", "enable_dbo"):
+        if getattr(parallel, name, False):
+            yield f"`{name}` is not supported: start without it"
     if config.speculative_config is not None:
         yield "speculative decoding is not supported: start without --speculative-config"
     mode = config.compilation_config.cudagraph_mode
@@ -32,20 +47,16 @@ def _of_setup(config: Any, uses_v2_runner: bool) -> Iterator[str]:
         )
 
 
-def _of_layer(layer: Any) -> Iterator[str]:
-    if layer is None:
-        yield "the model has no attention layer of the usual kind (latent attention, or none)"
-        return
-    if layer.sliding_window is not None:
-        yield f"the last layer attends to a sliding window of {layer.sliding_window} tokens only"
-    if layer.attn_type != "decoder":
-        yield f"the last layer's attention is of type {layer.attn_type}, not decoder"
-    if layer.kv_sharing_target_layer_name is not None:
+def _of_layer(layer: Mapping[str, Any]) -> Iterator[str]:
+    if (window := layer.get("sliding_window")) is not None:
+        yield f"the last layer attends to a sliding window of {window} tokens only"
+    if (kind := layer.get("attn_type", "decoder")) != "decoder":
+        yield f"the last layer's attention is of type {kind}, not decoder"
+    if layer.get("kv_sharing_target_layer_name") is not None:
         yield "the last layer has no attention keys of its own"
-    if "fp8" in layer.kv_cache_dtype or "nvfp4" in layer.kv_cache_dtype:
+    if layer.get("kv_cache_dtype", "auto") not in NOT_QUANTISED:
         yield "the cache is quantised: start with --kv-cache-dtype auto"
-    softened = getattr(layer.impl, "logits_soft_cap", None)
-    if softened:
+    if layer.get("logits_soft_cap"):
         yield "the last layer caps its attention's logits"
-    if getattr(layer.impl, "alibi_slopes", None) is not None or layer.has_sink:
+    if layer.get("alibi_slopes") is not None or layer.get("sinks") is not None:
         yield "the last layer's attention has ALiBi slopes or sinks"

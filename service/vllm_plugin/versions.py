@@ -1,8 +1,8 @@
 """The parts of vLLM that the plugin relies on, checked against the installed source.
 
 Everything that may differ between vLLM's versions is named here. Files are parsed, nothing is
-imported. The points are the same from 0.29 to 0.33; layouts of the cache, which do differ, are
-recognised by their content (`hooks.LAYOUTS`).
+imported. The points are the same from 0.29 to 0.33, but for those of model runner V2; layouts of
+the cache, which do differ, are recognised by their content (`layouts.LAYOUTS`).
 
     python -m service.vllm_plugin.versions FOLDER_OR_WHEEL
 
@@ -14,19 +14,13 @@ from __future__ import annotations
 import ast
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-READ = (
-    "0.29",
-    "0.30",
-    "0.31",
-    "0.32",
-    "0.33",
-)  # versions whose source has every point; 0.29 to 0.32 were run
+READ = ("0.29", "0.30", "0.31", "0.32", "0.33")  # versions whose source has the points
 Read = Callable[
     [str], str
 ]  # returns the text of a file below `vllm/`; raises FileNotFoundError or KeyError
@@ -42,43 +36,33 @@ class Point(NamedTuple):
     has: tuple[str, ...]
 
 
-_RUNNER, _SCHEDULE = "v1/worker/gpu_model_runner.py", "v1/core/sched/output.py"
-_FORWARD = ("self", "layer", "query", "key", "value", "kv_cache", "attn_metadata")
-_BACKENDS = "v1/attention/backends"
-POINTS = (
-    Point(_RUNNER, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
+_ATTENTION = "v1/attention/backend.py"
+_V1, _V2 = "v1/sample/logits_processor", "v1/worker/gpu/sample/logits_processor"
+# vLLM's documented interfaces for plugins, and its client for requests.
+DOCUMENTED = (
+    Point("v1/attention/backends/registry.py", "register_backend", ("backend", "class_path")),
+    Point("v1/attention/backends/registry.py", "AttentionBackendEnum", ("is_overridden",)),
+    Point(_ATTENTION, "AttentionBackend", ("get_impl_cls", "get_builder_cls")),
     Point(
-        _RUNNER,
-        "GPUModelRunner",
-        ("model", "input_batch", "query_start_loc", "execute_model_state", "lora_config"),
-    ),
-    Point(_RUNNER, "ExecuteModelState", ("hidden_states",)),
-    Point(
-        _SCHEDULE,
-        "SchedulerOutput",
-        ("scheduled_new_reqs", "finished_req_ids", "num_scheduled_tokens"),
-    ),
-    Point(_SCHEDULE, "NewRequestData", ("req_id", "prompt_token_ids", "sampling_params")),
-    Point("v1/worker/gpu_input_batch.py", "InputBatch", ("req_ids", "num_computed_tokens_cpu")),
-    Point(
-        "v1/worker/lora_model_runner_mixin.py",
-        "LoRAModelRunnerMixin.set_active_loras",
-        ("self", "input_batch", "num_scheduled_tokens", "num_sampled_tokens"),
-    ),
-    Point("v1/worker/gpu_worker.py", "Worker", ("use_v2_model_runner", "model_runner")),
-    Point(
-        "model_executor/layers/attention/attention.py",
-        "Attention",
+        _ATTENTION,
+        "AttentionImpl.__init__",
         (
-            "impl", "num_heads", "head_size", "sliding_window", "attn_type", "has_sink",
-            "kv_sharing_target_layer_name", "kv_cache_dtype",
+            "self", "num_heads", "head_size", "scale", "num_kv_heads", "alibi_slopes",
+            "sliding_window", "kv_cache_dtype", "logits_soft_cap", "attn_type",
+            "kv_sharing_target_layer_name",
         ),
     ),
-    Point("model_executor/models/utils.py", "extract_layer_index", ("layer_name",)),
-    Point(f"{_BACKENDS}/cpu_attn.py", "CPUAttentionBackendImpl.forward", _FORWARD),
-    Point(f"{_BACKENDS}/cpu_attn.py", "CPUAttentionMetadata", ("slot_mapping", "block_table")),
-    Point(f"{_BACKENDS}/flash_attn.py", "FlashAttentionImpl.forward", _FORWARD),
-    Point(f"{_BACKENDS}/flash_attn.py", "FlashAttentionMetadata", ("slot_mapping", "block_table")),
+    Point(
+        _ATTENTION,
+        "AttentionImpl.forward",
+        ("self", "layer", "query", "key", "value", "kv_cache", "attn_metadata"),
+    ),
+    Point(_ATTENTION, "AttentionMetadataBuilder", ("layer_names", "vllm_config")),
+    Point(
+        _ATTENTION,
+        "AttentionMetadataBuilder.build",
+        ("self", "common_prefix_len", "common_attn_metadata"),
+    ),
     Point(
         "engine/protocol.py",
         "EngineClient.generate",
@@ -90,16 +74,49 @@ POINTS = (
     Point(
         "plugins/endpoint_plugins/interface.py", "EndpointPlugin", ("attach_router", "init_state")
     ),
+    Point("config/parallel.py", "ParallelConfig", ("worker_extension_cls",)),
+)  # fmt: skip
+# The interfaces for logits processors of the model runners V1 and V2. One is enough: 0.29 and 0.30,
+# which have none for V2, run V1 where a processor is installed.
+OF_RUNNERS = (
+    (
+        Point(
+            f"{_V1}/interface.py",
+            "LogitsProcessor",
+            ("validate_params", "apply", "is_argmax_invariant", "update_state"),
+        ),
+        Point(
+            f"{_V1}/builtin.py",
+            "process_dict_updates",
+            ("req_entries", "batch_update", "new_state"),
+        ),
+    ),
+    (
+        Point(
+            f"{_V2}/interface.py", "LogitsProcessor", ("validate_params", "add_request", "apply")
+        ),
+        Point(f"{_V2}/interface.py", "LogitsContext", ("idx_mapping_np",)),
+    ),
+)
+# What else the plugin uses.
+OTHER = (
+    Point(
+        _ATTENTION,
+        "CommonAttentionMetadata",
+        ("query_start_loc_cpu", "seq_lens_cpu_upper_bound", "block_table_tensor", "slot_mapping"),
+    ),
+    Point("model_executor/layers/attention/attention.py", "Attention", ("impl",)),
+    Point(
+        "config/compilation.py", "CompilationConfig", ("cudagraph_mode", "static_forward_context")
+    ),
+    Point("config/vllm.py", "VllmConfig", ("parallel_config", "speculative_config")),
     Point(
         "entrypoints/openai/models/serving.py",
         "OpenAIServingModels",
         ("is_base_model", "lora_requests"),
     ),
-    Point("config/parallel.py", "ParallelConfig", ("worker_extension_cls",)),
-    Point(
-        "config/compilation.py", "CompilationConfig", ("cudagraph_mode", "static_forward_context")
-    ),
-)  # fmt: skip
+)
+POINTS = DOCUMENTED + OTHER
 
 
 def is_read(version: str) -> bool:
@@ -133,11 +150,17 @@ def installed_differences() -> tuple[str, ...]:
     return tuple(differences(lambda file: (root / file).read_text(encoding="utf-8")))
 
 
-def differences(read: Read) -> Iterator[str]:
-    """Yield the differences from what the plugin needs, in words, given a reader of vLLM's
+def differences(read: Read) -> list[str]:
+    """Return the differences from what the plugin needs, in words, given a reader of vLLM's
     files.
     """
-    for point in POINTS:
+    of_runners = [list(_differences(points, read)) for points in OF_RUNNERS]
+    lost = of_runners[-1] if all(of_runners) else []
+    return [*_differences(POINTS, read), *lost]
+
+
+def _differences(points: Iterable[Point], read: Read) -> Iterator[str]:
+    for point in points:
         try:
             tree = ast.parse(read(point.file))
         except (FileNotFoundError, KeyError):
@@ -211,10 +234,9 @@ def reader(place: Path) -> Read:
 
 
 def main() -> int:
-    problems = list(differences(reader(Path(sys.argv[1]))))
-    for problem in problems:
+    problems = differences(reader(Path(sys.argv[1])))
+    for problem in problems or ["every point is as the plugin needs it"]:
         print(problem)
-    print(f"{len(POINTS) - len(problems)} of {len(POINTS)} points are as the plugin needs them")
     return bool(problems)
 
 

@@ -112,7 +112,7 @@ class SignalEngine(ScriptedGenerator):
             for n, (begin, end) in enumerate(spans)
             if n and any(begin < last and end > first for first, last in request.row_spans)
         ]
-        tokens = tuple(ScoredToken(n, span, None, None, 0.5, 0.5) for n, span in enumerate(spans))
+        tokens = tuple(ScoredToken(n, span, 0.5, 0.5) for n, span in enumerate(spans))
         rows = tuple(self.row(request.text, spans, n) for n in wanted)
         return Scoring(tokens, rows, TokenUsage(len(spans), 0))
 
@@ -134,8 +134,7 @@ class SignalEngine(ScriptedGenerator):
         assert self._newest is not None
         made = {token.id: token for token in self._newest.tokens()}
         tokens = tuple(
-            ScoredToken(n, made[n].span, None, None, self._newest.received(made[n].text), 0.0)
-            for n in ids
+            ScoredToken(n, made[n].span, self._newest.received(made[n].text), 0.0) for n in ids
         )
         return Scoring(tokens, (), TokenUsage(len(ids), 0))
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from service.core.onnx import open_onnx
-from service.engines.attention_numpy import attention_rows, entropies, rows_per_block
+from service.engines.attention_numpy import attention_rows, rows_per_block
 from service.engines.batch.rows import (
     BatchAdmission,
     BatchRow,
@@ -291,7 +291,6 @@ class Prefill:
     slot: int
     names: list[bytes] = field(default_factory=list)
     done: int = 0
-    numbers: list[NDArray[np.float32]] = field(default_factory=list)
 
 
 class Engine:
@@ -404,17 +403,15 @@ class Engine:
         self._reserve(end)
         tokens = end - start
         subject = prefill.subject
-        every = isinstance(subject, ReadingRow) and subject.job.request.entropies
-        wanted = np.arange(tokens) if every else np.array([tokens - 1])
+        wanted = np.array([tokens - 1])
         logits, queries = self._run(prefill.slot, prefill.ids[None, start:end], [start], wanted)
         prefill.done = end
         if isinstance(subject, ReadingRow):
-            self._see(prefill, subject, queries[0], logits if every else None)
+            self._see(prefill, subject, queries[0])
         if end == len(prefill.ids):
             self._prefill = None
             if isinstance(subject, ReadingRow):
-                numbers = np.concatenate(prefill.numbers, axis=1).tolist() if every else None
-                deliver([(subject.job, subject.result(numbers))])
+                deliver([(subject.job, subject.result())])
             else:
                 self._keep(prefill)
                 self._show([subject], prefill.slot, queries[:, :, -1:])
@@ -426,14 +423,8 @@ class Engine:
             lambda n: self._slots.block(prefill.slot, n * BLOCK, (n + 1) * BLOCK),
         )
 
-    def _see(
-        self,
-        prefill: Prefill,
-        reading: ReadingRow,
-        queries: NDArray[np.float32],
-        logits: NDArray[np.float32] | None,
-    ) -> None:
-        """Pass attention and numbers of the newest chunk to a text that is scored."""
+    def _see(self, prefill: Prefill, reading: ReadingRow, queries: NDArray[np.float32]) -> None:
+        """Pass the attention of the newest chunk to a text that is scored."""
         heads, tokens, _ = queries.shape
         start = prefill.done - tokens
         size = rows_per_block(heads, prefill.done)
@@ -441,9 +432,6 @@ class Engine:
             block = queries[:, at : at + size]
             keys = self._slots.keys(prefill.slot, start + at + block.shape[1])
             reading.see(attention_rows(block, keys, start + at, self._network.scale))
-        if logits is not None:
-            targets = prefill.ids[start + 1 : prefill.done + 1]
-            prefill.numbers.append(entropies(logits[: len(targets)], targets))
 
     def _decode(self) -> None:
         lengths = [row.length for row in self._rows]

@@ -368,22 +368,12 @@ class ReadingRow:
                 mean = weights[:, row - first, : row + 1].mean(axis=0)
                 self.rows.append(AttentionRow(row + 1, tuple(mean.tolist())))
 
-    def result(self, numbers: list[list[float]] | None) -> Scoring:
-        """Return the result; `numbers` holds entropies and log-probabilities of all tokens but the
-        first.
-        """
+    def result(self) -> Scoring:
         if self.maxima is None:
             raise EngineFailure("the model's last layer did not expose its attention")
         whole, later = self.maxima.means().tolist()
         tokens = tuple(
-            ScoredToken(
-                token,
-                self.spans[n],
-                numbers[0][n - 1] if numbers and n else None,
-                numbers[1][n - 1] if numbers and n else None,
-                whole[n],
-                later[n],
-            )
+            ScoredToken(token, self.spans[n], whole[n], later[n])
             for n, token in enumerate(self.ids)
         )
         return Scoring(tokens, tuple(self.rows), TokenUsage(len(self.ids), 0))

@@ -155,34 +155,25 @@ async def test_company_changes_nothing(model: Path, eager: Eager, open_local: Op
     await settled(engine)
 
 
-@pytest.mark.parametrize("entropies", [True, False])
 @pytest.mark.parametrize("bos", [True, False])
 async def test_a_text_is_scored_as_eager_attention_would(
-    model: Path, eager: Eager, open_local: OpenLocal, bos: bool, entropies: bool
+    model: Path, eager: Eager, open_local: OpenLocal, bos: bool
 ) -> None:
     engine = open_local(model=str(model))
     text = "Who directed Élodie at 12?\nThe film of John"
     wanted = (text.index("film"), text.index("film") + 4)
-    scoring = await engine.score(
-        ScoreRequest(text=text, bos=bos, entropies=entropies, row_spans=(wanted,))
-    )
+    scoring = await engine.score(ScoreRequest(text=text, bos=bos, row_spans=(wanted,)))
 
     ids = eager.encode(text, bos=bos)
-    logits, attention = eager.read(ids)
+    _, attention = eager.read(ids)
     later = attention.clone()
     later.diagonal(dim1=1, dim2=2).zero_()
-    expected = eager.entropies(logits)
     assert [token.id for token in scoring.tokens] == ids
     for number, token in enumerate(scoring.tokens):
         maximum = float(attention[:, :, number].amax(dim=1).mean())
         assert token.attention_max == pytest.approx(maximum, abs=CLOSE)
         after = float(later[:, :, number].amax(dim=1).mean())
         assert token.attention_max_later == pytest.approx(after, abs=CLOSE)
-        if number and entropies:
-            assert token.entropy == pytest.approx(float(expected[number - 1]), abs=CLOSE)
-        else:
-            assert token.entropy is None
-            assert token.logprob is None
     spans = [token.span for token in scoring.tokens]
     overlapping = [n for n, (a, b) in enumerate(spans) if n and a < wanted[1] and b > wanted[0]]
     assert [row.token for row in scoring.rows] == overlapping
@@ -196,9 +187,7 @@ async def test_a_draft_s_own_ids_are_read_alone(eager: Eager, open_local: OpenLo
     """Profile `official`: no prompt, no start token, so the first token gets all of itself."""
     engine = open_local()
     tokens, _ = await draft(engine, SignalRequest(PROMPTS[0], 10))
-    scoring = await engine.score(
-        ScoreRequest(token_ids=tuple(token.id for token in tokens), entropies=False)
-    )
+    scoring = await engine.score(ScoreRequest(token_ids=tuple(token.id for token in tokens)))
     assert [token.id for token in scoring.tokens] == [token.id for token in tokens]
     assert scoring.tokens[0].attention_max == 1.0
     assert all(0 <= token.attention_max <= 1 for token in scoring.tokens)

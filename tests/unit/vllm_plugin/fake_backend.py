@@ -42,7 +42,7 @@ class FakeBackend:
 
     def __post_init__(self) -> None:
         self.runner = FakeRunner()
-        self.side = WorkerExchange(self.runner.hooks, HEADS)
+        self.side = WorkerExchange(self.runner.tap)
         self.gate = asyncio.Event()
         self.gate.set()
 

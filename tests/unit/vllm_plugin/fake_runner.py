@@ -1,6 +1,6 @@
-"""A model runner as the hooks see one, over made-up queries, keys and logits; one attention layer.
+"""A model runner as the tap sees one, over made-up queries, keys and logits; one attention layer.
 
-Positions of a request have fixed queries, keys and logits, so what the hooks take can be compared
+Positions of a request have fixed queries, keys and logits, so what the tap takes can be compared
 with the whole matrix, however the rows are scheduled.
 """
 
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from service.vllm_plugin.hooks import Hooks
+from service.vllm_plugin.attention import extended
+from service.vllm_plugin.logits import Processor
+from service.vllm_plugin.tap import Tap
 from service.vllm_plugin.tracking import Wish
 
 HEADS, KV_HEADS, SIZE, BLOCK, VOCABULARY, BLOCKS = 4, 2, 8, 4, 768, 256
@@ -53,82 +55,120 @@ class FakeRequest:
         return -(logs.exp() * logs).sum(-1).float(), logs.float()
 
 
+class PlainImplementation:
+    """In the place of vLLM's: leaves the queries as its result."""
+
+    def __init__(self, num_heads: int, head_size: int, scale: float) -> None:
+        self.steps = 0
+
+    def forward(
+        self, layer: Any, query: Tensor, key: Tensor, value: Any, kv_cache: Tensor, *more: Any
+    ) -> Tensor:
+        self.steps += 1
+        return query
+
+
+class PlainBuilder:
+    def __init__(self, layer_names: list[str], vllm_config: Any) -> None:
+        self.layer_names, self.vllm_config = layer_names, vllm_config
+
+    def build(self, common_prefix_len: int, common_attn_metadata: Any) -> Any:
+        return common_attn_metadata
+
+
+class PLAIN:
+    get_impl_cls = staticmethod(lambda: PlainImplementation)
+    get_builder_cls = staticmethod(lambda: PlainBuilder)
+
+
+def config_with(layers: dict[str, Any], **changes: Any) -> Any:
+    """A `VllmConfig`, as far as the plugin reads it."""
+    parallel = dict.fromkeys(("pipeline", "data", "prefill_context", "decode_context"), 1)
+    sizes = {f"{name}_parallel_size": size for name, size in parallel.items()}
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(**(sizes | changes.get("parallel", {}))),
+        speculative_config=changes.get("speculative"),
+        compilation_config=SimpleNamespace(
+            cudagraph_mode=SimpleNamespace(name=changes.get("graphs", "PIECEWISE")),
+            static_forward_context=layers,
+        ),
+    )
+
+
 class FakeRunner:
-    """`step` runs one batch: (request, rows) each, in that order."""
+    """`step` runs one batch: (request, rows) each, in that order. The processor hears of slots, as
+    from model runner V2."""
 
     def __init__(self) -> None:
         self.cache = torch.zeros(BLOCKS, KV_HEADS, BLOCK, 2 * SIZE)
-        self.input_batch = SimpleNamespace(req_ids=[], num_computed_tokens_cpu=None)
-        self.query_start_loc = SimpleNamespace(np=None)
-        self.execute_model_state: Any = None
-        self.lora_config: Any = None
-        self.set_active_loras: Any = None
-        self.model = SimpleNamespace(compute_logits=lambda hidden: hidden.clone())
-        self.steps_of_vllm = 0
         self.writes_keys = True
-        impl = SimpleNamespace(forward=lambda *args, **kwargs: args[1], scale=0.3)
-        self.layer = SimpleNamespace(impl=impl, head_size=SIZE, num_heads=HEADS)
+        self.tap = Tap()
+        backend: Any = extended("PLAIN", PLAIN)
+        backend.get_builder_cls().tap = self.tap
+        layers = {
+            f"model.layers.{n}.attn": SimpleNamespace(
+                impl=backend.get_impl_cls()(HEADS, SIZE, scale=0.3)
+            )
+            for n in range(2)
+        }
+        self.builder = backend.get_builder_cls()(list(layers), config_with(layers))
+        self.layers = [layer.impl for layer in layers.values()]
+        self.processor = Processor()
+        self.processor.tap = self.tap
         self._free = list(range(1, BLOCKS))
-        self._known: set[str] = set()
-        self._finished: set[str] = set()
-        self.hooks = Hooks(self, self.layer)
-        probe = FakeRequest("probe", [1, 2, 3], 3, Wish("probe", score=True))
+        self._slots: list[str] = []
+        probe = FakeRequest("probe", [1, 2, 3], 3, Wish("probe", 3, score=True))
         self.step((probe, 3))  # as the plugin does at start
         self.finish(probe)
-        self.hooks.tracker.release(["probe"])
+        self.tap.release(["probe"])
 
-    def execute_model(self, scheduled: Any) -> None:
-        """vLLM's own part, which the hooks wrap."""
-        self.steps_of_vllm += 1
-        batch = scheduled.batch
+    def step(self, *batch: tuple[FakeRequest, int]) -> None:
+        for request, _ in batch:
+            if request.name not in self._slots:
+                self._slots.append(request.name)
+                asks = self.processor.add_request(len(self._slots) - 1, params_of(request))
+                assert asks == (request.wish is not None)
         counts = [count for _, count in batch]
-        self.input_batch.req_ids = [request.name for request, _ in batch]
-        self.input_batch.num_computed_tokens_cpu = np.array([r.computed for r, _ in batch])
-        self.query_start_loc.np = np.concatenate([[0], np.cumsum(counts)])
         rows = [range(r.computed, r.computed + count) for r, count in batch]
         slots = [self._slot(r, p) for (r, _), own in zip(batch, rows, strict=True) for p in own]
-        key = torch.cat(
-            [r.key[own.start : own.stop] for (r, _), own in zip(batch, rows, strict=True)]
+        key, query, logits = (
+            torch.cat([getattr(r, name)[r.computed :][:count] for r, count in batch])
+            for name in ("key", "query", "logits")
         )
         for row, slot in enumerate(slots if self.writes_keys else []):
             self.cache[slot // BLOCK, :, slot % BLOCK, :SIZE] = key[row]
-        query = torch.cat(
-            [r.query[own.start : own.stop] for (r, _), own in zip(batch, rows, strict=True)]
-        )
         widest = max(len(r.blocks) for r, _ in batch)
-        table = torch.tensor([r.blocks + [0] * (widest - len(r.blocks)) for r, _ in batch])
-        metadata = SimpleNamespace(slot_mapping=torch.tensor(slots), block_table=table)
-        self.layer.impl.forward(None, query, key, None, self.cache, metadata)
-        hidden = torch.cat(
-            [r.logits[own.start : own.stop] for (r, _), own in zip(batch, rows, strict=True)]
+        common = SimpleNamespace(
+            query_start_loc_cpu=torch.tensor([0, *np.cumsum(counts)]),
+            seq_lens_cpu_upper_bound=torch.tensor([own.stop for own in rows]),
+            block_table_tensor=torch.tensor(
+                [r.blocks + [0] * (widest - len(r.blocks)) for r, _ in batch]
+            ),
+            slot_mapping=torch.tensor(slots),
         )
-        self.model.compute_logits(hidden[np.cumsum(counts) - 1])
-        self.execute_model_state = SimpleNamespace(hidden_states=hidden)
-
-    def step(self, *batch: tuple[FakeRequest, int]) -> None:
-        new = [request for request, _ in batch if request.name not in self._known]
-        self._known |= {request.name for request in new}
-        scheduled = SimpleNamespace(
-            batch=batch,
-            finished_req_ids=self._finished,
-            num_scheduled_tokens={request.name: count for request, count in batch},
-            scheduled_new_reqs=[_as_new(request) for request in new],
+        metadata = self.builder.build(0, common)
+        for layer in self.layers:
+            held = query.clone()
+            assert layer.forward(None, held, key, None, self.cache, metadata) is held
+            held.zero_()  # as a compiled graph may write over it
+        last = logits[np.cumsum(counts) - 1]
+        context = SimpleNamespace(
+            idx_mapping_np=np.array([self._slots.index(request.name) for request, _ in batch])
         )
-        self._finished = set()
-        self.execute_model_state = None
-        self.hooks.execute_model(scheduled)
+        assert self.processor.apply(last, context) is last
         for request, count in batch:
             request.computed += count
 
     def preempt(self, request: FakeRequest, cached: int = 0) -> None:
         """Take its blocks, but for those that a prefix cache of `cached` positions keeps."""
+        if request.name in self._slots:
+            self._slots[self._slots.index(request.name)] = ""
         request.computed = cached
         self._free += request.blocks[-(-cached // BLOCK) :]
         request.blocks = request.blocks[: -(-cached // BLOCK)]
         self._free.sort(reverse=True)  # other blocks than before
 
     def finish(self, request: FakeRequest) -> None:
-        self._finished.add(request.name)
         self.preempt(request)
 
     def _slot(self, request: FakeRequest, position: int) -> int:
@@ -137,10 +177,6 @@ class FakeRunner:
         return request.blocks[position // BLOCK] * BLOCK + position % BLOCK
 
 
-def _as_new(request: FakeRequest) -> Any:
-    most = request.length - len(request.prompt) + 1
+def params_of(request: FakeRequest) -> Any:
     extra = request.wish.to_args() if request.wish else None
-    params = SimpleNamespace(extra_args=extra, max_tokens=most)
-    return SimpleNamespace(
-        req_id=request.name, sampling_params=params, prompt_token_ids=request.prompt
-    )
+    return SimpleNamespace(extra_args=extra, n=1)

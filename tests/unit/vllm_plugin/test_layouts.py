@@ -8,7 +8,7 @@ from tests.conftest import need
 
 torch = need("torch")
 
-from service.vllm_plugin.hooks import LAYOUTS, find_layout  # noqa: E402
+from service.vllm_plugin.layouts import LAYOUTS, find_layout  # noqa: E402
 
 BLOCKS, KV_HEADS, BLOCK, SIZE = 6, 2, 16, 32
 SLOTS = torch.tensor([35, 36, 5 * BLOCK, BLOCK - 1])

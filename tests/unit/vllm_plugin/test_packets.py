@@ -27,7 +27,7 @@ def split(matrix, parts: tuple[int, ...]):  # type: ignore[no-untyped-def]
 
 def test_updates_are_what_a_row_changed_and_fold_to_the_maxima() -> None:
     matrix = weights(6)
-    tracked = Tracked("request", Wish("call"), PROMPT, LENGTH)
+    tracked = Tracked(Wish("call", len(PROMPT), LENGTH))
     packer, merger = Packer(tracked), RankMerger(1)
     known: dict[int, tuple[float, float]] = {}
 
@@ -50,15 +50,15 @@ def test_updates_are_what_a_row_changed_and_fold_to_the_maxima() -> None:
 @pytest.mark.parametrize("parts", [(3, 3), (4, 2), (1, 2, 3)])
 def test_ranks_are_weighted_by_their_heads(parts: tuple[int, ...]) -> None:
     matrix = weights(6)
-    ranks = [Tracked("r", Wish("call"), PROMPT, LENGTH) for _ in parts]
+    ranks = [Tracked(Wish("call", len(PROMPT), LENGTH)) for _ in parts]
     packers, inbox = [Packer(tracked) for tracked in ranks], Inbox(len(parts))
     known: dict[int, tuple[float, float]] = {}
 
     for row in range(2, LENGTH):
         step = OfStep(torch.full((2, 1), float(row)))
-        for number, (tracked, own) in enumerate(zip(ranks, split(matrix, parts), strict=True)):
+        for tracked, own in zip(ranks, split(matrix, parts), strict=True):
             tracked.take_row(own[:, row, : row + 1], own[:, row, : row + 1].mean(0))
-            tracked.take_numbers(step if number == 0 else None, [0])  # one rank sees the logits
+            tracked.numbers.append((step, 0))
         packets = [packer.next() or NOTHING for packer in packers]
         inbox.put(packets)
     numbers, rows = inbox.take()
@@ -73,18 +73,16 @@ def test_ranks_are_weighted_by_their_heads(parts: tuple[int, ...]) -> None:
 
 def test_a_score_is_sent_once_and_whole() -> None:
     matrix = weights(4, 3)
-    ranks = [Tracked("r", Wish("s", score=True, rows=(1,)), PROMPT, 1) for _ in range(2)]
+    ranks = [Tracked(Wish("s", len(PROMPT), score=True, rows=(1,))) for _ in range(2)]
     packers, inbox = [Packer(tracked) for tracked in ranks], Inbox(2)
     for tracked, own in zip(ranks, split(matrix, (1, 3)), strict=True):
         tracked.take_rows(own[:, :2, :2])
+    assert [packer.next() for packer in packers] == [None, None]  # the last row is missing
+    for tracked, own in zip(ranks, split(matrix, (1, 3)), strict=True):
         tracked.take_rows(own[:, 2:, :])
-    assert [packer.next() for packer in packers] == [None, None]  # entropies are missing
-    ranks[0].take_numbers(OfStep(torch.tensor([[1.0, 2.0], [-1.0, -2.0]])), range(2))
-    ranks[1].take_numbers(None, range(2))
 
     inbox.put([packer.next() or NOTHING for packer in packers])
 
-    assert inbox.take()[0] == [(1.0, -1.0), (2.0, -2.0)]
     assert inbox.maxima is not None
     expected = torch.stack([matrix.amax(1).mean(0), matrix.tril(-1).amax(1).mean(0)])
     assert torch.from_numpy(inbox.maxima).allclose(expected)

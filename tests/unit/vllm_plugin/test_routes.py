@@ -190,7 +190,7 @@ async def test_leaving_frees_everything(encoder: PromptEncoder) -> None:
     async with client_of(state) as worker:
         await asyncio.gather(*(one(worker) for _ in range(40)))
         assert await nothing_left(state)
-    assert backend.runner.hooks.tracker.nbytes == 0
+    assert backend.runner.tap.nbytes == 0
 
 
 async def nothing_left(state: PluginState) -> bool:
@@ -213,7 +213,7 @@ async def test_scores_of_text_and_ids(encoder: PromptEncoder) -> None:
     async with client_of(state_of(backend, encoder)) as worker:
         of_text, of_ids, empty = await asyncio.gather(
             worker.score(ScoreRequest(text, bos=True, row_spans=((5, 7),))),
-            worker.score(ScoreRequest(token_ids=ids, entropies=False)),
+            worker.score(ScoreRequest(token_ids=ids)),
             worker.score(ScoreRequest("")),
         )
         spans = await worker.token_spans(text)
@@ -221,21 +221,14 @@ async def test_scores_of_text_and_ids(encoder: PromptEncoder) -> None:
     request = next(r for r in backend.requests if len(r.prompt) == len(ids) + 1)
     assert [token.id for token in of_text.tokens] == [1, *ids] == request.prompt
     assert tuple(token.span for token in of_text.tokens) == ((0, 0), *spans)
-    entropy, logs = request.numbers
     matrix = request.matrix
     for number, token in enumerate(of_text.tokens):
         assert token.attention_max == pytest.approx(float(matrix[:, :, number].amax(1).mean()))
         later = float(matrix.tril(-1)[:, :, number].amax(1).mean())
         assert token.attention_max_later == pytest.approx(later)
-        if number:
-            assert token.entropy == pytest.approx(float(entropy[number - 1]), abs=1e-5)
-            expected = float(logs[number - 1, token.id])
-            assert token.logprob == pytest.approx(expected, abs=1e-5)
-    assert of_text.tokens[0].entropy is None
     wanted = [n for n, (begin, end) in enumerate(spans, 1) if begin < 7 and end > 5]
     assert [row.token for row in of_text.rows] == wanted
     assert all(sum(row.weights) == pytest.approx(1) for row in of_text.rows)
-    assert {token.entropy for token in of_ids.tokens} == {None}
     assert of_ids.tokens[0].attention_max > 0
     assert empty.tokens == ()
 

@@ -20,58 +20,53 @@ from service.vllm_plugin.calls import Full, Ledger, bytes_of
 from service.vllm_plugin.plugin import SignalsPlugin
 from service.vllm_plugin.routes import PluginState
 from service.vllm_plugin.support import obstacle
+from service.vllm_plugin.tap import Tap
+from tests.unit.vllm_plugin.fake_runner import FakeRunner, config_with
 
 
-def config(**changes: Any) -> Any:
-    parallel = dict.fromkeys(("pipeline", "data", "prefill_context", "decode_context"), 1)
-    parallel |= changes.pop("parallel", {})
-    return SimpleNamespace(
-        parallel_config=SimpleNamespace(
-            **{f"{name}_parallel_size": size for name, size in parallel.items()}
-        ),
-        speculative_config=changes.get("speculative"),
-        compilation_config=SimpleNamespace(
-            cudagraph_mode=SimpleNamespace(name=changes.get("graphs", "PIECEWISE"))
-        ),
-    )
-
-
-def layer(**changes: Any) -> Any:
-    impl = {"logits_soft_cap": 0, "alibi_slopes": None} | changes.pop("impl", {})
-    usual = {
-        "sliding_window": None,
-        "attn_type": "decoder",
-        "kv_sharing_target_layer_name": None,
-        "kv_cache_dtype": "auto",
-        "has_sink": False,
-    }
-    return SimpleNamespace(impl=SimpleNamespace(**impl), **(usual | changes))
+def layer(**changes: Any) -> dict[str, Any]:
+    return {"num_heads": 4, "head_size": 8, "scale": 1.0, "sliding_window": None} | changes
 
 
 def test_a_usual_set_up_has_no_obstacle() -> None:
-    assert obstacle(config(), False, layer()) is None
+    assert obstacle(config_with({}), layer()) is None
 
 
 @pytest.mark.parametrize(
-    ("setup", "last", "v2", "said"),
+    ("setup", "last", "said"),
     [
-        ({}, layer(sliding_window=4096), False, "sliding window of 4096"),
-        ({}, layer(impl={"logits_soft_cap": 50.0}), False, "caps its attention's logits"),
-        ({}, layer(impl={"alibi_slopes": [1.0]}), False, "ALiBi"),
-        ({}, layer(has_sink=True), False, "sinks"),
-        ({}, layer(kv_cache_dtype="fp8_e4m3"), False, "--kv-cache-dtype auto"),
-        ({}, layer(attn_type="encoder_only"), False, "encoder_only"),
-        ({}, layer(kv_sharing_target_layer_name="x"), False, "no attention keys of its own"),
-        ({}, None, False, "no attention layer"),
-        ({}, layer(), True, "VLLM_USE_V2_MODEL_RUNNER=0"),
-        ({"graphs": "FULL_AND_PIECEWISE"}, layer(), False, "PIECEWISE"),
-        ({"speculative": object()}, layer(), False, "speculative"),
-        ({"parallel": {"pipeline": 2}}, layer(), False, "pipeline parallelism"),
-        ({"parallel": {"decode_context": 2}}, layer(), False, "decode context parallelism"),
+        ({}, layer(sliding_window=4096), "sliding window of 4096"),
+        ({}, layer(logits_soft_cap=50.0), "caps its attention's logits"),
+        ({}, layer(alibi_slopes=[1.0]), "ALiBi"),
+        ({}, layer(sinks=object()), "sinks"),
+        ({}, layer(kv_cache_dtype="fp8_e4m3"), "--kv-cache-dtype auto"),
+        ({}, layer(attn_type="encoder_only"), "encoder_only"),
+        ({}, layer(kv_sharing_target_layer_name="x"), "no attention keys of its own"),
+        ({"graphs": "FULL_AND_PIECEWISE"}, layer(), "PIECEWISE"),
+        ({"speculative": object()}, layer(), "speculative"),
+        ({"parallel": {"pipeline_parallel_size": 2}}, layer(), "pipeline parallelism"),
+        ({"parallel": {"decode_context_parallel_size": 2}}, layer(), "decode context parallelism"),
+        ({"parallel": {"enable_dbo": True}}, layer(), "`enable_dbo`"),
+        (
+            {"parallel": {"enable_batch_sharded_sampling": True}},
+            layer(),
+            "`enable_batch_sharded_sampling`",
+        ),
     ],
 )
-def test_each_obstacle_is_named(setup: dict[str, Any], last: Any, v2: bool, said: str) -> None:
-    assert said in (obstacle(config(**setup), v2, last) or "")
+def test_each_obstacle_is_named(setup: dict[str, Any], last: dict[str, Any], said: str) -> None:
+    assert said in (obstacle(config_with({}, **setup), last) or "")
+
+
+def test_a_last_layer_of_another_kind_is_no_layer_of_ours() -> None:
+    """The builder of the layers before it does not attach itself."""
+    runner = FakeRunner()
+    assert runner.tap.obstacle is None
+    builder: Any = type(runner.builder)
+    builder.tap = Tap()
+    layers = {"model.layers.3.attn": None, "model.layers.4.mla": None}
+    builder(["model.layers.3.attn"], config_with(layers))
+    assert "latent attention" in builder.tap.obstacle
 
 
 def test_the_ledger_refuses_and_gives_back() -> None:
@@ -89,7 +84,7 @@ def test_the_worst_case_of_a_call() -> None:
     assert 0.5e6 < llama < 1e6
     assert bytes_of(1000, 128, 32, score=False, attention=False, rows=0) == 8 * 128
     score = bytes_of(1000, 1, 32, score=True, attention=True, rows=2)
-    assert score == 4 * (2 * 32 * 1000 + 2 * 1000 + 2 * 1000)
+    assert score == 4 * (2 * 32 * 1000 + 2 * 1000)
 
 
 def test_the_command_of_a_worker() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from service.vllm_plugin import versions
 from service.vllm_plugin.versions import (
+    DOCUMENTED,
+    OF_RUNNERS,
+    OTHER,
     POINTS,
     Point,
     differences,
@@ -24,7 +30,7 @@ def source() -> dict[str, str]:
     """Files in which every point is as it should be."""
     classes: dict[str, dict[str, list[str]]] = {}
     functions: dict[str, list[str]] = {}
-    for point in POINTS:
+    for point in chain(POINTS, *OF_RUNNERS):
         owner, _, method = point.name.partition(".")
         if method:
             line = f"    async def {method}({', '.join(point.has)}): ..."
@@ -49,15 +55,47 @@ def source() -> dict[str, str]:
 
 def test_a_source_with_every_point_is_supported(tmp_path: Path) -> None:
     texts = source()
-    assert list(differences(texts.__getitem__)) == []
+    assert differences(texts.__getitem__) == []
     with zipfile.ZipFile(tmp_path / "vllm.whl", "w") as wheel:
         for file, text in texts.items():
             wheel.writestr(f"vllm/{file}", text)
             place = tmp_path / "site" / "vllm" / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
-    assert list(differences(reader(tmp_path / "vllm.whl"))) == []
-    assert list(differences(reader(tmp_path / "site"))) == []
+    assert (differences(reader(tmp_path / "vllm.whl"))) == []
+    assert (differences(reader(tmp_path / "site"))) == []
+
+
+@pytest.mark.parametrize("runner", [0, 1], ids=["V1", "V2"])
+def test_one_runner_s_processors_are_enough(runner: int) -> None:
+    texts = source()
+    for point in OF_RUNNERS[runner]:
+        texts.pop(point.file, None)
+    assert differences(texts.__getitem__) == []
+    for point in OF_RUNNERS[1 - runner]:
+        texts.pop(point.file, None)
+    lost = [f"vllm/{point.file} is gone" for point in OF_RUNNERS[1]]
+    assert differences(texts.__getitem__) == lost
+
+
+def test_the_plugin_uses_the_names_that_are_checked_and_few_besides_interfaces() -> None:
+    """What it imports, and what it reads of vLLM's objects outside documented interfaces."""
+    imported: set[str] = set()
+    read: set[str] = set()
+    for file in Path(versions.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    if module.split(".")[0] == "vllm":
+                        imported |= {name.name for name in names}
+                case ast.Import(names=names):
+                    imported |= {name.name for name in names if name.name.startswith("vllm")}
+                case ast.Attribute(attr=name):
+                    read.add(name)
+    checked = {point.name.partition(".")[0] for point in DOCUMENTED}
+    assert imported - {"vllm"} <= checked  # `vllm` itself has the version
+    assert {name for point in OTHER for name in point.has} <= read
+    assert len(OTHER) <= 8
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
@@ -65,10 +103,10 @@ def test_each_point_is_named_where_it_moved(point: Point) -> None:
     texts = source()
     gone = {**texts}
     del gone[point.file]
-    assert f"vllm/{point.file} is gone" in list(differences(gone.__getitem__))
+    assert f"vllm/{point.file} is gone" in (differences(gone.__getitem__))
     last = point.name.rpartition(".")[2]
     renamed = texts[point.file].replace(last, f"other_{last}")
-    told = list(differences({**texts, point.file: renamed}.__getitem__))
+    told = differences({**texts, point.file: renamed}.__getitem__)
     assert any(each.startswith(point.name) and point.file in each for each in told)
     lacking = texts[point.file].replace(point.has[-1], "elsewhere")
     assert any(
@@ -103,4 +141,4 @@ def test_the_installed_vllm_has_every_point() -> None:
         pytest.skip("vLLM is not here; set VLLM_PYTHON")
     code = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    assert list(differences(reader(Path(found.stdout.strip()).parent))) == []
+    assert (differences(reader(Path(found.stdout.strip()).parent))) == []

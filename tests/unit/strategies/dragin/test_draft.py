@@ -99,7 +99,7 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
     tokens = tokens_of(pieces_of(WORKED), WORKED_ENTROPY, [()] * len(WORKED_ENTROPY))
     assert all(own.feed(token) is None for token in tokens)
     scored = tuple(
-        ScoredToken(token.id, token.span, None, None, a, 0.0)
+        ScoredToken(token.id, token.span, a, 0.0)
         for token, a in zip(tokens, WORKED_ATTENTION, strict=True)
     )
     hit = own.judge_scored(Scoring(scored))
@@ -153,4 +153,4 @@ def test_attention_that_is_no_number_is_an_engine_s_failure() -> None:
     own = watch(OFFICIAL)
     own.feed(DraftToken(1, "a", (0, 1), 1.0, -1.0))
     with pytest.raises(EngineFailure, match="float32"):
-        own.judge_scored(Scoring((ScoredToken(1, (0, 1), None, None, float("nan"), 0.0),)))
+        own.judge_scored(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))

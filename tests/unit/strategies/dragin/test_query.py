@@ -27,7 +27,7 @@ def hit_of(previous: str, sentence: str, *flagged: int) -> Hit:
 def scoring_of(text: str) -> Scoring:
     """A start token, then a token a word."""
     spans = [(0, 0), *spans_of(pieces_of(text))]
-    return Scoring(tuple(ScoredToken(n, span, None, None, 0, 0) for n, span in enumerate(spans)))
+    return Scoring(tuple(ScoredToken(n, span, 0, 0) for n, span in enumerate(spans)))
 
 
 def test_c_is_question_text_sentences_before_and_the_whole_sentence() -> None:
@@ -61,7 +61,7 @@ def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
     scoring = scoring_of(query.text)
     merged = [
         *scoring.tokens[:-2],
-        ScoredToken(9, (scoring.tokens[-2].span[0], len(query.text)), None, None, 0, 0),
+        ScoredToken(9, (scoring.tokens[-2].span[0], len(query.text)), 0, 0),
     ]
     context = text_context(query, Scoring(tuple(merged)))
     assert context.hits == frozenset()

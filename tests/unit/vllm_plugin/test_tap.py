@@ -1,6 +1,8 @@
-"""What the hooks take from a runner, against whole matrices; drafts and scores in any schedule."""
+"""What the tap takes of steps, against whole matrices; drafts and scores in any schedule."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,19 +10,24 @@ from tests.conftest import need
 
 torch = need("torch")
 
+from service.vllm_plugin import NAME, tap  # noqa: E402
+from service.vllm_plugin.logits import Processor  # noqa: E402
 from service.vllm_plugin.packets import NOT_FINITE, Packer  # noqa: E402
 from service.vllm_plugin.tracking import Tracked, Wish  # noqa: E402
-from tests.unit.vllm_plugin.fake_runner import FakeRequest, FakeRunner  # noqa: E402
+from tests.unit.vllm_plugin.fake_runner import FakeRequest, FakeRunner, params_of  # noqa: E402
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2]
 
 
 def draft(name: str = "draft", *, attention: bool = True, seed: int = 1) -> FakeRequest:
-    return FakeRequest(name, PROMPT, 12, Wish(name, attention=attention), seed)
+    wish = Wish(name, len(PROMPT), 12 - len(PROMPT), attention=attention)
+    return FakeRequest(name, PROMPT, 12, wish, seed)
 
 
 def score(name: str = "score", rows: tuple[int, ...] = (2, 5), seed: int = 2) -> FakeRequest:
-    return FakeRequest(name, PROMPT, len(PROMPT), Wish(name, score=True, rows=rows), seed)
+    return FakeRequest(
+        name, PROMPT, len(PROMPT), Wish(name, len(PROMPT), score=True, rows=rows), seed
+    )
 
 
 def plain(name: str = "plain", length: int = 30) -> FakeRequest:
@@ -28,7 +35,7 @@ def plain(name: str = "plain", length: int = 30) -> FakeRequest:
 
 
 def tracked_of(runner: FakeRunner, request: FakeRequest) -> Tracked:
-    return runner.hooks.tracker.calls[request.name]
+    return runner.tap.calls[request.name]
 
 
 def check_draft(runner: FakeRunner, request: FakeRequest) -> None:
@@ -44,24 +51,21 @@ def check_draft(runner: FakeRunner, request: FakeRequest) -> None:
         expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)])
         torch.testing.assert_close(means, expected)
     assert len(tracked.means) == request.computed - begin
-    numbers = [(step.host[0][c], step.host[1][c]) for step, c in filter(None, tracked.numbers)]
+    numbers = [(step.host[0][c], step.host[1][c]) for step, c in tracked.numbers]
     expected_numbers = [(entropy[row], logs[row].max()) for row in rows]
     torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected_numbers))
 
 
 def check_score(runner: FakeRunner, request: FakeRequest) -> None:
     tracked = tracked_of(runner, request)
-    matrix, (entropy, logs) = request.matrix, request.numbers
+    matrix = request.matrix
     assert tracked.complete
     assert tracked.maxima is not None
     expected = torch.stack([matrix.amax(1).mean(0), matrix.tril(-1).amax(1).mean(0)])
     torch.testing.assert_close(tracked.maxima.means(), expected)
     assert sorted(tracked.rows) == [2, 5]
     torch.testing.assert_close(tracked.rows[5], matrix[:, 5, :6].mean(0))
-    numbers = [(step.host[0][c], step.host[1][c]) for step, c in filter(None, tracked.numbers)]
-    rows = range(len(PROMPT) - 1)
-    expected_numbers = [(entropy[row], logs[row, PROMPT[row + 1]]) for row in rows]
-    torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected_numbers))
+    assert not tracked.numbers
 
 
 def test_everything_at_once() -> None:
@@ -74,8 +78,8 @@ def test_everything_at_once() -> None:
     check_draft(runner, one)
     check_draft(runner, two)
     check_score(runner, read)
-    assert runner.hooks.layout is not None
-    assert runner.hooks.layout.name == "packed"
+    assert runner.tap.layout is not None
+    assert runner.tap.layout.name == "packed"
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5])
@@ -136,12 +140,11 @@ def test_entropies_alone_leave_the_attention_untouched() -> None:
     assert tracked.maxima is None
 
 
-def test_without_wishes_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_wishes_nothing_is_kept_or_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner()
-    before = runner.steps_of_vllm
-    monkeypatch.setattr(runner.hooks, "_parts", lambda: pytest.fail("looked at the batch"))
+    for name in ("see_batch", "see_layer", "finish_step"):
+        monkeypatch.setattr(runner.tap, name, lambda *_: pytest.fail("looked at the batch"))
     runner.step((plain(), 7))
-    assert runner.steps_of_vllm == before + 1
 
 
 def test_a_row_that_was_left_out_is_an_error_of_its_call_alone() -> None:
@@ -155,46 +158,39 @@ def test_a_row_that_was_left_out_is_an_error_of_its_call_alone() -> None:
 
 def test_an_unknown_layout_is_said_and_later_calls_hear_it_too() -> None:
     runner, one, two = FakeRunner(), draft(), draft("b")
-    runner.hooks.layout = None
+    runner.tap.layout = None
     runner.writes_keys = False
     runner.step((one, 7))
     runner.step((two, 7))
 
-    assert runner.hooks.failure is not None
-    assert "layout is unknown" in runner.hooks.failure
-    assert tracked_of(runner, one).error == runner.hooks.failure
-    assert tracked_of(runner, two).error == runner.hooks.failure
+    assert runner.tap.failure is not None
+    assert "layout is unknown" in runner.tap.failure
+    assert tracked_of(runner, one).error == runner.tap.failure
+    assert tracked_of(runner, two).error == runner.tap.failure
 
 
-def test_what_goes_wrong_in_a_hook_ends_the_signals_not_the_step(
+def test_a_step_without_our_backend_ends_the_signals() -> None:
+    runner, one = FakeRunner(), draft()
+    runner.layers[-1].tap = None
+    runner.step((one, 7))
+
+    assert "passed the plugin's attention backend by" in (tracked_of(runner, one).error or "")
+
+
+def test_what_goes_wrong_in_the_tap_ends_the_signals_not_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runner, one, two = FakeRunner(), draft(), score("b")
     monkeypatch.setattr(
-        "service.vllm_plugin.hooks.entropies",
+        "service.vllm_plugin.tap.entropies",
         lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")),
     )
-    before = runner.steps_of_vllm
     runner.step((one, 7))
     runner.step((one, 1), (two, 7))
 
-    assert runner.steps_of_vllm == before + 2
     for request in (one, two):
         packet = Packer(tracked_of(runner, request)).next()
-        assert packet == {"error": "the plugin failed in a step (RuntimeError: no memory)"}
-
-
-def test_with_adapters_the_rows_of_the_head_are_mapped() -> None:
-    runner, read, other, late = FakeRunner(), score(), plain(), score("b")
-    runner.lora_config = object()
-    mapped: list[tuple[list[int], list[int]]] = []
-    runner.set_active_loras = lambda batch, scheduled, sampled: mapped.append(
-        (scheduled.tolist(), sampled.tolist())
-    )
-    runner.step((other, 4), (read, 7), (late, 3))
-
-    assert mapped == [([4, 7, 3], [0, 6, 3])]
-    check_score(runner, read)
+        assert packet == {"error": "the plugin failed (RuntimeError: no memory)"}
 
 
 def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
@@ -208,24 +204,34 @@ def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
     assert "error" not in (Packer(tracked_of(runner, well)).next() or {"error"})
 
 
-def test_the_end_frees_what_is_released_and_forgets_the_rest(
+def test_what_is_released_is_freed_and_what_nobody_fetches_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from service.vllm_plugin import tracking
-
-    runner, one, two, three = FakeRunner(), draft("a"), draft("b"), draft("c")
-    runner.step((one, 7), (two, 7), (three, 7))
-    tracker = runner.hooks.tracker
-    assert tracker.nbytes > 0
-    tracker.release(["a"])  # while it runs: an abort that the engine has not seen yet
-    runner.step((one, 1), (two, 1), (three, 1))
-    assert set(tracker.calls) == {"b", "c"}
+    runner, one, two = FakeRunner(), draft("a"), draft("b")
+    runner.step((one, 7), (two, 7))
+    tap_of = runner.tap
+    assert tap_of.nbytes > 0
+    tap_of.release(["a"])  # while it runs: an abort that the engine has not seen yet
+    runner.step((one, 1), (two, 1))
+    assert set(tap_of.calls) == {"b"}
     runner.finish(two)
-    runner.step((three, 1))
-    assert "b" in tracker.calls  # its last signals may not have been fetched
-    monkeypatch.setattr(tracking, "FORGOTTEN_S", -1.0)
-    runner.finish(three)
-    runner.step((plain(), 1))
-    assert not tracker.calls
-    assert not tracker.requests
-    assert tracker.nbytes == 0
+    runner.step((draft("c"), 7))
+    assert set(tap_of.calls) == {"b", "c"}  # its last signals may not have been fetched
+    monkeypatch.setattr(tap, "FORGOTTEN_S", -1.0)
+    runner.step((draft("d"), 7))
+    assert set(tap_of.calls) == {"d"}
+
+
+@pytest.mark.parametrize("asked", [5, {"call": "x"}, {"rows": [], "more": 1}])
+def test_a_wish_of_another_s_making_is_refused(asked: object) -> None:
+    params = SimpleNamespace(extra_args={NAME: asked}, n=1)
+    with pytest.raises(ValueError, match="/v1/revelator/signals"):
+        Processor.validate_params(params)
+
+
+def test_several_answers_at_once_have_no_signals() -> None:
+    params = params_of(draft())
+    Processor.validate_params(params)
+    params.n = 2
+    with pytest.raises(ValueError, match="n = 1"):
+        Processor.validate_params(params)
