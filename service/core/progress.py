@@ -48,11 +48,9 @@ def progress_text(
 
 @contextmanager
 def shown_progress(
-    what: str, noun: str, total: int, screen: Console, *, begun: int = 0, lines: bool = True
+    what: str, noun: str, total: int, screen: Console, *, begun: int = 0
 ) -> Iterator[ShowProgress]:
-    """Show the progress while the block runs, which reports its count. Without `lines`, only a
-    terminal shows it, because the work prints lines of its own.
-    """
+    """Show the progress while the block runs, which reports its count."""
     began = logged = time.monotonic()
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[told]}"))
     first = progress_text(begun, total, noun, 0)
@@ -64,7 +62,7 @@ def shown_progress(
             now = time.monotonic()
             told = progress_text(done, total, noun, now - began, begun=begun, more=more)
             bars.update(bar, completed=done, told=told)
-            if lines and not screen.is_terminal and now - logged >= LOGGED_S:
+            if not screen.is_terminal and now - logged >= LOGGED_S:
                 logged = now
                 screen.print(told, highlight=False)
 

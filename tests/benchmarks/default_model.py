@@ -26,6 +26,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from service.answer.calls import Role, chat
+from service.core.domain import Passage
 from service.core.settings import EngineSettings, load_settings
 from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
@@ -34,8 +35,8 @@ from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
 from service.strategies.calls import LABEL_TOKENS
 from service.strategies.reader import ANSWER_TOKENS
 from service.strategies.reading.answers import read_answer
-from service.workshop.facts.corpora import Paragraph, read_lines
-from service.workshop.facts.search import Nearest
+from service.workshop.encoders.reading import Search
+from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import canonical_form, is_held_out
 
 AT_ONCE: Final = 8
@@ -47,8 +48,8 @@ Figure = tuple[str, float, int]
 class Asked:
     question: str
     answers: tuple[str, ...]
-    gold: Paragraph
-    others: tuple[Paragraph, ...]
+    gold: Passage
+    others: tuple[Passage, ...]
 
 
 class Reader:
@@ -77,20 +78,21 @@ class Reader:
 def squad(data: Path, size: int, seed: int = 0) -> list[Asked]:
     """Questions of the dev set with four hard distractors; a smaller size asks the first ones."""
     passages = {
-        row["id"]: Paragraph(row["id"], row["title"], row["text"], name)
+        row["id"]: Passage(row["id"], row["title"], row["text"])
         for name in ("squad", "squad_train")
         for row in read_lines(data / name / "corpus.jsonl")
         if name == "squad" or is_held_out(row["title"] or row["text"])
     }
-    nearest = Nearest(list(passages.values()))
+    texts = [{"id": p.passage_id, "title": p.title, "text": p.text} for p in passages.values()]
+    nearest = Search(texts, 60)
     rows = list(read_lines(data / "squad" / "questions.jsonl"))
     random.Random(seed).shuffle(rows)
     asked = []
     for row in rows[:size]:
         gold, answers = passages[row["supporting_passage_ids"][0]], tuple(row["answers"])
         others = [
-            p for p in nearest.search(row["question"], 60)
-            if p.id != gold.id and not any(is_in(answer, p.text) for answer in answers)
+            p for p in (passages[found["id"]] for found in nearest.near(row["question"]))
+            if p is not gold and not any(is_in(answer, p.text) for answer in answers)
         ]  # fmt: skip
         asked.append(Asked(row["question"], answers, gold, tuple(others[:4])))
     return asked
@@ -100,7 +102,7 @@ def is_in(answer: str, text: str) -> bool:
     return f" {canonical_form(answer)} " in f" {canonical_form(text)} "
 
 
-def shown(passages: Sequence[Paragraph], seed: str) -> list[PassageText]:
+def shown(passages: Sequence[Passage], seed: str) -> list[PassageText]:
     texts = [PassageText(p.title, p.text) for p in passages]
     random.Random(seed).shuffle(texts)
     return texts
@@ -119,7 +121,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 async def read(
-    reader: Reader, asked: Sequence[Asked], chosen: Callable[[Asked], list[Paragraph]]
+    reader: Reader, asked: Sequence[Asked], chosen: Callable[[Asked], list[Passage]]
 ) -> list[str]:
     """The reader's answers over the passages that are `chosen` for each question."""
     prompts = [

@@ -55,7 +55,7 @@ from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import read_files
 from service.runtime import open_runtime
 from service.workshop.encoders.reading import Search, places
-from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
 
 COMPANY: Final = Path(__file__).parent / "company"

@@ -1,21 +1,29 @@
-"""The networks of labeler and filter (METHODS.md §4.1), a BERT with one or two heads, and their
-batches."""
+"""The networks of labeler and filter (METHODS.md §4.1), a BERT with one or two heads, their
+batches, and their export to int8 ONNX."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertModel
 
+from service.core.files import write_whole
 from service.encoders.base import Tag
+from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
+from service.encoders.session import INPUTS, TOKENS
+from service.encoders.session import TAGS as TAG_LOGITS
+from service.workshop.compilation.bert import BertGraph
 from service.workshop.facts.rows import FilterRow, LabelerRow
 
 IGNORED = -100  # label of word pieces that are ignored by the loss
@@ -216,3 +224,61 @@ def collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     if "tags" in items[0]:
         batch["tags"] = torch.tensor([item["tags"] for item in items])
     return batch
+
+
+# ---- export
+
+
+def write_checkpoint(network: LabelNetwork, card: CheckpointCard, folder: Path) -> None:
+    """Write `model.onnx` and `checkpoint.json`."""
+    write_whole(folder / MODEL_FILE, build_onnx(network))
+    text = card.model_dump_json(indent=2, exclude_none=True)
+    write_whole(folder / CARD_FILE, text + "\n")
+
+
+def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
+    """Build the ONNX graph of a network, with the inputs and outputs of `service.encoders.session`.
+
+    If `quantised`, the encoder's matrices and its word table are int8. The heads are float32.
+    """
+    weights = {
+        name: tensor.detach().float().cpu().numpy() for name, tensor in network.state_dict().items()
+    }
+    bert = {name.removeprefix("bert."): value for name, value in weights.items()}
+    graph = BertGraph(bert, "integer" if quantised else "float")
+    config = network.bert.config
+    hidden = graph.encode(
+        *INPUTS, layers=config.num_hidden_layers, heads=config.num_attention_heads
+    )
+    _named(graph, graph.exact(hidden, *_layer(weights, "token_head")), TOKENS)
+    outputs = [helper.make_tensor_value_info(TOKENS, TensorProto.FLOAT, ["texts", "tokens", 2])]
+    tags = network.settings.tags
+    if tags:
+        pooled = _pooled(graph, hidden, network.settings.pool)
+        pooled = graph.add("Gelu", graph.exact(pooled, *_layer(weights, "pooler")))
+        _named(graph, graph.exact(pooled, *_layer(weights, "tag_head")), TAG_LOGITS)
+        outputs.append(
+            helper.make_tensor_value_info(TAG_LOGITS, TensorProto.FLOAT, ["texts", tags])
+        )
+    content: bytes = graph.model(INPUTS, outputs).SerializeToString()
+    return content
+
+
+def _layer(weights: Mapping[str, NDArray[Any]], name: str) -> tuple[Any, Any]:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+
+def _named(graph: BertGraph, value: str, name: str) -> None:
+    graph.add("Identity", value, output=name)
+
+
+def _pooled(graph: BertGraph, hidden: str, pool: str) -> str:
+    """Pool (texts, tokens, width) to (texts, width)."""
+    along = graph.constant(np.array([1], np.int64))
+    if pool == "cls":
+        first = graph.add("Gather", hidden, graph.constant(np.array([0], np.int64)), axis=1)
+        return str(graph.add("Squeeze", first, along))
+    mask = graph.add("Cast", INPUTS[1], to=TensorProto.FLOAT)
+    weights = graph.add("Unsqueeze", mask, graph.constant(np.array([2], np.int64)))
+    total = graph.add("ReduceSum", graph.add("Mul", hidden, weights), along, keepdims=0)
+    return str(graph.add("Div", total, graph.add("ReduceSum", weights, along, keepdims=0)))

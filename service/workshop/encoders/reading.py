@@ -14,7 +14,7 @@ import tantivy
 
 from service.encoders.base import AnswerKind
 from service.text.sentences import sentences
-from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import canonical_form, is_held_out, side_of
 
 WITH_NEGATIVE, WITHOUT_ANSWER = 0.35, 0.28  # shares of the questions with an answer

@@ -9,9 +9,10 @@ checked on the row alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -243,3 +244,10 @@ class FilterRow(_Marked):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         return self._agree(sentence_words(self.query, self.infos))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a JSONL file."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)

@@ -41,16 +41,16 @@ from service.workshop.encoders.reading import (
     made_up_tables,
     write_smoke_questions,
 )
-from service.workshop.recipes.checkpoint import POINTS
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
+    RecipeSettings,
     Score,
     TrainingData,
     TrainingResult,
     TrainingRun,
 )
-from service.workshop.recipes.settings import RecipeSettings
+from service.workshop.recipes.run import POINTS
 
 NONE = KINDS.index("none")
 MOST = 30  # pieces of an answer

@@ -2,8 +2,9 @@
 temperature.
 
 `--data` names files of rows, of which those of the task `route` are used, or folders of
-evaluations, in which the route of a question is that of the cheapest correct method. A tenth of the
-training side is reserved for fitting the temperature.
+evaluations that asked every question by several methods. The label of their questions is
+Adaptive-RAG's (METHODS.md §8.4): the route of the cheapest strategy that answers correctly. A tenth
+of the training side is reserved for fitting the temperature.
 """
 
 from __future__ import annotations
@@ -11,41 +12,49 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
 import torch
 from pydantic import Field
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
+from service.core.domain import RouteName
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.base import ROUTES
 from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
+from service.evaluation.rows import ROWS, Row
+from service.evaluation.rows import read_rows as read_evaluation
 from service.strategies.reading.questions import parse_route
-from service.workshop.facts.cheapest import (
-    RoutedQuestion,
-    is_evaluation,
-    labelled_questions,
-    weights,
-)
 from service.workshop.facts.rows import read_rows
-from service.workshop.facts.splits import Split
-from service.workshop.recipes.calibration import fit_temperature
+from service.workshop.facts.splits import Split, canonical_form, is_held_out
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
     Score,
+    TrainerSettings,
     TrainingData,
     TrainingResult,
     TrainingRun,
 )
-from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.smoke import router_row, write_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
+
+RIGHT = "em"
+# The methods of an evaluation that represent a route, cheapest first.
+STRATEGIES: dict[RouteName, tuple[str, ...]] = {
+    "direct": ("no_retrieval", "direct"),
+    "single": ("one_retrieval", "single"),
+    "complex": ("ircot", "complex"),
+}
+VALIDATES_BELOW = 26  # of 256: about a tenth
+COLDEST, HOTTEST = 0.05, 20.0
 
 
 class RouterTraining(TrainerSettings):
@@ -71,6 +80,20 @@ PRESETS: dict[str, dict[str, Any]] = {
         "weight_decay": 0.01, "schedule": "cosine", "log_every": 50, "device": "cpu",
     },
 }  # fmt: skip
+
+
+class RoutedQuestion(NamedTuple):
+    """A question with its route, and where it comes from."""
+
+    question: str
+    route: RouteName
+    source: str
+
+    @property
+    def validates(self) -> bool:
+        """Whether a question of the training side is used to fit the temperature instead of
+        training."""
+        return hashlib.sha256(canonical_form(self.question).encode()).digest()[1] < VALIDATES_BELOW
 
 
 class RouterNetwork(torch.nn.Module):
@@ -203,6 +226,26 @@ def fit_router(
     return TrainingResult(losses, scores_of(data.held_out, [ROUTES[n] for n in chances.argmax(1)]))
 
 
+def negative_log_likelihood(logits: Any, labels: Any, temperature: float) -> float:
+    """Return the mean negative log-likelihood, in nats, of `labels` (rows,) under the softmax of
+    `logits` / `temperature`."""
+    chances = log_softmax(np.asarray(logits, np.float64) / temperature, axis=1)
+    return float(-chances[np.arange(len(chances)), labels].mean())
+
+
+def fit_temperature(logits: Any, labels: Any) -> float:
+    """Return the temperature from 0.05 to 20 that maximises the likelihood of `labels` (Guo et al.
+    2017).
+
+    Searches over the logarithm of the temperature, in which the loss has one minimum.
+    """
+    found = minimize_scalar(
+        lambda hot: negative_log_likelihood(logits, labels, float(np.exp(hot))),
+        bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded", options={"xatol": 1e-5},
+    )  # fmt: skip
+    return float(np.exp(found.x))
+
+
 def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str, Score]:
     """Return the accuracy and the recall of each route.
 
@@ -218,6 +261,72 @@ def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str,
         if own:
             scores[f"recall of {route}"] = Score(sum(own) / len(own), 1 / len(counts), len(own))
     return scores
+
+
+# ---- questions of evaluations
+
+
+def weights(rows: Sequence[RoutedQuestion]) -> list[float]:
+    """Return each row's weight in the loss, with mean 1.
+
+    Routes have equal weight, and within a route a source is weighted by the square root of its
+    size.
+    """
+    sizes = Counter((row.route, row.source) for row in rows)
+    pulls: dict[str, float] = {}
+    for (route, _), size in sizes.items():
+        pulls[route] = pulls.get(route, 0.0) + size**0.5
+    share = len(rows) / len(pulls)
+    return [share * sizes[row.route, row.source] ** -0.5 / pulls[row.route] for row in rows]
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Return whether a folder was written by `revelator evaluate`."""
+    return (folder / ROWS).is_file()
+
+
+def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
+    """Return the label of one question from its rows.
+
+    It is the first route with a strategy whose answer matches a gold answer exactly, else the
+    dataset's own route if that route searches, else None.
+    """
+    rows = list(rows)
+    right = {row.method for row in rows if row.scores.get(RIGHT) == 1}
+    for route, methods in STRATEGIES.items():
+        if not right.isdisjoint(methods):
+            return route
+    given = rows[0].gold_route if rows else None
+    return given if given in ("single", "complex") else None
+
+
+def labelled_questions(folder: Path, side: Split) -> list[RoutedQuestion]:
+    """Return the questions of one side with their labels, in the order of the evaluation.
+
+    A question is included if at least one method of each route has answered it. Raises
+    InvalidRequest if there are none, and StoreError if the rows cannot be read.
+    """
+    asked: dict[tuple[str, str], list[Row]] = {}
+    for row in read_evaluation(folder):
+        if is_held_out(row.question) == (side == "test"):
+            asked.setdefault((row.dataset, row.id), []).append(row)
+    found = []
+    for (dataset, _), rows in asked.items():
+        route = cheapest_route(rows) if _complete(rows) else None
+        if route is not None:
+            found.append(RoutedQuestion(rows[0].question, route, dataset))
+    if not found:
+        needed = ", ".join(" or ".join(methods) for methods in STRATEGIES.values())
+        raise InvalidRequest(
+            f"{folder / ROWS}: no question of the {side} side has been answered by all of these "
+            f"methods: {needed}"
+        )
+    return found
+
+
+def _complete(rows: Sequence[Row]) -> bool:
+    answered = {row.method for row in rows if row.error is None}
+    return all(not answered.isdisjoint(methods) for methods in STRATEGIES.values())
 
 
 def smoke(folder: Path) -> RouterTraining:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from transformers import (
     PrinterCallback,
     Trainer,
@@ -26,10 +23,9 @@ from transformers import (
 )
 
 from service.core.errors import ConfigurationError
-from service.core.progress import ShowProgress, rate_and_left, shown_progress
-from service.workshop.recipes.checkpoint import POINTS, write_curves
-from service.workshop.recipes.recipe import LossPoint, TrainingRun
-from service.workshop.recipes.settings import TrainerSettings
+from service.core.progress import rate_and_left
+from service.workshop.recipes.recipe import LossPoint, TrainerSettings, TrainingRun
+from service.workshop.recipes.run import POINTS, write_losses
 
 WHOLE = "whole"  # file that is written last and marks a saved point as complete
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
@@ -95,8 +91,7 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
     weights.
     """
     trainer.remove_callback(PrinterCallback)
-    progress = _Progress(run)
-    trainer.add_callback(progress)
+    trainer.add_callback(_Progress(run))
     point = last_point(run.folder / POINTS) if run.resume else None
     if run.resume and run.main:
         run.say(
@@ -104,30 +99,8 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
             if point
             else "no saved state was found; training starts from the beginning"
         )
-    with progress.bar:
-        trainer.train(resume_from_checkpoint=str(point) if point else None)
+    trainer.train(resume_from_checkpoint=str(point) if point else None)
     return losses_of(trainer.state)
-
-
-class Updates:
-    """The progress of a training. `tell` advances the bar; `left` returns the text at the end of a
-    line."""
-
-    def __init__(self, begun: int, total: int, show: ShowProgress) -> None:
-        self.began, self.begun, self.total, self.show = time.monotonic(), begun, total, show
-
-    def left(self, done: int) -> str:
-        """Return the rate and the remaining time, if they are known."""
-        rate_text = rate_and_left(done, self.total, time.monotonic() - self.began, self.begun)
-        return f"  {rate_text}" if rate_text else ""
-
-
-@contextmanager
-def updates(begun: int, total: int) -> Iterator[Updates]:
-    """Show the progress of the updates, of which `begun` were done by an earlier run."""
-    screen = Console()
-    with shown_progress("training", "updates", total, screen, begun=begun, lines=False) as show:
-        yield Updates(begun, total, show)
 
 
 def last_point(folder: Path) -> Path | None:
@@ -146,41 +119,29 @@ def losses_of(state: TrainerState) -> list[LossPoint]:
 
 
 class _Progress(TrainerCallback):
-    """Shows the progress, prints each row of the loss table, marks saved points as complete, and
-    updates the table and the plot.
-
-    `bar` is open while the run trains.
-    """
+    """Prints each row of the loss table, marks saved points as complete, and updates the table."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
-        self.bar = ExitStack()
-        self.updates: Updates | None = None
+        self.began, self.begun = time.monotonic(), 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        if self.run.main:
-            self.updates = self.bar.enter_context(updates(state.global_step, state.max_steps))
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if self.updates:
-            self.updates.show(state.global_step)
+        self.began, self.begun = time.monotonic(), state.global_step
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.run.main and state.log_history and "loss" in state.log_history[-1]:
-            loss = state.log_history[-1]["loss"]
-            left = self.updates.left(state.global_step) if self.updates else ""
-            self.run.say(f"step {state.global_step} of {state.max_steps}  loss {loss:.4f}{left}")
+            loss, step, total = state.log_history[-1]["loss"], state.global_step, state.max_steps
+            left = rate_and_left(step, total, time.monotonic() - self.began, self.begun)
+            self.run.say(f"step {step} of {total}  loss {loss:.4f}{'  ' if left else ''}{left}")
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.run.main:
-            write_curves(self.run.folder, losses_of(state))
+            write_losses(self.run.folder, losses_of(state))
             point = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             (point / WHOLE).touch()

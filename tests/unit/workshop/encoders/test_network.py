@@ -17,20 +17,20 @@ from service.core.onnx import open_onnx
 from service.encoders.base import Tag
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.session import INPUTS, TAGS, TOKENS
-from service.workshop.encoders.export import build_onnx
 from service.workshop.encoders.network import (
     IGNORED,
     HeadSettings,
     LabelledRows,
     LabelNetwork,
     blank,
+    build_onnx,
     collate,
     filter_input,
     labeler_input,
     loss_of,
 )
-from service.workshop.encoders.trainer import filter_scores, labeler_scores
 from service.workshop.facts.rows import FilterRow, LabelerRow, RowProvenance
+from service.workshop.recipes.labels import filter_scores, labeler_scores
 
 SOURCE = RowProvenance(pipeline="efficientrag", teacher="rules", item="1")
 TINY = BertConfig(

@@ -14,7 +14,9 @@ from tests.conftest import need
 need("accelerate")
 
 from service.core.errors import ConfigurationError
-from service.workshop.encoders.trainer import (
+from service.workshop.recipes.labels import (
+    FILTER,
+    LABELER,
     ByLength,
     LabelerSettings,
     LabelSettings,
@@ -22,9 +24,7 @@ from service.workshop.encoders.trainer import (
     open_network,
     open_tokenizer,
 )
-from service.workshop.recipes.labels import FILTER, LABELER
-from service.workshop.recipes.recipe import Recipe
-from service.workshop.recipes.settings import read_settings
+from service.workshop.recipes.recipe import Recipe, read_settings
 
 LENGTHS = [5, 50, 6, 60, 7, 70, 8, 80] * 8
 

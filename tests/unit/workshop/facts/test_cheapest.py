@@ -10,8 +10,8 @@ import pytest
 from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
 from service.evaluation.rows import ROWS, Row
-from service.workshop.facts.cheapest import cheapest_route, is_evaluation, labelled_questions
 from service.workshop.facts.splits import is_held_out
+from service.workshop.recipes.router import cheapest_route, is_evaluation, labelled_questions
 
 METHODS = ("no_retrieval", "one_retrieval", "ircot")
 

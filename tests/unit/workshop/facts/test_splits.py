@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import Split, canonical_form, is_held_out, side_of
 
 

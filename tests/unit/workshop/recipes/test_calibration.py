@@ -9,8 +9,9 @@ import pytest
 from tests.conftest import need
 
 np = need("numpy")
+need("torch", "transformers")
 
-from service.workshop.recipes.calibration import (  # noqa: E402
+from service.workshop.recipes.router import (  # noqa: E402
     fit_temperature,
     negative_log_likelihood,
 )

@@ -15,7 +15,7 @@ need("transformers")
 
 from service.engines.encoding import PromptEncoder
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.recipes.chats import UNCOUNTED, TokenRow, encode_chat
+from service.workshop.recipes.sft import UNCOUNTED, TokenRow, encode_chat
 from tests.stubs.tiny_model import CHAT_TEMPLATE, save_tokenizer
 
 CHATML = (
@@ -80,7 +80,7 @@ def test_a_prompt_is_what_is_served_and_its_text_no_special_token(tmp_path: Path
     encoder = encoder_for(tmp_path, CHATML)
     (encoded,) = encode_chat(encoder, row(learn_first=False))
     begin = next(n for n, label in enumerate(encoded.labels) if label != UNCOUNTED)
-    from service.workshop.recipes.chats import chat_of
+    from service.workshop.recipes.sft import chat_of
 
     assert encoded.input_ids[:begin] == encoder.encode_messages(chat_of(row())[:-1])
     end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")

@@ -15,11 +15,11 @@ from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
     Score,
+    TrainerSettings,
     TrainingData,
     TrainingResult,
     TrainingRun,
 )
-from service.workshop.recipes.settings import TrainerSettings
 
 
 class Settings(TrainerSettings):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from service.workshop.recipes.chats import mix
+from service.workshop.recipes.sft import mix
 
 TASKS = ["route"] * 900 + ["refine"] * 100
 

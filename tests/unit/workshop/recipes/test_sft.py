@@ -154,7 +154,7 @@ def test_what_cannot_be_is_said(
 
 
 def test_presets_are_the_papers() -> None:
-    from service.workshop.recipes.settings import read_settings
+    from service.workshop.recipes.recipe import read_settings
     from service.workshop.recipes.sft import PRESETS, SftSettings
 
     hanrag, autorag, small = (
@@ -168,7 +168,7 @@ def test_presets_are_the_papers() -> None:
 
 
 def test_a_base_must_be_named() -> None:
-    from service.workshop.recipes.settings import read_settings
+    from service.workshop.recipes.recipe import read_settings
     from service.workshop.recipes.sft import PRESETS, SftSettings
 
     said = "model: this setting is required; add --set model=VALUE"

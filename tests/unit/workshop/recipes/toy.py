@@ -12,12 +12,12 @@ from service.workshop.facts.rows import Sourced
 from service.workshop.recipes.recipe import (
     Recipe,
     Score,
+    TrainerSettings,
     TrainingData,
     TrainingResult,
     TrainingRun,
     read_data,
 )
-from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
 
