@@ -109,16 +109,17 @@ class Fold:
         """Whether the answer was to come from the model's own knowledge, by the route, or by a loop
         that works without searches.
         """
-        if self.route == "direct":
-            return True
-        searched = any(step.queries for step in self._steps.values())
-        return self.loop in FROM_MEMORY and not searched
+        return self.route == "direct" or (self.loop in FROM_MEMORY and not self.searched)
+
+    @property
+    def searched(self) -> bool:
+        """Whether there was a retrieval."""
+        return any(step.queries for step in self._steps.values())
 
     @property
     def kept_nothing(self) -> bool:
         """Whether there was a retrieval, but the reader was shown no passage."""
-        steps = self._steps.values()
-        return any(step.queries for step in steps) and not any(step.shown() for step in steps)
+        return self.searched and not any(step.shown() for step in self._steps.values())
 
     def answer(self, timing: Timing) -> Answer:
         """Return the body. Raises ValueError before `start`, `route` and `stop` were added."""

@@ -95,6 +95,12 @@ class Inquiry:
         return self.request.question
 
     @property
+    def last_resort(self) -> bool:
+        """Whether ANRAG may answer where the loop did not."""
+        asked = self.request.last_resort
+        return self.settings.answers.last_resort == "on" if asked is None else asked
+
+    @property
     def abstains(self) -> bool:
         """Whether a question without evidence gets no answer. In that case there is nothing that
         `top3_unfiltered` could show.

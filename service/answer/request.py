@@ -131,6 +131,11 @@ class AnswerRequest(BaseModel):
         "is returned (self-consistency). For the default loop and the loops `no_retrieval`, "
         "`one_retrieval` and `entropy_gate`. Default: 1.",
     )
+    last_resort: bool | None = Field(
+        None,
+        description="Whether the question itself is searched once where the loop has no answer and "
+        "kept no passage. Default: `answers.last_resort` of the settings.",
+    )
     timeout_s: float | None = Field(
         None,
         gt=0,

@@ -25,7 +25,7 @@ Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
     "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",
     "unread_judgement", "declined", "prompt_example", "outvoted", "computed",
-    "conflict",
+    "conflict", "last_resort",
 ]  # fmt: skip
 RoleName = Literal["revelator", "reader", "judge"]
 AutoragMode = Literal["tuned", "few_shot"]
@@ -95,7 +95,8 @@ FLAGS: Final = (
     "`declined`: the model replied that it has no answer. "
     "`prompt_example`: the model repeated an example of its prompt. "
     "`outvoted`: of several sampled answers, the most frequent one was not the first. "
-    "`computed`: the answer or a number in it was computed, not written by the model."
+    "`computed`: the answer or a number in it was computed, not written by the model. "
+    "`last_resort`: the loop has no answer and no passage, so the question itself was searched."
 )
 
 

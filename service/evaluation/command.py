@@ -172,6 +172,7 @@ class Evaluation:
                 fields = {
                     **options.fields, **method.fields, "question": dataset.questions[0].question,
                     "collection": dataset.collection, "route": method.route, "loop": method.loop,
+                    "last_resort": method.last_resort,
                 }  # fmt: skip
                 try:
                     request = await self._entry.prepare(parse_request(fields))
@@ -253,7 +254,8 @@ class Evaluation:
                 if data.name in searched
             },
             "methods": {
-                p.method: {"route": p.request.route, "loop": p.request.loop} for p in self._plans
+                plan.method: plan.request.model_dump(include={"route", "loop", "last_resort"})
+                for plan in self._plans
             },
         }
 

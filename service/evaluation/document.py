@@ -124,9 +124,15 @@ class Report(Page):
         for name, methods in self._datasets.items():
             self.heading(name or "dataset", 3)
             used = [name for name in SCORES if any(values(own, name) for own in methods.values())]
-            head = ["method", "questions", "failed", "answered", *(SCORES[name] for name in used)]
+            shares = ["answered"]
+            if any(row.last_resort for own in methods.values() for row in own):
+                shares.append("last_resort")
+            told = [*shares, *(SCORES[name] for name in used)]
+            head = ["method", "questions", "failed", *(name.replace("_", " ") for name in told)]
             marked = unproven(self._judged[name])
-            self.table(head, [_score_cells(m, own, used, marked) for m, own in methods.items()])
+            self.table(
+                head, [_score_cells(m, own, shares, used, marked) for m, own in methods.items()]
+            )
             self._differences(methods)
 
     def _differences(self, methods: ByMethod) -> None:
@@ -359,14 +365,14 @@ def judged_loops(datasets: Mapping[str, ByMethod]) -> dict[str, list[Verdict]]:
 
 
 def _score_cells(
-    method: str, rows: Sequence[Row], used: Sequence[str], marked: set[str]
+    method: str, rows: Sequence[Row], shares: Sequence[str], used: Sequence[str], marked: set[str]
 ) -> list[str]:
     failed = sum(row.error is not None for row in rows)
-    answered = sum(row.answered for row in rows) / len(rows)
+    told = [f"{sum(getattr(row, name) for row in rows) / len(rows):.2f}" for name in shares]
     scores = [values(rows, name) for name in used]
     cells = [shown(interval(found)) if found else "–" for found in scores]
     name = f"{method} {MARK}" if method in marked else method
-    return [name, str(len(rows)), str(failed), f"{answered:.2f}", *cells]
+    return [name, str(len(rows)), str(failed), *told, *cells]
 
 
 def _verdict_cells(each: Verdict) -> list[str]:

@@ -41,6 +41,12 @@ class Method:
         """Whether the service chooses the route."""
         return self.route == "auto"
 
+    @property
+    def last_resort(self) -> bool | None:
+        """Only the service itself, not a route or a loop that is named, may end in another
+        method."""
+        return None if self.routes and self.loop == "default" else False
+
 
 def known_methods() -> list[str]:
     """Return the names of the routes, followed by those of the loops."""

@@ -59,6 +59,7 @@ def summary(group: str, rows: Sequence[Row]) -> Summary:
     )
     means[MEASURE] = mean(row.scores.get(MEASURE) for row in rows)
     means["answered"] = mean(float(row.answered) for row in rows)
+    means["last_resort"] = mean(float(row.last_resort) for row in rows) or None
     means["steps"] = mean(row.steps for row in rows)
     means["retrievals"] = mean(row.retrievals for row in rows)
     means["llm_calls"] = mean(row.llm_calls for row in rows)
@@ -99,6 +100,7 @@ _LABELS = {
     "route_accuracy": "route accuracy",
     MEASURE: "LLM judge",
     "answered": "answered",
+    "last_resort": "by the last resort",
     "steps": "steps",
     "retrievals": "retrievals",
     "retrieved": "passages found",

@@ -19,6 +19,7 @@ twice, because the question was asked again after a failure, the later row repla
 | `retrieved`, `pool` | number of different passages found, and of those kept (EfficientRAG's K) |
 | `ms`, `queue_ms` | time of the answer as the service measured it, and of it in the queue |
 | `wall_ms` | time from the request to the last event as the evaluation measured it |
+| `last_resort` | whether the answer is that of a last search, not of the method |
 | `degraded` | the retrieval sides that were unavailable |
 | `answer_id` | the id of the answer, as in logs; null if the question never started |
 | `judge_error` | why `--judge` gave no verdict, or null; its score is `scores.judge` |
@@ -36,7 +37,7 @@ if datasets or methods are added, or another commit or machine continues:
 | `digest` | SHA-256 of `common` |
 | `common` | version of the service and its settings, or the server; request, evaluators, judge and note |
 | `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
-| `methods` | by name: `route` and `loop` |
+| `methods` | by name: `route`, `loop` and `last_resort` |
 | `processes` | `commit` and `machine` of every process that asked, each once |
 """  # noqa: E501 (a table)
 
@@ -108,6 +109,7 @@ class Row:
     ms: float | None = None
     queue_ms: float | None = None
     wall_ms: float | None = None
+    last_resort: bool = False
     degraded: tuple[str, ...] = ()
     answer_id: str | None = None
     judge_error: str | None = None

@@ -196,6 +196,7 @@ def _answered(body: Answer) -> dict[str, Any]:
         **_spent(body.usage),
         "ms": body.timing_ms.total,
         "queue_ms": body.timing_ms.queue,
+        "last_resort": any("last_resort" in step.flags for step in body.steps),
         "degraded": tuple(body.degraded),
     }
 

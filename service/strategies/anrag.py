@@ -252,8 +252,10 @@ async def answer_from(
 
 async def search_once(scope: Scope, question: str, stopped_by: StoppedBy) -> Outcome:
     """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
-    outcome = await Anrag(scope, question).run()
-    return outcome if outcome.stopped_by != "answer" else Outcome(outcome.answer, stopped_by)
+    async with scope.step("retrieve", question) as step:
+        step.flag("last_resort")
+        await Cycle(step, question, "answer").run()
+    return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 
 def best_first(

@@ -142,17 +142,23 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
 
 async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     """Answer if the handler wrote no answer: at a limit of the question from the passages kept by
-    then; if a loop kept none, by one search for the question itself, unless that was made.
+    then; if a loop kept none, by one search for the question itself, unless that was made. With
+    `answers.require_search`, an answer before any search is none.
     """
     budget, question = scope.inquiry.budget, scope.inquiry.question
-    if fold.steps.final is not None or not budget.may_answer:
+    final = fold.steps.final
+    if final is not None and scope.inquiry.settings.answers.require_search and not fold.searched:
+        await scope.inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
+        final = None
+    if final is not None or not budget.may_answer:
         return outcome
     if fold.loop == "no_retrieval":
         return outcome
     kept, stopped_by = fold.steps.kept, outcome.stopped_by
     if kept and stopped_by in ("deadline", "budget"):
         return await answer_from(scope, question, kept, stopped_by)
-    if not kept and fold.route != "compound" and _may_find_more(scope.inquiry, fold):
+    resorts = scope.inquiry.last_resort and fold.route != "compound"
+    if not kept and resorts and _may_find_more(scope.inquiry, fold):
         return await search_once(scope, question, stopped_by)
     return outcome
 

@@ -136,6 +136,7 @@ def _untrue(told: Told, step: Step) -> list[str]:
         "unread_judgement": step.kind not in ("retrieve", "ending"),
         "no_new_evidence": bool(own),
         "no_progress": _searched_after(told, step),
+        "last_resort": step.kind != "retrieve",
         "fallback_direct": step.kind != "answer" or told.body.loop != "autorag",
         "shortened": bool(step.answer) and _ended_by_itself(told, step),
     }
@@ -146,7 +147,10 @@ def _searched_after(told: Told, step: Step) -> bool:
     """Whether another search followed for the step's part of the question."""
     part = step.id.rpartition(".")[0]
     later = told.body.steps[told.body.steps.index(step) + 1 :]
-    return any(each.query and each.id.rpartition(".")[0] == part for each in later)
+    return any(
+        each.query and each.id.rpartition(".")[0] == part and "last_resort" not in each.flags
+        for each in later
+    )
 
 
 def _ended_by_itself(told: Told, step: Step) -> bool:

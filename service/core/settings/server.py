@@ -113,6 +113,17 @@ class AnswerSettings(Section):
         "model answer from its own knowledge with the flag `closed_book` (`allow`). Default: "
         "`abstain` if an encoder reads (`roles.reader.encoder`), else `flag`.",
     )
+    last_resort: Literal["on", "off"] = Field(
+        "on",
+        description="If a route or a loop ends without an answer and kept no passage: search once "
+        "for the question itself, as ANRAG does, with the flag `last_resort` (`on`), or give no "
+        "answer (`off`). A request's `last_resort` takes precedence.",
+    )
+    require_search: bool = Field(
+        False,
+        description="Withdraw an answer that was written before any search, also on the route "
+        "`direct`. The question itself is then searched, unless `last_resort` is `off`.",
+    )
     no_answer_text: str = Field(
         "No answer was found in the passages.",
         min_length=1,

@@ -123,7 +123,11 @@ async def test_every_dataset_by_every_method(tmp_path: Path, opened: Opened) -> 
     run = json.loads((out / "run.json").read_bytes())
     assert run["common"]["evaluators"] == VERSIONS
     assert run["datasets"]["one"]["questions"] == 2
-    assert run["methods"]["direct"] == {"route": "direct", "loop": "default"}
+    assert run["methods"]["direct"] == {
+        "route": "direct",
+        "loop": "default",
+        "last_resort": False,
+    }
 
 
 async def test_without_a_folder_nothing_is_kept(tmp_path: Path, opened: Opened) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from service.core.domain import Answer
+from service.core.domain import Answer, LoopName, Passage, RouteName
+from service.core.settings import AnswerSettings, Settings
+from service.evaluation.methods import known_methods, method_of
+from service.strategies import routes
+from service.strategies.base import Method, Outcome
+from service.strategies.registry import LOOPS
 from tests.support.asking import body_of
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import NOISE, NORMA, QUESTION, relevant, say
@@ -67,3 +72,70 @@ async def test_autorag_that_found_nothing_searches_once(route: str) -> None:
     body = await body_of(script, hits, QUESTION, route=route, loop="autorag")
     assert [query for _, query, _ in told(body)] == ["nobody", QUESTION]
     assert (body.answer, body.loop, body.answered) == ("Bellini", "autorag", True)
+    assert ["last_resort" in step.flags for step in body.steps if step.query] == [False, True]
+
+
+def test_a_named_method_is_evaluated_without_another() -> None:
+    assert [name for name in known_methods() if method_of(name).last_resort is None] == ["auto"]
+    assert method_of("auto/autorag").last_resort is False
+    assert method_of("auto@top_k=3").last_resort is None
+
+
+FOUND: dict[str, list[Passage]] = {
+    "nothing": [],
+    "contradicting": [NORMA, Passage("other", "Norma", "Norma was composed by Verdi.")],
+    "repeated": [NORMA, NORMA],
+}
+
+
+@pytest.mark.parametrize("found", FOUND)
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_loop_without_an_answer_has_none(
+    loop: LoopName, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a search would find: no other method answers for it, not even by a call."""
+
+    async def run(self: Method) -> Outcome:
+        async with self.step("retrieve") as step:
+            await step.search("other words", 3)
+        return Outcome(None)
+
+    for kind in (LOOPS[loop], routes.Complex):
+        monkeypatch.setattr(kind, "run", run)
+    options = {"route": "complex", "loop": loop, "last_resort": False}
+    body = await body_of([], {"": FOUND[found]}, QUESTION, **options)
+    assert (body.answered, len(body.steps), body.usage.llm_calls) == (False, 1, 0)
+
+
+OFF = Settings(answers=AnswerSettings(last_resort="off"))
+
+
+async def test_the_setting_switches_it_off_and_a_request_on() -> None:
+    script = [say("Task: closed", "no answer found")]
+    body = await body_of(script, HITS, QUESTION, route="direct", settings=OFF)
+    assert (body.answered, body.usage.retrievals) == (False, 0)
+    script += [*relevant("Norma"), say(["Task: answer", QUESTION], "Bellini")]
+    options = {"settings": OFF, "last_resort": True}
+    body = await body_of(script, HITS, QUESTION, route="direct", **options)
+    assert (body.answer, body.steps[-1].flags) == ("Bellini", ["last_resort"])
+
+
+@pytest.mark.parametrize("route", [name for name in get_args(RouteName) if name != "compound"])
+async def test_an_answer_needs_a_search_where_the_settings_say_so(route: str) -> None:
+    settings = Settings(answers=AnswerSettings(require_search=True))
+    script = [
+        ScriptStep("yes", match="Task: ending", times=None),
+        ScriptStep("Verdi", match=["Task: final"], times=None),
+        ScriptStep("Verdi", match=["Task: closed"], times=None),
+        *relevant("Norma"),
+        say(["Task: answer", QUESTION], "Bellini"),
+    ]
+    body = await body_of(script, HITS, QUESTION, route=route, settings=settings)
+    assert (body.answer, body.usage.retrievals) == ("Bellini", 1)
+
+
+async def test_without_the_last_resort_an_answer_before_a_search_is_none() -> None:
+    settings = Settings(answers=AnswerSettings(require_search=True, last_resort="off"))
+    script = [say("Task: closed", "Bellini")]
+    body = await body_of(script, HITS, QUESTION, route="direct", settings=settings)
+    assert (body.answered, body.usage.retrievals) == (False, 0)
