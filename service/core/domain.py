@@ -85,7 +85,7 @@ FLAGS: Final = (
     "`no_evidence`: no relevant passage was found. "
     "`closed_book`: the answer is from the model's own knowledge. "
     "`no_new_evidence`: a search found only passages that were found before. "
-    "`no_progress`: the text or the query did not change, which ended the loop. "
+    "`no_progress`: the text or the query did not change, or was repeated, which ended the loop. "
     "`repaired`: an output of the model was not usable and was corrected, replaced or repeated. "
     "`fallback_direct`: Auto-RAG ended without an answer, and the reader was asked once more. "
     "`shortened`: a text was cut, or passages or parts were left out, at a limit. "

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from service.answer.calls import Role
 from service.answer.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
+from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import AutoragMode, CallUsage, Passage, StepKind
 from service.core.errors import LimitReached
@@ -70,7 +71,7 @@ class Autorag(Method):
     `answer`: the text of the answer's tokens that are not withdrawn. `owed`: the cost of calls that
     have not been charged to a step yet. `thought`: the reasoning of the newest turn; `finding`: the
     newest reasoning on passages; `unread`: documents came after it; `wrong`: the newest turn, if it
-    was not in the form.
+    was not in the form. `asked`: what was searched for, and what the model wrote documents on.
     """
 
     name = "autorag"
@@ -93,6 +94,7 @@ class Autorag(Method):
         self.action: Action | None = None
         self.ended = False
         self.seen: dict[str, Passage] = {}
+        self.asked: set[tuple[StepKind, str]] = set()
         self.thought: str | None = None
         self.finding: str | None = None
         self.unread = False
@@ -323,16 +325,32 @@ class Autorag(Method):
         result = await step.search(search.query, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
         await step.show_passages(result, [Choice(True)] * len(passages))
+        repeated = self._is_repeated("retrieve", search.query)
         if not passages:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
+            if repeated and not search.repaired:
+                self._give_up(step)
         self.seen.update({passage.passage_id: passage for passage in passages})
         bare = document_text(passage.text for passage in passages)
         text = bare if self.tuned else titled_text(passages)
         self.dialogue.document(self.policy.document_number, text)
         self.unread = bool(passages)
 
+    def _is_repeated(self, kind: StepKind, query: str) -> bool:
+        """Whether an untrained model asks the same again. A trained one does so as published."""
+        asked = kind, same_question(query)
+        repeated = asked in self.asked and not self.tuned
+        self.asked.add(asked)
+        return repeated
+
+    def _give_up(self, step: OpenStep) -> None:
+        step.flag("no_progress")
+        self.action = GiveUp("answer")
+
     async def _imagine(self, query: str) -> None:
         """Lines 13 and 14: the model writes the document itself."""
+        if self._is_repeated("answer", query) and self.open_step:
+            return self._give_up(self.open_step)  # it would write the same document
         step = await self._open("retrieve", query, self.thought)
         step.flag("closed_book")
         if self.policy.shortened:
@@ -342,6 +360,7 @@ class Autorag(Method):
         await step.emit(Token(role="draft", text="\n\n"))  # its reasoning follows in the same step
         self.dialogue.document(self.policy.document_number, document_text([step.written]))
         self.unread = True
+        return None
 
     # ---- the end
 

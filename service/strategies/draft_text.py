@@ -21,8 +21,10 @@ from service.text import sentences
 from service.text.tagging import Splitter
 
 PHRASE: Final = "the answer is"
+_STATED: Final = re.compile("[Tt]he answer is")
 CONCLUSION: Final = "So the answer is"
 ANSWER_TOKENS: Final = 20
+LONG: Final = 3  # words of a sentence that is not repeated by chance
 _OVERRUN: Final = ("Question:", "#10000000", "Note:", "\n")
 _MARKUP = re.compile(r"(\*{1,3}|_{1,3}|`{1,3})(?=\S)(.+?)(?<=\S)\1")
 
@@ -133,24 +135,32 @@ def cut_overrun(text: str) -> str:
     return text[: min(ends, default=len(text))].rstrip()
 
 
-def is_answered(text: str) -> bool:
-    """Whether the text states an answer."""
-    return PHRASE in text
+def at_answer(text: str, *, exact: bool = False) -> tuple[str, str] | None:
+    """Return what is before and after the first "the answer is", in lower case if `exact`, as in
+    the published code. None if the text states no answer."""
+    found = re.search(PHRASE, text) if exact else _STATED.search(text)
+    return (text[: found.start()], text[found.end() :]) if found else None
 
 
-def read_answer(text: str) -> str | None:
-    """Return what follows the first "the answer is", without a colon before it, a final full stop
-    and the Markdown around it. None if nothing follows."""
-    _, found, rest = text.partition(PHRASE)
-    rest = _bare(_bare(rest).lstrip(":"))
-    return (rest or None) if found else None
+def read_answer(text: str, *, exact: bool = False) -> str | None:
+    """Return what follows "the answer is", without a colon before it, a final full stop and the
+    Markdown around it. None if nothing follows."""
+    stated = at_answer(text, exact=exact)
+    return _bare(_bare(stated[1]).lstrip(":")) or None if stated else None
 
 
 def unconcluded(text: str) -> str:
     """Return the text up to its conclusion, or all of it if it has none."""
     text = cut_overrun(text)
-    before, found, _ = text.partition(PHRASE)
-    return before.rstrip().removesuffix("So").rstrip() if found else text
+    stated = at_answer(text)
+    return stated[0].rstrip().removesuffix("So").rstrip() if stated else text
+
+
+def repeats(sentences: Sequence[str]) -> bool:
+    """Whether a sentence of at least three words occurs twice."""
+    words = [tuple(sentence.casefold().split()) for sentence in sentences]
+    long = [each for each in words if len(each) >= LONG]
+    return len(set(long)) < len(long)
 
 
 def declines(text: str) -> bool:

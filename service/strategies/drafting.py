@@ -30,16 +30,16 @@ from service.strategies.calls import RETRY_TEMPERATURE
 from service.strategies.draft_text import (
     ANSWER_TOKENS,
     CONCLUSION,
-    PHRASE,
     ROLES,
     FirstSentence,
     Layout,
     WholeText,
+    at_answer,
     cut_overrun,
-    is_answered,
     join,
     opening_layout,
     read_answer,
+    repeats,
     shown,
     unconcluded,
 )
@@ -63,6 +63,8 @@ class DraftOptions:
     `cut_drafts`, a draft ends at its first line break. With `may_decline`, a demonstration shows
     how to state that no answer was found. With `keep_examples`, an answer that is an example of the
     prompt is accepted. With `keep_passages`, passages stay in the prompt until others are found.
+    With `as_published`, only "the answer is" in lower case states an answer, and a text that
+    repeats a sentence goes on.
     """
 
     limit: int = 128
@@ -71,6 +73,7 @@ class DraftOptions:
     may_decline: bool = False
     keep_examples: bool = True
     keep_passages: bool = False
+    as_published: bool = True
     splitter: SplitterName = "own"
 
 
@@ -170,6 +173,7 @@ class Drafting(Method):
             may_decline=True,
             keep_examples=False,
             keep_passages=True,
+            as_published=False,
         )
 
     async def round(self) -> None:
@@ -186,7 +190,10 @@ class Drafting(Method):
     @property
     def answered(self) -> bool:
         """Whether the text states its answer."""
-        return is_answered(self.layout.written)
+        return self._states(self.layout.written)
+
+    def _states(self, text: str) -> bool:
+        return at_answer(text, exact=self.options.as_published) is not None
 
     def borrows(self, text: str) -> bool:
         """Whether the model copied `text`, or a name in it, from a demonstration, and neither the
@@ -200,7 +207,9 @@ class Drafting(Method):
             self.ended = True
         elif await self.fills_limit():
             self.stopped_by, self.ended = "budget", True
-        elif len(self.layout.written) <= before:
+        elif len(self.layout.written) <= before or (
+            not self.options.as_published and repeats(self.splitter.sentences(self.layout.written))
+        ):
             self.open_step.flag("no_progress")
             self.ended = True
 
@@ -345,10 +354,11 @@ class Drafting(Method):
         if step.kind != "answer" or not step.id:
             step = await self.open("answer")
         text = await self._concluded(self.layout.written)
-        answer = read_answer(text)
+        exact = self.options.as_published
+        answer = read_answer(text, exact=exact)
         if not self.options.keep_examples and self._is_borrowed(answer):
             text = await self._concluded(unconcluded(self.layout.written), RETRY_TEMPERATURE)
-            answer = read_answer(text)
+            answer = read_answer(text, exact=exact)
         if answer is None and self.stopped_by == "deadline":
             answer = text or None
         if answer and self._declines(answer):
@@ -375,7 +385,7 @@ class Drafting(Method):
     async def _concluded(self, written: str, temperature: float = 0.0) -> str:
         """Return what was written, with its conclusion."""
         text = cut_overrun(written)
-        if is_answered(text):
+        if self._states(text):
             return text
         passages = self.layout.passages if self.options.keep_passages else ()
         layout = replace(self.layout, passages=passages, written=join(text, CONCLUSION))
@@ -524,7 +534,8 @@ def states_answer(text: str, finish: FinishReason | None, splitter: Splitter) ->
     """Whether a text states its answer. If its window was cut, the sentence with the answer must be
     complete.
     """
-    if not is_answered(text) or finish != "length":
-        return is_answered(text)
-    statement = text.partition(PHRASE)[2]
+    stated = at_answer(text)
+    if stated is None or finish != "length":
+        return stated is not None
+    statement = stated[1]
     return len(splitter.sentences(statement)) > 1 or statement.rstrip().endswith((".", "!", "?"))

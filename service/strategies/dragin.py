@@ -85,7 +85,7 @@ class DraginOptions(DraftOptions):
 
 
 OFFICIAL: Final = DraginOptions()
-IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True)
+IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True, as_published=False)
 SERVICE: Final = replace(
     IN_CONTEXT,
     rule=Rule(gate_on_filter=True, weigh_last=True),

@@ -455,3 +455,37 @@ async def test_a_search_brings_two_passages_unless_the_request_says_how_many() -
         events = await run([ASKS, ANSWERS], many, **options)  # type: ignore[arg-type]
         (found,) = [event for event in events if isinstance(event, PassagesFound)]
         assert len(found.passages) == count
+
+
+AGAIN = "Intermediate Answer_1: Nothing.\n\nRefined Query: composer of Norma"
+
+
+@pytest.mark.anyio
+async def test_an_untrained_model_that_asks_the_same_again_ends_without_progress() -> None:
+    """The second search has what the first did not show; the third brings nothing new."""
+    again = AGAIN.replace("composer of Norma", "the composer of Norma?")
+    outputs = [ASKS, AGAIN, again, again]
+    events = await run(outputs, settings=FEW_SHOT, top_k=1)
+    assert [end.flags for end in ends(events)] == [
+        [], [], ["no_new_evidence"], ["no_new_evidence", "no_progress"], ["declined"],
+    ]  # fmt: skip
+    assert sum(isinstance(event, QueryIssued) for event in events) == 4
+    assert stop(events).stopped_by == "answer"
+    nothing = await run([ASKS, AGAIN], {}, settings=FEW_SHOT)
+    assert ends(nothing)[-1].flags == ["no_evidence", "no_progress"]
+    assert not stop(nothing).answered
+
+
+@pytest.mark.anyio
+async def test_a_trained_model_may_ask_the_same_again() -> None:
+    events = await run([ASKS, AGAIN, AGAIN, ANSWERS], {"": HITS["composer"]})
+    assert sum(isinstance(event, QueryIssued) for event in events) == 3
+    assert not any("no_progress" in end.flags for end in ends(events))
+
+
+@pytest.mark.anyio
+async def test_the_same_document_is_not_written_twice() -> None:
+    reads = ScriptStep("Intermediate Answer_2: Still nothing.\n\nRefined Query: composer of Norma")
+    outputs = [ASKS, ASKS_ON, AGAIN, ScriptStep("Norma is by Bellini.\n"), reads]
+    events = await run(outputs, settings=FEW_SHOT, max_steps=2)
+    assert [end.flags for end in ends(events)][:3] == [[], [], ["closed_book", "no_progress"]]

@@ -7,8 +7,8 @@ import pytest
 from service.prompts.templates import TemplateSet
 from service.strategies.draft_text import (
     FirstSentence,
+    at_answer,
     cut_overrun,
-    is_answered,
     join,
     read_answer,
 )
@@ -22,6 +22,7 @@ COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
     [
         ("He sang. So the answer is Catania.", "Catania"),
         ("the answer is 1801", "1801"),
+        ("The answer is Catania.", "Catania"),
         ("So the answer is yes. So the answer is no.", "yes. So the answer is no"),
         ("So the answer is", None),
         ("So the answer is .", None),
@@ -39,7 +40,9 @@ COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
 )
 def test_the_answer_stands_behind_the_first_phrase(text: str, answer: str | None) -> None:
     assert read_answer(text) == answer
-    assert is_answered(text) == ("the answer is" in text)
+    stated = "the answer is" in text
+    assert (at_answer(text) is not None) == (stated or "The answer is" in text)
+    assert read_answer(text, exact=True) == (answer if stated else None)
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,21 @@ async def test_the_text_ends_at_l_tokens_in_mid_sentence() -> None:
     assert text_of(events, "answer", "2") == "Catania"
 
 
+@pytest.mark.parametrize("profile", ["service", "in_context", "official"])
+async def test_a_sentence_that_is_written_again_ends_the_loop(profile: Any) -> None:
+    """The published code goes on until L."""
+    same = DraftScript(" He was born in Catania.", loud={"born": 9.0}, attention={"born": 1})
+    again = [ScriptStep("He was born in Catania.", times=2), ScriptStep("Catania", times=None)]
+    official = profile == "official"
+    drafts = [same, same, *[DraftScript(" So the answer is Catania.")] * official]
+    engine = SignalEngine(drafts, again)
+    events = await run(engine, settings=settings(profile=profile))
+    repeated = [end for end in of(events, StepEnd) if "no_progress" in end.flags]
+    assert len(repeated) == (0 if official else 1)
+    assert len(of(events, QueryIssued)) == 2
+    assert text_of(events, "answer", of(events, StepEnd)[-1].step or "") == "Catania"
+
+
 async def test_an_empty_draft_ends_the_loop() -> None:
     engine = SignalEngine([DraftScript("")], [ScriptStep("Catania")])
     events = await run(engine)
