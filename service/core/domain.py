@@ -25,7 +25,7 @@ Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
     "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",
     "unread_judgement", "declined", "prompt_example", "outvoted", "computed",
-    "conflict", "last_resort",
+    "conflict", "last_resort", "unread_answer",
 ]  # fmt: skip
 RoleName = Literal["revelator", "reader", "judge"]
 AutoragMode = Literal["tuned", "few_shot"]
@@ -92,6 +92,7 @@ FLAGS: Final = (
     "`escalated`: the question continues on the route `complex`. "
     "`unsupported`: the passages and sub-answers do not support the answer. "
     "`unread_judgement`: a judgement of the model could not be read. "
+    "`unread_answer`: a reply of the model was no answer, and did not decline. "
     "`declined`: the model replied that it has no answer. "
     "`prompt_example`: the model repeated an example of its prompt. "
     "`outvoted`: of several sampled answers, the most frequent one was not the first. "

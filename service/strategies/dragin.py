@@ -74,21 +74,26 @@ class DraginOptions(DraftOptions):
     """The resolved options (METHODS.md §3.4, §6 #1).
 
     `full_context`: attention is that of the generation, prompt and all, instead of the draft read
-    on its own. `exclude_self`: a token's attention to itself does not count.
+    on its own. `whole_draft`: that of later sentences counts too, so a hit does not end the draft
+    early. `exclude_self`: a token's attention to itself does not count.
     """
 
     rule: Rule = field(default_factory=Rule)
     query_words: int = 25
     full_context: bool = False
+    whole_draft: bool = False
     exclude_self: bool = False
     tagger: TaggerName = "stopwords"
 
 
 OFFICIAL: Final = DraginOptions()
-IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True, as_published=False)
+IN_CONTEXT: Final = replace(
+    OFFICIAL, full_context=True, whole_draft=True, exclude_self=True, as_published=False
+)
 SERVICE: Final = replace(
     IN_CONTEXT,
     rule=Rule(gate_on_filter=True, weigh_last=True),
+    whole_draft=False,
     cut_drafts=True,
     may_decline=True,
     keep_examples=False,
@@ -335,9 +340,9 @@ def hit_tokens(hit: Hit) -> list[int]:
 class DraftWatch:
     """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
 
-    If attention is that of the generation, a sentence is judged as soon as it is complete, by the
-    attention of queries up to its last token. So the verdict does not depend on how far the engine
-    has generated, and a hit can stop the draft.
+    If attention is that of the generation, and the whole draft need not be known, a sentence is
+    judged as soon as it is complete, by the attention of queries up to its last token. So the
+    verdict does not depend on how far the engine has generated, and a hit can stop the draft.
 
     `scored` are the words of the judged sentences. Raises EngineFailure for signals that no model
     can produce.
@@ -361,12 +366,15 @@ class DraftWatch:
         self._maxima.append(0.0)
         brings_word = token.text[:1].isspace()
         self.text += token.text
-        early = self.options.full_context and self.splitter.incremental
+        options = self.options
+        early = options.full_context and not options.whole_draft and self.splitter.incremental
         return self._judge_complete() if early and brings_word else None
 
     def finish(self) -> Hit | None:
         """End the draft, and judge the remaining sentences."""
         words = self.words()
+        if self.options.whole_draft:
+            self._fold(len(self.tokens) - 1)
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
             last = number == len(sentences)

@@ -27,6 +27,7 @@ from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading,
 from service.strategies.reading.questions import parse_verdict
 from service.strategies.reading.salvage import ends_with
 from service.strategies.rules import corrected_count
+from service.text.grounding import bears
 from service.text.sentences import sentences
 from service.text.words import normal_words
 
@@ -36,6 +37,8 @@ SAMPLE_TEMPERATURE: Final = 0.7
 RELEVANCE_LABELS: Final = ("true", "false")
 WORKER: Final = "encoder"  # in metrics
 DECLINING: Final = "the reader found no answer"
+CLAUSE_WORDS: Final = 8
+_COPULA = re.compile(r"\b(?:is|was|are|were|be|been)\b|[:：]|[.!?\n]\s")
 _PIECE = re.compile(r"#\d+\Z")
 
 RELEVANCE: Final = PromptCall("judge", parse_verdict, labels=RELEVANCE_LABELS)
@@ -81,9 +84,10 @@ async def write_answer(
     """Stream a reader's answer and leave it in `step.answer`.
 
     It is None if there was no text after one retry, and if the reader declined to answer, which is
-    flagged `declined`; such a reply is withdrawn completely. So is an example of the prompt, which
-    is flagged `prompt_example` if it is repeated; with `closed` it is flagged and kept, since an
-    answer from memory is found nowhere else.
+    flagged `declined`; such a reply is withdrawn completely. So is one that cannot be read, unless
+    it ends in words of the passages; a second one is flagged `unread_answer`. So is an example of
+    the prompt, which is flagged `prompt_example` if it is repeated; with `closed` it is flagged and
+    kept, since an answer from memory is found nowhere else.
 
     Text that needs cleaning (a label before it, a fence around it) is withdrawn and written again
     in clean form, flagged `repaired`, so that the remaining tokens are the answer. At a limit of
@@ -109,10 +113,24 @@ async def write_answer(
             step.flag("declined")
         elif (closed and example) or (last and echoed and not step.answer):
             step.flag("prompt_example")
+        elif reading.answer is None and reply.text.strip() and not stopped:
+            step.answer = last_clause(reply.text, step.question or "", prompt.shown)
+            if again and step.answer is None:
+                step.flag("unread_answer")
         await _correct(step, reply, as_role)
         if step.answer or reading.declined or last:
             break
     await vote(step, prompt, as_role, max_tokens)
+
+
+def last_clause(text: str, question: str, shown: str) -> str | None:
+    """Return what the last sentence of a reply says at its end, if that is short and new and the
+    text `shown` to the model contains it: "… so it would be Catania." None if there is nothing.
+    """
+    *_, clause = _COPULA.split(text.strip())
+    clause = clause.strip(" \n\"'“”*.!")
+    new = 0 < len(clause.split()) <= CLAUSE_WORDS and not bears(question, clause)
+    return clause if new and bears(shown, clause) else None
 
 
 async def _correct(step: OpenStep, reply: AnswerText, as_role: TokenRole) -> None:

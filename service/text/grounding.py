@@ -45,13 +45,13 @@ def support(answer: str, question: str, texts: Sequence[str]) -> list[int]:
     A text supports an answer that it contains as a whole. A list is supported if each of its items
     is. A sentence is supported if all its new names and numbers are, and more than half of its new
     words (new: not in the question). Yes and no are supported by texts that mention every name in
-    the question or, if it has no names, more than half of its words.
+    the question or, if it has no names, more than half of its words; by the fewest such texts.
     """
     whole = bearing(texts, answer)
     if whole and (len(normal_words(answer)) > 1 or not is_yes_no(answer)):
         return whole
     if is_yes_no(answer):
-        return _tells_of(_content(question), _names(question), texts)
+        return _tells_of(_content(question), _names(question), texts, fewest=True)
     items = [item for item in _JOINT.split(answer) if _needle(item)]
     if len(items) > 1:
         borne = [bearing(texts, item) for item in items]
@@ -70,9 +70,11 @@ def is_yes_no(answer: str) -> bool:
     return _YES_NO.match(answer) is not None
 
 
-def _tells_of(words: set[str], names: set[str], texts: Sequence[str]) -> list[int]:
+def _tells_of(
+    words: set[str], names: set[str], texts: Sequence[str], *, fewest: bool = False
+) -> list[int]:
     """Return the texts that contain some of the decisive words, if all texts together contain
-    enough.
+    enough; `fewest`: without those that add none to others.
     """
     wanted = {word: _Wanted([word]) for word in words | names}
     held: list[set[str]] = []
@@ -82,7 +84,14 @@ def _tells_of(words: set[str], names: set[str], texts: Sequence[str]) -> list[in
     together = set().union(*held)
     if not words or not names <= together or 2 * len(together & words) <= len(words):
         return []
-    return [index for index, found in enumerate(held) if found & (names or words)]
+    telling = [found & (names or words) for found in held]
+    if not fewest:
+        return [index for index, found in enumerate(telling) if found]
+    chosen: list[int] = []
+    while any(telling):
+        chosen.append(max(range(len(telling)), key=lambda index: len(telling[index])))
+        telling = [found - telling[chosen[-1]] for found in telling]
+    return sorted(chosen)
 
 
 def _needle(answer: str) -> list[str]:

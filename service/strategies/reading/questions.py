@@ -179,6 +179,12 @@ _NOTHING = frozenset([
     "yes", "no", "none", "nothing", "null", "na", "done", "stop", "true", "false", "unknown",
     "empty", "complete", "finished",
 ])  # fmt: skip
+# "I would search the web." is no query.
+_PLAN = re.compile(
+    r"(?:(?:i|we)(?:['’](?:ll|d|m|ve))?|let (?:me|us)|let['’]s)\s(?:\w+\s){0,3}"
+    r"(?-i:search|searching|look|looking|browse|google|consult|check)\b",
+    re.IGNORECASE,
+)
 _REFUSAL = re.compile(
     r"(?:i['’]?m sorry|i am sorry|sorry|i can(?:not|['’]t)|i don['’]t|i do not|i am (?:unable|not)"
     r"|unable to|as an ai|(?:there (?:is|are) )?no (?:more|further|next)\b)",
@@ -223,7 +229,7 @@ def _question_line(line: str) -> str:
     line = one_line(line[: asked.end()] if asked else _REMARK.sub("", line))
     bare = re.sub(r"\W", "", line).casefold()
     empty = not bare or bare in _NOTHING or line.endswith((":", "："))
-    declined = not asked and not _ASKS.match(line) and refuses(line)
+    declined = not asked and not _ASKS.match(line) and (refuses(line) or _PLAN.match(line))
     return "" if empty or declined or _REFUSAL.match(line) else line
 
 

@@ -66,7 +66,7 @@ async def test_direct() -> None:
     assert not body.answered
     assert body.steps[0].answer is None
     assert body.steps[0].flags == ["closed_book", "declined"]
-    assert body.steps[-1].flags == ["declined"]
+    assert body.steps[-1].flags == ["last_resort", "declined"]
 
 
 async def test_a_sub_answer_counts_as_not_found() -> None:
@@ -132,3 +132,21 @@ async def test_a_declined_single_escalates() -> None:
     body = await ask(script, settings=own)
     assert body.answered
     assert body.route == "complex"
+
+
+ALOUD = "Let me think: the answer would be Bellini."
+
+
+async def test_what_a_reply_ends_in_is_the_answer_if_a_passage_has_it() -> None:
+    script = [RELEVANT, say("Task: answer", ALOUD)]
+    body = await body_of(script, {"": [NORMA]}, QUESTION, route="single")
+    assert (body.answer, body.steps[-1].flags) == ("Bellini", ["repaired"])
+    assert [citation.passage_id for citation in body.citations] == ["norma"]
+
+
+@pytest.mark.parametrize("end", ["Verdi", "Norma", "an opera " * 5])
+async def test_a_reply_that_is_not_used_is_told(end: str) -> None:
+    """No passage has it, the question has it, or it is no short answer."""
+    script = [RELEVANT, *[say("Task: answer", ALOUD.replace("Bellini", end))] * 2]
+    body = await body_of(script, {"": [NORMA]}, QUESTION, route="single")
+    assert (body.answered, body.steps[-1].flags) == (False, ["unread_answer"])

@@ -112,6 +112,9 @@ def test_yes_and_no_are_borne_by_texts_that_tell_of_what_is_asked() -> None:
     orchard, ferry = "The Glass Orchard is a film from Austria.", "A Winter Ferry is from Norway."
     assert support("no", asked, [orchard, ferry, "Known noise."]) == [0, 1]
     assert support("No, they are not.", asked, [orchard, ferry]) == [0, 1]
+    again = "A Winter Ferry and The Glass Orchard were shown in one cinema."
+    assert support("no", asked, [orchard, ferry, orchard, ferry]) == [0, 1]
+    assert support("no", asked, [orchard, again, ferry]) == [1]
     assert support("no", asked, [orchard]) == []
     assert support("no", asked, ["He was known."]) == []
     assert support("yes", "do penguins fly over the sea?", ["Penguins fly under the sea."]) == [0]

@@ -18,8 +18,10 @@ from tests.unit.strategies.dragin.drafts import (
     tokens_of,
 )
 
+EARLY = replace(IN_CONTEXT, whole_draft=False)  # as under `service`
 
-def watch(options: DraginOptions = IN_CONTEXT) -> DraftWatch:
+
+def watch(options: DraginOptions = EARLY) -> DraftWatch:
     return DraftWatch(options, TAGGER, SPLITTER)
 
 
@@ -47,15 +49,21 @@ def worked_tokens(late: float = 0.0) -> list[DraftToken]:
     return tokens_of(pieces, entropy, updates)
 
 
-def run(
-    tokens: list[DraftToken], options: DraginOptions = IN_CONTEXT
-) -> tuple[int | None, Hit | None]:
+def run(tokens: list[DraftToken], options: DraginOptions = EARLY) -> tuple[int | None, Hit | None]:
     """How many tokens were read when a hit was found, and the hit."""
     own = watch(options)
     for number, token in enumerate(tokens, 1):
         if hit := own.feed(token):
             return number, hit
     return None, own.finish()
+
+
+def test_a_later_sentence_counts_where_the_whole_draft_is_known() -> None:
+    read, hit = run(worked_tokens(late=0.99), replace(IN_CONTEXT, rule=Rule(1.5)))
+    assert (read, hit and hit.sentence) == (None, "He was born in Palermo.")
+    raised = run(worked_tokens(late=0.99), replace(IN_CONTEXT, rule=Rule(0.5)))[1]
+    assert raised is not None
+    assert raised.words[0].attention == 0.99  # 1.00 before: the newest maximum counts
 
 
 def test_a_hit_is_found_when_its_sentence_is_complete() -> None:
@@ -69,7 +77,7 @@ def test_later_queries_do_not_count() -> None:
     """What sentence 1 gets from sentence 2 comes too late for it."""
     plain, late = run(worked_tokens()), run(worked_tokens(late=9.0))
     assert plain == late
-    rule = replace(IN_CONTEXT, rule=Rule(0.01))
+    rule = replace(EARLY, rule=Rule(0.01))
     _, hit = run(worked_tokens(), rule)
     assert hit is not None
     assert hit.words[0].attention == 1.0
@@ -84,11 +92,11 @@ def test_the_verdict_does_not_depend_on_how_far_the_engine_has_run_on(run_on: in
 
 
 def test_the_last_sentence_is_judged_at_the_end() -> None:
-    read, hit = run(worked_tokens(), replace(IN_CONTEXT, rule=Rule(1.7)))
+    read, hit = run(worked_tokens(), replace(EARLY, rule=Rule(1.7)))
     assert (read, hit) == (None, None)
     tokens = worked_tokens()
     tokens[-3] = replace(tokens[-3], entropy=9.0)
-    read, hit = run(tokens, replace(IN_CONTEXT, rule=Rule(1.7)))
+    read, hit = run(tokens, replace(EARLY, rule=Rule(1.7)))
     assert read is None
     assert hit is not None
     assert hit.sentence == "So the answer is Palermo."

@@ -159,15 +159,18 @@ async def test_the_worked_example_s_prompts_and_costs() -> None:
     assert all(e.usage.prompt_tokens for e in of(events, StepEnd))
 
 
-async def test_in_context_a_hit_stops_the_draft() -> None:
+@pytest.mark.parametrize(("profile", "early"), [("service", True), ("in_context", False)])
+async def test_a_hit_stops_the_draft_unless_later_sentences_count(
+    profile: Any, early: bool
+) -> None:
     draft = DraftScript(
         " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
         loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
     )  # fmt: skip
     engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)], focus=["opera", "composer"])
-    own = settings(profile="in_context", query_words=2)
+    own = settings(profile=profile, query_words=2)
     events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
-    assert engine.spared > 0
+    assert (engine.spared > 0) == early
     assert not engine.scores
     (trigger,) = of(events, Trigger)
     assert trigger.token == "Palermo"
@@ -176,12 +179,23 @@ async def test_in_context_a_hit_stops_the_draft() -> None:
     assert of(events, StepEnd)[0].usage.prompt_tokens > 0
 
 
+async def test_in_context_a_later_sentence_attends_to_the_last_word_of_one() -> None:
+    """As in the paper, whose maximum is that of all following tokens."""
+    draft = DraftScript(
+        " He was born in Palermo. He sang.", loud={"Palermo.": 2.0}, attention={"Palermo.": 0.9}
+    )
+    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=settings(profile="in_context"))
+    (trigger,) = of(events, Trigger)
+    assert (trigger.token, trigger.detail.attention) == ("Palermo.", 0.9)
+
+
 async def test_what_an_early_end_spares_is_counted() -> None:
     draft = DraftScript(
         " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
         loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
     )  # fmt: skip
-    for profile, drafted in (("in_context", 100 - 10), ("official", 0)):
+    for profile, drafted in (("service", 100 - 10), ("in_context", 0), ("official", 0)):
         engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
         metrics = Metrics()
         own = settings(profile=profile, max_tokens=100)

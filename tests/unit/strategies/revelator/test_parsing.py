@@ -142,3 +142,22 @@ def test_thinking_before_the_output_never_counts(text: str) -> None:
     for reader in READERS.values():
         if "think" not in text.lower():
             assert reader(thinking + text) == reader(text)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "I would search the web.",
+        "Let's look it up.",
+        "We need to check the documents",
+        "I'd google",
+    ],
+)
+def test_a_plan_to_search_is_no_query(plan: str) -> None:
+    assert parse_question(plan) is None
+    assert parse_question(f"{plan}\nWho composed Norma?") == "Who composed Norma?"
+
+
+@pytest.mark.parametrize("query", ["I Will Look composer", "search engines of 1996", "I Am Legend"])
+def test_a_query_may_have_such_words(query: str) -> None:
+    assert parse_question(query) == query
