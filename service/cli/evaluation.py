@@ -144,6 +144,15 @@ def evaluate(
             "because an engine or a store was unavailable are asked again.",
         ),
     ] = False,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take the method, the requests and the settings of a paper: hanrag, "
+            "autorag-llama3, dragin-2wiki, dragin-hotpotqa, dragin-iirc, dragin-strategyqa or "
+            "efficientrag. The report says what differs from the paper.",
+        ),
+    ] = None,
     note: Annotated[
         str | None,
         typer.Option(help="A note that the report shows beside the provenance."),
@@ -180,5 +189,6 @@ def evaluate(
         robustness,
         ray,
         note,
+        bundle,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))

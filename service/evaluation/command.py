@@ -20,6 +20,7 @@ from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavaila
 from service.core.extras import lacking, missing_packages
 from service.core.progress import shown_progress
 from service.core.settings import Settings
+from service.evaluation.bundle import load_bundle
 from service.evaluation.datasets import Dataset, DatasetError, read_datasets
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry, with_engine
 from service.evaluation.llm_judge import Judge, open_judge
@@ -51,8 +52,9 @@ class EvaluationOptions:
     rule of each dataset's own script. `routes` are gold routes, written ROUTE or DATASET=ROUTE.
     Rows are written to the folder `out` and events to the folder `trace`, unless these are None.
     Questions are sent to the server at `url`, to the Ray cluster at `ray`, or answered in this
-    process. `judge` names the engine that judges the answers. With `robustness`, every question is
-    asked again under each attack of `poison.py`. `note` is printed in the report.
+    process. `bundle` names the paper whose method, requests and settings are taken. `judge` names
+    the engine that judges the answers. With `robustness`, every question is asked again under each
+    attack of `poison.py`. `note` is printed in the report.
     """
 
     datasets: Sequence[str]
@@ -74,6 +76,7 @@ class EvaluationOptions:
     robustness: bool = False
     ray: str | None = None
     note: str | None = None
+    bundle: str | None = None
 
 
 async def evaluate_datasets(
@@ -102,6 +105,13 @@ async def evaluate_datasets(
             "--robustness needs --out, and cannot be combined with --url, because it changes "
             "search results in this process"
         )
+    if options.bundle:
+        bundle = load_bundle(options.bundle)
+        if options.url or tuple(options.methods) != ("auto",):
+            raise InvalidRequest(
+                "--bundle sets the method and the settings; omit --methods and --url"
+            )
+        settings, options = bundle.applied(settings), replace(options, methods=(bundle.method,))
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     try:
         datasets = await anyio.to_thread.run_sync(
@@ -170,7 +180,8 @@ class Evaluation:
         for dataset in self._datasets:
             for method in methods:
                 fields = {
-                    **options.fields, **method.fields, "question": dataset.questions[0].question,
+                    **self._fields(dataset), **method.fields,
+                    "question": dataset.questions[0].question,
                     "collection": dataset.collection, "route": method.route, "loop": method.loop,
                     "last_resort": method.last_resort,
                 }  # fmt: skip
@@ -188,6 +199,12 @@ class Evaluation:
                 )  # fmt: skip
         for line in skipped.values():
             self._screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    def _fields(self, dataset: Dataset) -> dict[str, Any]:
+        """Return the request fields that all methods share."""
+        options = self._options
+        own = load_bundle(options.bundle).fields(dataset.name) if options.bundle else {}
+        return {**options.fields, **own}
 
     def _scoring(self, dataset: Dataset) -> ScoringOptions:
         own = self._options.yes_no
@@ -243,10 +260,12 @@ class Evaluation:
                 "evaluators": VERSIONS,
                 **({"judge": dict(self._judge.described)} if self._judge else {}),
                 **({"note": options.note} if options.note else {}),
+                **({"bundle": options.bundle} if options.bundle else {}),
             },
             "datasets": {
                 data.name: {
                     **data.as_json(),
+                    **({"request": self._fields(data)} if options.bundle else {}),
                     "scoring": asdict(self._scoring(data)),
                     "collection": collections[searched[data.name]],
                 }

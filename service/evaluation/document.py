@@ -232,12 +232,11 @@ class Report(Page):
                 self.table(["method", "questions", ATTACKED, "with poison, mean", *lost], rows)
 
     def _published(self) -> None:
-        """Add the papers' figures for the methods, except variants, on the same datasets."""
+        """Add the papers' figures for the methods on the same datasets."""
         rows = [
             cells
             for name, methods in self._datasets.items()
             for method, own in methods.items()
-            if VARIANT not in method
             for cells in published_cells(self._run, name, method, own)
         ]
         if not rows:
@@ -436,7 +435,8 @@ def published_cells(
             scores = values(own, measure)
             mine = shown(interval(scores)) if scores else "–"
             parts.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
-        off = differences(figure, models, corpus, len(own))
+        variant = method.partition(VARIANT)[2]
+        off = differences(figure, models, corpus, len(own), run, dataset, variant)
         yield [
             dataset, method, " · ".join(parts),
             f"{figure.called} in {figure.paper}, {figure.table}",

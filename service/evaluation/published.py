@@ -9,7 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from service.evaluation.bundle import load_bundle
+
 FIGURES: Final = Path(__file__).with_name("published.toml")
+SHORT: Final = {"2wikimultihopqa": "2wiki"}  # of data sets, in names of bundles
 NOT_COMPARABLE: Final = "not comparable"
 _ALSO_CALLED: Final = {"nqopen": "nq", "naturalquestions": "nq", "webq": "webquestions"}
 
@@ -31,6 +34,7 @@ class Figure:
     model: str
     corpus: str
     sample: int
+    bundle: str | None = None  # that runs it, if there is one
 
 
 @lru_cache(1)
@@ -43,13 +47,14 @@ def figures() -> tuple[Figure, ...]:
 def _figures_of(table: Mapping[str, Any]) -> Iterator[Figure]:
     for method, row in table["figures"].items():
         for dataset, numbers in row.items():
-            if dataset == "called":
+            if dataset in ("called", "bundle"):
                 continue
             known = table["datasets"][dataset]
             pairs = zip(known["measures"], numbers, strict=True)
             yield Figure(
                 method, row["called"], dataset, {name: n / 100 for name, n in pairs},
                 table["paper"], table["table"], table["model"], known["corpus"], known["sample"],
+                row.get("bundle", "").replace("*", SHORT.get(dataset, dataset)) or None,
             )  # fmt: skip
 
 
@@ -67,9 +72,18 @@ def is_of(figure: Figure, dataset: str) -> bool:
     return name == "nq" if figure.dataset == "nq" else figure.dataset in name
 
 
-def differences(figure: Figure, models: Sequence[str], corpus: str, sample: int) -> list[str]:
+def differences(
+    figure: Figure,
+    models: Sequence[str],
+    corpus: str,
+    sample: int,
+    run: Mapping[str, Any],
+    dataset: str,
+    variant: str = "",
+) -> list[str]:
     """Return the differences between the paper's setting and ours: the models, the description of
-    the collection, and the number of questions.
+    the collection, the number of questions, the `variant` of a method, and all that the paper's
+    bundle fixes. `run` is the content of `run.json`.
 
     The list is empty only if all properties are known to be the same.
     """
@@ -81,4 +95,8 @@ def differences(figure: Figure, models: Sequence[str], corpus: str, sample: int)
     if figure.sample != sample:
         stated = f"{figure.sample:,} questions" if figure.sample else "not stated"
         found.append(f"sample ({stated})")
-    return found
+    if variant:
+        found.append(f"variant ({variant})")
+    if figure.bundle is None:
+        return [*found, "settings (no bundle fixes them)"]
+    return [*found, *load_bundle(figure.bundle).differences(run, dataset)]

@@ -36,7 +36,7 @@ if datasets or methods are added, or another commit or machine continues:
 | `version` | of this layout |
 | `digest` | SHA-256 of `common` |
 | `common` | version of the service and its settings, or the server; request, evaluators, judge and note |
-| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
+| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description), `request` (of a bundle) |
 | `methods` | by name: `route`, `loop` and `last_resort` |
 | `processes` | `commit` and `machine` of every process that asked, each once |
 """  # noqa: E501 (a table)

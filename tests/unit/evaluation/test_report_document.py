@@ -284,14 +284,18 @@ def test_datasets_go_by_several_names(ours: str, theirs: str, same: bool) -> Non
 def test_figures_of_another_setting_are_not_comparable() -> None:
     figure = next(figure for figure in figures() if figure.dataset == "musique")
     same = [f"vllm: meta/{figure.model}"], figure.corpus, figure.sample
-    assert differences(figure, *same) == []
-    assert differences(figure, ["smollm2"], figure.corpus, 20) == [
-        f"model ({figure.model})", "sample (500 questions)",
+    unknown = "settings (no bundle fixes them)"
+    assert differences(figure, *same, RUN, "musique") == [unknown]
+    assert differences(figure, ["smollm2"], figure.corpus, 20, RUN, "musique") == [
+        f"model ({figure.model})", "sample (500 questions)", unknown,
     ]  # fmt: skip
     own = rows("single/one_retrieval", [0, 1], dataset="musique")
     variant = rows("one_retrieval@top_k=5", [0, 1], dataset="musique")
     told = lines_of("papers' figures", Report(RUN, [*own, *variant]))
-    assert {tuple(line[:2]) for line in told} == {("musique", "single/one\\_retrieval")}
+    assert {tuple(line[:2]) for line in told} == {
+        ("musique", "single/one\\_retrieval"), ("musique", "one\\_retrieval@top\\_k=5"),
+    }  # fmt: skip
+    assert "variant (top\\_k=5)" in told[-1][4]
     line = told[0]
     assert "F1: 0.228; 0.500 \\[0.000, 1.000\\]" in line[2]
     assert line[4].startswith(NOT_COMPARABLE)

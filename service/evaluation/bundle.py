@@ -1,0 +1,83 @@
+"""Bundles: everything that a paper's table fixes, for `revelator evaluate --bundle NAME`.
+
+`bundles/NAME.toml` names the method, the fields of its requests (`request`; `datasets` has those
+that differ by data set) and the settings. What a bundle cannot set is `model`, `embedding` and the
+number of questions: the report compares them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from service.core.errors import InvalidRequest
+from service.core.settings import Settings
+
+FOLDER: Final = Path(__file__).with_name("bundles")
+
+
+class Bundle(BaseModel):
+    """A file. `model` writes the answers; `embedding` is that of the collection, if the retriever
+    is dense."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    paper: str
+    method: str
+    model: str
+    embedding: str | None = None
+    request: dict[str, Any]
+    datasets: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]]
+
+    def fields(self, dataset: str) -> dict[str, Any]:
+        """Return the request fields on the data set with this name."""
+        own = (fields for known, fields in self.datasets.items() if known in dataset.casefold())
+        return {**self.request, **next(own, {})}
+
+    def applied(self, settings: Settings) -> Settings:
+        """Return the settings with those of the bundle."""
+        changed = {}
+        for name, values in self.settings.items():
+            section = getattr(settings, name)
+            changed[name] = type(section).model_validate({**dict(section), **values})
+        return settings.model_copy(update=changed)
+
+    def differences(self, run: Mapping[str, Any], dataset: str) -> Iterator[str]:
+        """Yield what an evaluation, described by `run.json`, did otherwise, with the bundle's
+        value."""
+        common = run["common"]
+        if "settings" not in common:
+            yield "settings of the server (not known)"
+            return
+        for section, values in self.settings.items():
+            ours = common["settings"].get(section) or {}
+            for name, value in values.items():
+                if ours.get(name) != value:
+                    yield f"{section}.{name} ({value})"
+        asked = (run["datasets"].get(dataset) or {}).get("request") or common.get("request", {})
+        for name, value in self.fields(dataset).items():
+            if asked.get(name) != value:
+                yield f"{name} ({value})"
+        collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
+        if self.embedding and self.embedding not in str(collection.get("embedding_model")):
+            yield f"embedding ({self.embedding})"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+@lru_cache
+def load_bundle(name: str) -> Bundle:
+    """Return a bundle. Raises InvalidRequest with the known names."""
+    if name not in names():
+        raise InvalidRequest(f"bundle {name!r} is unknown; the bundles are {', '.join(names())}")
+    content = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return Bundle(name=name, **content)

@@ -1,0 +1,115 @@
+"""Bundles: what a paper fixes is set, written down, and compared."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.answer.request import parse_request
+from service.core.errors import InvalidRequest
+from service.core.settings import Settings
+from service.evaluation.bundle import load_bundle, names
+from service.evaluation.entries import described
+from service.evaluation.methods import method_of
+from service.evaluation.published import Figure, differences, figures
+from tests.unit.evaluation.test_command import (  # noqa: F401
+    Engine,
+    Opened,
+    dataset,
+    evaluated,
+    opened,
+)
+
+
+def own_figure(name: str) -> Figure:
+    return next(figure for figure in figures() if figure.bundle == name)
+
+
+def run_of(name: str, data: str) -> dict[str, Any]:
+    """The `run.json` of an evaluation by a bundle, on the paper's collection."""
+    bundle = load_bundle(name)
+    return {
+        "digest": "x",
+        "common": {"settings": described(bundle.applied(Settings())), "request": {}},
+        "datasets": {
+            data: {
+                "request": bundle.fields(data),
+                "collection": {"embedding_model": bundle.embedding},
+            }
+        },
+        "methods": {},
+    }
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_bundle_can_be_applied_and_has_a_figure(name: str) -> None:
+    bundle = load_bundle(name)
+    figure = own_figure(name)
+    assert (figure.paper, figure.model) == (bundle.paper, bundle.model)
+    assert figure.method == bundle.method == method_of(bundle.method).name
+    settings = bundle.applied(Settings())
+    assert settings.answers.last_resort == "off"
+    assert settings.answers.no_evidence == "closed_book"
+    assert bundle.request["retriever"] in ("bm25", "dense")
+    assert (bundle.request["retriever"] == "dense") == (bundle.embedding is not None)
+    for data in ("nq", "2wikimultihopqa", "other", *bundle.datasets):
+        parse_request({"question": "Q?", **bundle.fields(data)})
+
+
+def test_requests_differ_by_data_set() -> None:
+    bundle = load_bundle("autorag-llama3")
+    assert bundle.fields("nq_open") == {"retriever": "dense", "top_k": 3, "max_steps": 5}
+    assert bundle.fields("2WikiMultihopQA")["max_steps"] == 10
+    assert bundle.fields("popqa") == bundle.request
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str) -> None:
+    figure = own_figure(name)
+    data, bundle = figure.dataset, load_bundle(name)
+    same = [f"vllm: meta/{figure.model}"], figure.corpus, figure.sample
+    run = run_of(name, data)
+    assert differences(figure, *same, run, data) == []
+    assert differences(figure, *same, run, data, "top_k=9") == ["variant (top_k=9)"]
+    for section, values in bundle.settings.items():
+        for field, value in values.items():
+            other = deepcopy(run)
+            other["common"]["settings"][section][field] = "another"
+            assert differences(figure, *same, other, data) == [f"{section}.{field} ({value})"]
+    for field, value in bundle.fields(data).items():
+        other = deepcopy(run)
+        other["datasets"][data]["request"][field] = "another"
+        assert differences(figure, *same, other, data) == [f"{field} ({value})"]
+    at_server = {**run, "common": {"server": "http://x"}}
+    assert differences(figure, *same, at_server, data) == ["settings of the server (not known)"]
+
+
+@pytest.mark.anyio
+async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+    file, out = dataset(tmp_path / "musique.jsonl", "Rome"), tmp_path / "out"
+    retriever = opened(Engine())
+    code, _ = await evaluated(file, methods=["auto"], bundle="hanrag", out=out)
+    assert code == 0
+    assert {request.retriever for request in retriever.requests} <= {"bm25"}
+    run = json.loads((out / "run.json").read_bytes())
+    assert run["common"]["bundle"] == "hanrag"
+    assert run["common"]["settings"]["hanrag"]["relevance_by"] == "model"
+    assert run["datasets"]["musique"]["request"]["max_steps"] == 5
+    markdown = (out / "report.md").read_text(encoding="utf-8")
+    assert "HANRAG in HANRAG, Table 2" in markdown
+    assert "not comparable: model (Llama-3.1-8B-Instruct), corpus" in markdown
+    assert "settings (no bundle fixes them)" in markdown  # of Adaptive-RAG
+
+
+@pytest.mark.anyio
+async def test_what_a_bundle_sets_cannot_be_given(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+    file = dataset(tmp_path / "d.jsonl", "Rome")
+    opened(Engine())
+    with pytest.raises(InvalidRequest, match="omit --methods and --url"):
+        await evaluated(file, methods=["single"], bundle="hanrag")
+    with pytest.raises(InvalidRequest, match="'dragin' is unknown; the bundles are autorag-llama3"):
+        await evaluated(file, methods=["auto"], bundle="dragin")
