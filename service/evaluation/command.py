@@ -90,27 +90,9 @@ async def evaluate_datasets(
     evaluation.
     """
     screen = console or Console()
-    if options.url and options.engine:
-        raise InvalidRequest(
-            "--engine cannot be combined with --url, because the server uses its own engines; omit "
-            "one of them"
-        )
-    if options.ray and options.url:
-        raise InvalidRequest(
-            "--ray cannot be combined with --url, because Ray answers the questions of this "
-            "process; omit one of them"
-        )
-    if options.robustness and (options.url or not options.out):
-        raise InvalidRequest(
-            "--robustness needs --out, and cannot be combined with --url, because it changes "
-            "search results in this process"
-        )
+    refuse(options)
     if options.bundle:
         bundle = load_bundle(options.bundle)
-        if options.url or tuple(options.methods) != ("auto",):
-            raise InvalidRequest(
-                "--bundle sets the method and the settings; omit --methods and --url"
-            )
         settings, options = bundle.applied(settings), replace(options, methods=(bundle.method,))
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     try:
@@ -133,6 +115,27 @@ async def evaluate_datasets(
     if options.out:
         await report_on(options.out, options.trace, screen)
     return SOME_FAILED if any(row.error for row in rows) else DONE
+
+
+def refuse(options: EvaluationOptions) -> None:
+    """Raise InvalidRequest for options that cannot be combined."""
+    if options.url and options.engine:
+        raise InvalidRequest(
+            "--engine cannot be combined with --url, because the server uses its own engines; omit "
+            "one of them"
+        )
+    if options.ray and options.url:
+        raise InvalidRequest(
+            "--ray cannot be combined with --url, because Ray answers the questions of this "
+            "process; omit one of them"
+        )
+    if options.robustness and (options.url or not options.out):
+        raise InvalidRequest(
+            "--robustness needs --out, and cannot be combined with --url, because it changes "
+            "search results in this process"
+        )
+    if options.bundle and (options.url or tuple(options.methods) != ("auto",)):
+        raise InvalidRequest("--bundle sets the method and the settings; omit --methods and --url")
 
 
 async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
