@@ -1,4 +1,5 @@
-"""The command `evaluate`, which imports its dependencies when it runs."""
+"""The commands `evaluate`, `replay` and `explain`, which import their dependencies when they
+run."""
 
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ from service.cli.options import (
     Timeout,
     TopK,
     Url,
+    begin,
+    fail,
     given,
     run,
-    settings_from,
+    show_error,
 )
+from service.core.errors import RevelatorError
 
 
 def evaluate(
@@ -164,10 +168,8 @@ def evaluate(
 ) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
     from service.evaluation.command import EvaluationOptions, evaluate_datasets  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data, key=key)
+    settings = begin("warning", config, data_dir=data, key=key)
     fields = given(retriever=retriever, top_k=top_k, max_steps=max_steps, timeout_s=timeout_s)
     options = EvaluationOptions(
         datasets,
@@ -192,3 +194,68 @@ def evaluate(
         bundle,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
+
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(metavar="TRACE", help="File written by `ask --trace` or `evaluate --trace`."),
+]
+
+
+def replay(
+    trace: TraceFile,
+    body: Annotated[
+        bool, typer.Option("--body", help="Print the answer's body, computed from the events.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Print the events as recorded, one per line.")
+    ] = False,
+) -> None:
+    """Print a recorded question as `revelator ask` does, without calling a model or searching."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from service.cli.terminal import EventPrinter  # noqa: PLC0415
+    from service.evaluation.traces import read_trace, shown_again  # noqa: PLC0415
+
+    try:
+        read = read_trace(trace)
+    except RevelatorError as error:
+        fail(error.detail)
+    if body or events:
+        typer.echo("\n".join(shown_again(read, only_body=body)))
+        return
+    printer = EventPrinter(Console())
+    for event in read.events:
+        printer.show(event)
+
+
+def explain(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...", help="Folders written by `evaluate --trace`, or files in them."
+        ),
+    ],
+) -> None:
+    """Show where recorded questions spent their time, and which stage caused a wrong answer.
+
+    The stages are routing, query, retrieval, judging, reading and merging. Fixed rules find the
+    stage, without calling a model, and the evidence is printed. A trace that cannot be read does
+    not end the command; its error is printed, and the exit code is 2.
+    """
+    from service.evaluation.explanation import explain_trace, lines_of  # noqa: PLC0415
+    from service.evaluation.traces import find_traces, read_trace  # noqa: PLC0415
+
+    try:
+        paths = find_traces(traces)
+    except RevelatorError as error:
+        fail(error.detail)
+    exit_code = 0
+    for path in paths:
+        try:
+            trace = read_trace(path)
+            typer.echo("\n".join(lines_of(trace, explain_trace(trace))))
+        except RevelatorError as error:
+            show_error(error.detail)
+            exit_code = 2
+    raise typer.Exit(exit_code)

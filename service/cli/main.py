@@ -11,11 +11,9 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
-from service.cli.collections import collections
-from service.cli.completion import completion, prepare_completion
-from service.cli.evaluation import evaluate
+from service.cli.administration import collections, completion, key, prepare_completion
+from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
-from service.cli.key import key
 from service.cli.options import (
     Collection,
     Config,
@@ -28,14 +26,12 @@ from service.cli.options import (
     Timeout,
     TopK,
     Url,
+    begin,
     fail,
     given,
     run,
-    settings_from,
 )
-from service.cli.synthesis import synthesize
-from service.cli.traces import explain, replay
-from service.cli.training import train
+from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
 
 app = typer.Typer(
@@ -84,13 +80,12 @@ def serve(
     ] = "warning",
 ) -> None:
     """Start the HTTP server. Without settings, it runs embedded, over a sample corpus."""
-    from service.cli.banner import print_banner  # noqa: PLC0415
     from service.cli.serve import run_server  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+    from service.cli.terminal import print_banner  # noqa: PLC0415
 
-    configure_logging(log_level)
-    settings = settings_from(
-        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
+    settings = begin(
+        log_level, config, data_dir=data, server__host=host, server__port=port,
+        server__insecure=insecure,
     )  # fmt: skip
     started = partial(print_banner, page=settings.server.page, keys=settings.server.has_keys)
     try:
@@ -127,10 +122,8 @@ def ask(
 ) -> None:
     """Ask a question and show each step. Uses the running server, if there is one."""
     from service.cli.ask import ask_in_terminal  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data, key=key)
+    settings = begin("warning", config, data_dir=data, key=key)
     fields = given(
         question=question, collection=collection, route=route, loop=loop, retriever=retriever,
         top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
@@ -147,14 +140,12 @@ def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = No
     the extra: pip install '.\[mcp]' in the checkout.
     """
     from service.api.mcp.tools import LACKING, installed  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     if not installed():
         fail(LACKING)
     from service.cli.mcp import serve_stdio  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data, key=key)
+    settings = begin("warning", config, data_dir=data, key=key)
     run(lambda: serve_stdio(settings, url))
 
 
@@ -178,10 +169,8 @@ def chat(
     server, if there is one. Ctrl-D or an empty line ends the conversation.
     """
     from service.cli.ask import chat_in_terminal  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data, key=key)
+    settings = begin("warning", config, data_dir=data, key=key)
     fields = given(
         collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
         max_steps=max_steps, timeout_s=timeout_s,
@@ -236,10 +225,8 @@ def ingest(
     --replace.
     """
     from service.retrieval.commands import run_ingest  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data, key=key)
+    settings = begin("warning", config, data_dir=data, key=key)
     code = run(
         lambda: run_ingest(
             files, collection, settings, url=url, format=format, ray=ray, replace=replace
@@ -308,12 +295,10 @@ def check(
     """
     from service.cli.check import check_in_terminal  # noqa: PLC0415
     from service.retrieval.commands import check_collection  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
-    configure_logging("error")
     if repair and collection is None:
         fail("--repair needs a collection. Add --collection NAME.")
-    settings = settings_from(config, data_dir=data)
+    settings = begin("error", config, data_dir=data)
     if collection is None:
         raise typer.Exit(run(lambda: check_in_terminal(settings)))
     raise typer.Exit(run(lambda: check_collection(settings, collection, repair=repair)))

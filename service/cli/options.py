@@ -93,6 +93,14 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
         fail(error.detail)
 
 
+def begin(level: str, config: Path | None, **flags: Any) -> Settings:
+    """Log from this level on, and load the settings as `settings_from` does."""
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging(level)
+    return settings_from(config, **flags)
+
+
 def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> T:
     """Run async work and return its result.
 

@@ -9,7 +9,7 @@ import pytest
 
 from service.answer.events import AnswerReady, BaseEvent, RouteChosen, StepEnd
 from service.answer.request import AnswerRequest
-from service.cli.banner import sample_questions
+from service.cli.terminal import sample_questions
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.retrieval.base import anyone

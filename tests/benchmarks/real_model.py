@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.cli.banner import SAMPLE_QUESTIONS
+from service.cli.terminal import SAMPLE_QUESTIONS
 from service.core.settings import Settings
 from service.prompts.templates import TemplateSet
 from service.runtime import open_runtime

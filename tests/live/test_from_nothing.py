@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from service.cli.banner import sample_questions
+from service.cli.terminal import sample_questions
 from tests.conftest import need
 
 START_S = 90

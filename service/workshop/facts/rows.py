@@ -98,13 +98,11 @@ class TrainingRow(Sourced):
 
     `task` is a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a `final`),
     `autorag` or `dragin`. `question` is the user's question without any prompt; `train router`
-    reads it together with the last message. `raw` means that the reply continues the text of the
-    prompt, without the turns of a chat.
+    reads it together with the last message.
     """
 
     task: str = Field(pattern=r"^[a-z_]+$")
     messages: list[RowMessage] = Field(min_length=2)
-    raw: bool = False
 
     @model_validator(mode="after")
     def _a_chat(self) -> Self:
@@ -118,8 +116,6 @@ class TrainingRow(Sourced):
             raise ValueError("the last message is not the assistant's")
         if not any(message.learn for message in self.messages):
             raise ValueError("no message is a training target")
-        if self.raw and (roles[0] == "system" or len(roles) > 2):
-            raise ValueError("a raw row needs exactly two messages: a text and its continuation")
         return self
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,8 +58,6 @@ class SftSettings(TrainerSettings):
         False, description="Use less memory, and about a third more time."
     )
     cap_per_task: int = Field(60_000, ge=1)
-    task_weights: dict[str, float] = {}
-    task_temperature: float = Field(1.0, ge=1)
     score_rows: int = Field(
         200, ge=1, description="Number of held-out rows that are answered at the end."
     )
@@ -125,15 +123,9 @@ def token_rows(
     """Return the rows of one epoch as ids and labels, mixed over tasks.
 
     Prints the number of rows that are left out as too long. Raises InvalidRequest if none is left
-    or the model's template rejects one, and ConfigurationError for a weight of a task without rows.
+    or the model's template rejects one.
     """
-    try:
-        order = mix(
-            [row.task for row in rows], seed=settings.seed, cap=settings.cap_per_task,
-            temperature=settings.task_temperature, weights=settings.task_weights,
-        )  # fmt: skip
-    except KeyError as error:
-        raise ConfigurationError(f"task_weights: no rows of task {error}") from None
+    order = mix([row.task for row in rows], seed=settings.seed, cap=settings.cap_per_task)
     encoded: dict[int, list[TokenRow]] = {}
     for place in set(order):
         try:
@@ -319,8 +311,6 @@ def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
     Returns several rows if the chat template renders earlier turns differently from the last one,
     for instance without their reasoning. Raises ValueError if the template rejects the chat.
     """
-    if row.raw:
-        return [_continued(encoder, *(message.content for message in row.messages))]
     messages = chat_of(row)
     rows: list[TokenRow] = []
     for place, message in enumerate(row.messages):
@@ -338,65 +328,19 @@ def chat_of(row: TrainingRow) -> Sequence[Message]:
     return [Message(message.role, message.content) for message in row.messages]
 
 
-def _continued(encoder: PromptEncoder, prompt: str, rest: str) -> TokenRow:
-    """Encode raw text as a raw completion. Raises ValueError if no token boundary is at the end of
-    the prompt."""
-    shown, _ = encoder.encode_with_spans(prompt, bos=True)
-    ids, _ = encoder.encode_with_spans(prompt + rest, bos=True)
-    if ids[: len(shown)] != shown:
-        raise ValueError("the continuation of a raw text must begin with a new word")
-    return TokenRow(ids, [UNCOUNTED] * len(shown) + ids[len(shown) :])
-
-
 def _continues(before: TokenRow, prompt: list[int]) -> bool:
     return prompt[: len(before.input_ids)] == before.input_ids
 
 
-def mix(
-    tasks: Sequence[str],
-    *,
-    seed: int,
-    cap: int,
-    temperature: float = 1.0,
-    weights: Mapping[str, float] | None = None,
-) -> list[int]:
-    """Return the shuffled row indices of one epoch; `tasks` gives the task of each row.
+def mix(tasks: Sequence[str], *, seed: int, cap: int) -> list[int]:
+    """Return the shuffled row indices of one epoch, with at most `cap` random rows of each task.
 
-    Each task is first reduced to `cap` rows. An epoch has as many rows as remain, and the share of
-    a task is proportional to ``(weight · rows) ** (1 / temperature)``. At temperature 1 without
-    weights, every row occurs once. At a higher temperature small tasks occur more often, and no row
-    occurs again before all rows of its task have occurred. Raises KeyError naming a weight whose
-    task has no rows.
+    `tasks` gives the task of each row.
     """
-    rng = random.Random(seed)
-    places: dict[str, list[int]] = {}
-    for place in rng.sample(range(len(tasks)), len(tasks)):
-        places.setdefault(tasks[place], []).append(place)
-    unknown = set(weights or ()) - places.keys()
-    if unknown:
-        raise KeyError(min(unknown))
-    kept = {task: rows[:cap] for task, rows in sorted(places.items())}
-    pulls = {
-        task: ((weights or {}).get(task, 1.0) * len(rows)) ** (1 / temperature)
-        for task, rows in kept.items()
-    }
-    total = sum(map(len, kept.values()))
-    sizes = _whole_shares(total, pulls)
-    drawn = [place for task, rows in kept.items() for place in _repeated(rows, sizes[task])]
-    rng.shuffle(drawn)
-    return drawn
-
-
-def _whole_shares(total: int, pulls: Mapping[str, float]) -> dict[str, int]:
-    """Split `total` in proportion to `pulls` into integers with that sum (largest remainder
-    method)."""
-    exact = {task: total * pull / sum(pulls.values()) for task, pull in pulls.items()}
-    sizes = {task: int(share) for task, share in exact.items()}
-    left = total - sum(sizes.values())
-    for task in sorted(exact, key=lambda task: sizes[task] - exact[task])[:left]:
-        sizes[task] += 1
-    return sizes
-
-
-def _repeated(rows: Sequence[int], size: int) -> list[int]:
-    return [rows[number % len(rows)] for number in range(size)]
+    taken: Counter[str] = Counter()
+    order: list[int] = []
+    for place in random.Random(seed).sample(range(len(tasks)), len(tasks)):
+        taken[tasks[place]] += 1
+        if taken[tasks[place]] <= cap:
+            order.append(place)
+    return order

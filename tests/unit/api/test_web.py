@@ -11,7 +11,7 @@ import pytest
 
 from service.api.app import FOLDER, MEDIA_TYPES
 from service.api.openapi import event_models
-from service.cli.banner import sample_questions
+from service.cli.terminal import sample_questions
 from tests.support.live import config, live
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.cli.banner import print_banner
+from service.cli.terminal import print_banner
 
 
 def test_the_commands_send_a_key_if_the_server_requires_one(

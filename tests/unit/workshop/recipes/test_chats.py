@@ -110,34 +110,3 @@ def test_a_template_that_rewrites_turns_gives_a_row_a_turn(tmp_path: Path) -> No
     shown = [counted(encoder, encoded).replace(" ", "") for encoded in rows]
     think = "<think></think>"
     assert shown == [f"{think}Query:Paris<|im_end|>", f"{think}Answer:London<|im_end|>"]
-
-
-def test_a_raw_row_is_the_text_without_turns(tmp_path: Path) -> None:
-    encoder = encoder_for(tmp_path, CHATML)
-    given = row().model_dump() | {"raw": True}
-    given["messages"] = [
-        {"role": "user", "content": "Question: Who?\nAnswer:"},
-        {"role": "assistant", "content": " Ada. So the answer is Ada.\n", "learn": True},
-    ]
-    (made,) = encode_chat(encoder, TrainingRow.model_validate(given))
-    text = "Question: Who?\nAnswer: Ada. So the answer is Ada.\n"
-    assert made.input_ids == encoder.encode_with_spans(text, bos=True)[0]
-    learnt = [label for label in made.labels if label != UNCOUNTED]
-    assert encoder.tokenizer.decode(learnt).strip() == "Ada. So the answer is Ada."
-    given["messages"] *= 2
-    with pytest.raises(ValueError, match="a raw row needs exactly"):
-        TrainingRow.model_validate(given)
-
-
-def test_a_raw_reply_that_ends_a_word_of_its_prompt_is_refused() -> None:
-    class Words:
-        def encode_with_spans(self, text: str, *, bos: bool) -> tuple[list[int], list[Any]]:
-            return [hash(word) for word in text.split()], []
-
-    given = row().model_dump() | {"raw": True}
-    given["messages"] = [
-        {"role": "user", "content": "Question: Who ans"},
-        {"role": "assistant", "content": "wered?", "learn": True},
-    ]
-    with pytest.raises(ValueError, match="begin with a new word"):
-        encode_chat(Words(), TrainingRow.model_validate(given))  # type: ignore[arg-type]

@@ -1,10 +1,8 @@
-"""The mixture of tasks: every row once, or shares by temperature and weight."""
+"""The mixture of tasks: every row once, and no more of a task than its cap."""
 
 from __future__ import annotations
 
 from collections import Counter
-
-import pytest
 
 from service.workshop.recipes.sft import mix
 
@@ -24,26 +22,3 @@ def test_plain_is_every_row_once_shuffled() -> None:
 
 def test_a_cap_cuts_each_task() -> None:
     assert counts(mix(TASKS, seed=0, cap=200)) == {"route": 200, "refine": 100}
-
-
-def test_heat_lifts_small_tasks() -> None:
-    assert counts(mix(TASKS, seed=0, cap=10_000, temperature=2)) == {"route": 750, "refine": 250}
-    even = counts(mix(TASKS, seed=0, cap=10_000, temperature=1e9))
-    assert even == {"route": 500, "refine": 500}
-
-
-def test_rows_repeat_only_after_all_came() -> None:
-    order = mix(TASKS, seed=0, cap=10_000, temperature=2)
-    small = Counter(place for place in order if TASKS[place] == "refine")
-    assert len(small) == 100
-    assert set(small.values()) == {2, 3}
-
-
-def test_weights_shift_shares() -> None:
-    found = counts(mix(TASKS, seed=0, cap=10_000, weights={"refine": 9}))
-    assert found == {"route": 500, "refine": 500}
-
-
-def test_a_weight_without_rows_is_named() -> None:
-    with pytest.raises(KeyError, match="refin"):
-        mix(TASKS, seed=0, cap=10, weights={"refin": 2})

@@ -142,7 +142,6 @@ def test_rows_too_long_are_counted_and_none_at_all_is_refused(
     ("values", "said"),
     [
         ({"model": "/no/such/model"}, "model: /no/such/model cannot be loaded"),
-        ({"task_weights": {"refine": 2.0}}, "no rows of task 'refine'"),
         ({"precision": "fp16"}, "precision: fp16"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command `revelator synthesize`, which imports its dependencies when it runs."""
+"""The commands `synthesize` and `train`, which import their dependencies when they run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import Config, Data, run, settings_from
+from service.cli.options import Config, Data, begin, fail, run
+from service.core.errors import ConfigurationError, RevelatorError
 
 
 def synthesize(
@@ -73,12 +74,10 @@ def synthesize(
 
     The exit code is 1 if no item produced a row; the report gives the reasons.
     """
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
     from service.workshop.synthesis.command import SynthesisOptions, synthesize_file  # noqa: PLC0415
     from service.workshop.synthesis.report import Prices  # noqa: PLC0415
 
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
+    settings = begin("warning", config, data_dir=data)
     options = SynthesisOptions(
         input,
         output,
@@ -95,3 +94,71 @@ def synthesize(
     )
     report = run(lambda: synthesize_file(settings, pipeline, options))
     raise typer.Exit(0 if report.rows else 1)
+
+
+RecipeName = Literal["sft", "router", "reader", "labeler", "filter"]
+
+
+def train(
+    recipe: Annotated[
+        RecipeName,
+        typer.Argument(
+            help="Model to train: sft (a language model), router, reader, labeler or filter "
+            "(EfficientRAG's encoders)."
+        ),
+    ],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File written by `synthesize`; for router also a folder of questions and "
+            "passages, or of an evaluation. May be repeated."
+        ),
+    ] = None,
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="File with rows that are used for evaluation only. May be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the checkpoint.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="TOML file with settings of the recipe.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Preset of settings, such as hanrag or autorag.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Value of one setting. May be repeated."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run in --out.")
+    ] = False,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke",
+            help="Train on a small generated dataset. Fails if the model does not learn it.",
+        ),
+    ] = False,
+) -> None:
+    """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
+
+    To use several GPUs: accelerate launch --module service train RECIPE …
+    """
+    from service.workshop.recipes.run import smoke_recipe, train_recipe  # noqa: PLC0415
+
+    try:
+        if smoke:
+            if data or held_out or settings or preset or assignments:
+                raise ConfigurationError(
+                    "--smoke uses made-up data and fixed settings; of the other options, it "
+                    "accepts --out and --resume only"
+                )
+            raise typer.Exit(smoke_recipe(recipe, out, resume=resume))
+        train_recipe(
+            recipe, out=out, resume=resume, preset=preset, file=settings,
+            flags={"data": data, "held_out": held_out}, assignments=assignments or [],
+        )  # fmt: skip
+    except RevelatorError as error:
+        fail(error.detail)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,141 @@
+"""The commands `key`, `completion` and `collections`, which import their dependencies when they
+run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Final, Literal
+
+import typer
+
+from service.cli.options import Config, Data, Key, Url, begin, fail, run
+
+# The environment variable by which a shell's script requests completions.
+ASKED: Final = "_REVELATOR_COMPLETE"
+Name = Annotated[str, typer.Argument(help="Name of the collection.")]
+
+collections = typer.Typer(
+    help="List, show and delete collections. Uses the running server, if there is one.",
+    no_args_is_help=True,
+)
+
+
+@collections.command("list")
+def list_all(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
+    """List all collections with their counts and embedding models."""
+    from service.retrieval.commands import list_collections  # noqa: PLC0415
+
+    settings = begin("error", config, data_dir=data, key=key)
+    run(lambda: list_collections(settings, url=url))
+
+
+@collections.command()
+def show(
+    name: Name, config: Config = None, data: Data = None, url: Url = None, key: Key = None
+) -> None:
+    """Show a collection's counts, metadata fields, text analysis and embedding model."""
+    from service.retrieval.commands import show_collection  # noqa: PLC0415
+
+    settings = begin("error", config, data_dir=data, key=key)
+    run(lambda: show_collection(settings, name, url=url))
+
+
+@collections.command()
+def delete(
+    name: Name,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without asking for confirmation.")
+    ] = False,
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
+    from service.retrieval.commands import delete_collection  # noqa: PLC0415
+
+    settings = begin("error", config, data_dir=data, key=key)
+    if not yes:
+        typer.confirm(f"Delete collection {name} and all its documents?", abort=True)
+    run(lambda: delete_collection(settings, name, url=url))
+
+
+def key(
+    name: Annotated[str, typer.Argument(help="Name of the tenant that the key is for.")],
+    rights: Annotated[
+        str, typer.Option(help="Rights of the key: ask, write and administer, separated by commas.")
+    ] = "ask",
+    collections: Annotated[
+        str,
+        typer.Option(
+            help="Collections that the key may use: names or patterns, separated by commas."
+        ),
+    ] = "*",
+    requests: Annotated[
+        int | None, typer.Option(help="Maximum number of requests per minute.")
+    ] = None,
+    questions: Annotated[
+        int | None, typer.Option(help="Maximum number of questions per minute.")
+    ] = None,
+) -> None:
+    """Create an API key, and print its entry for the tenants file on standard output.
+
+    The key itself is printed on standard error and is not stored. Example:
+    `revelator key search-team --rights ask,write >> tenants.toml`, with `server.tenants_file` set.
+    """
+    from service.api.tenants import digest, new_key, parse_tenants  # noqa: PLC0415
+
+    made = new_key()
+    entry = "\n".join(
+        [
+            "[[tenants]]",
+            f"name = {_text(name)}",
+            f"key_sha256 = [{_text(digest(made.encode()))}]",
+            f"collections = [{_texts(collections)}]",
+            f"rights = [{_texts(rights)}]",
+            *([f"requests_per_minute = {requests}"] if requests is not None else []),
+            *([f"questions_per_minute = {questions}"] if questions is not None else []),
+        ]
+    )
+    try:
+        parse_tenants(entry)
+    except ValueError as error:
+        fail(f"the tenant's entry is not valid: {error}; correct the name or the options")
+    typer.echo(entry)
+    typer.echo(f"The key, shown only once: {made}", err=True)
+
+
+def _texts(listed: str) -> str:
+    return ", ".join(_text(part.strip()) for part in listed.split(",") if part.strip())
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(help="Shell that the script is for.")
+    ],
+) -> None:
+    """Print a script that completes commands and options.
+
+    bash: save it in ~/.local/share/bash-completion/completions/revelator. zsh: save it as
+    _revelator in a folder of $fpath. fish: save it in ~/.config/fish/completions/revelator.fish.
+    """
+    from typer import completion as shells  # noqa: PLC0415
+
+    typer.echo(
+        shells.get_completion_script(  # type: ignore[attr-defined]  # nosec B604 (a shell's name)
+            prog_name="revelator", complete_var=ASKED, shell=shell
+        )
+    )
+
+
+def prepare_completion() -> None:
+    """Register the shells if this process was started to complete a line."""
+    if ASKED in os.environ:
+        from typer import completion as shells  # noqa: PLC0415
+
+        shells.completion_init()  # type: ignore[attr-defined]
