@@ -331,8 +331,7 @@ def _role(
         templates = TemplateSet(settings.templates or engine.capabilities.templates or "full")
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
-    model = settings.adapter or settings.model
-    return Role(name, engine, model, templates, settings.engine in pooled)
+    return Role(name, engine, settings.model, templates, settings.engine in pooled)
 
 
 def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
@@ -381,7 +380,7 @@ def _check_role(role: Role) -> Check | None:
     wrong = (
         f"no worker of {role.generator.name} serves {role.model!r}; they serve {', '.join(served)}"
     )
-    return Check(f"role {role.name}", False, f"{wrong}; set roles.{role.name}.model or .adapter")
+    return Check(f"role {role.name}", False, f"{wrong}; set roles.{role.name}.model")
 
 
 def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:

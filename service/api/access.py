@@ -313,12 +313,14 @@ async def own_host(request: Request) -> None:
     name, settings = hostname(host), settings_of(request)
     if not access_of(request).local or request.url.path in PROBES:
         return
-    if is_loopback(name) or name in map(hostname, settings.hosts):
+    if is_loopback(name) or (
+        settings.public_url and name == hostname(settings.public_url.partition("://")[2])
+    ):
         return
     raise CrossSite(
         "This server has no keys, so it accepts only requests whose Host header is localhost or a "
-        f"loopback address, not {host[:80]!r}. Use http://127.0.0.1 with the server's port, add "
-        "the name to server.hosts, set server.keys, or start the server with --insecure."
+        f"loopback address, not {host[:80]!r}. Use http://127.0.0.1 with the server's port, name "
+        "it in server.public_url, set server.keys, or start the server with --insecure."
     )
 
 

@@ -552,7 +552,7 @@ def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
     for role, own in (settings.get("roles") or {}).items():
         if own:
             engine = engines.get(own.get("engine")) or {}
-            model = own.get("adapter") or own.get("model") or engine.get("model")
+            model = own.get("model") or engine.get("model")
             named = model or "the engine's own model"
             found[role] = f"{own.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
     return found

@@ -167,7 +167,7 @@ def with_engine(settings: Settings, name: str | None) -> Settings:
     """Return the settings with one engine for all roles. Raises InvalidRequest if the name is
     unknown.
 
-    A role whose engine changes loses its model, adapter and templates, which belong to the other
+    A role whose engine changes loses its model and templates, which belong to the other
     engine.
     """
     if name is None:

@@ -153,9 +153,9 @@ SENDERS: list[tuple[dict[str, Any], dict[str, str], bool]] = [
     ({}, {"Host": "evil.example."}, False),
     ({}, {"Host": "localhost.evil.example"}, False),
     ({}, {"Host": "[evil"}, False),
-    ({"hosts": ["gateway", "B.example:80"]}, {"Host": "gateway:8000"}, True),
-    ({"hosts": ["gateway", "B.example:80"]}, {"Host": "b.example"}, True),
-    ({"hosts": ["gateway"]}, {"Host": "gateway.evil.example"}, False),
+    ({"public_url": "http://gateway"}, {"Host": "gateway:8000"}, True),
+    ({"public_url": "https://b.example:80/x"}, {"Host": "b.example"}, True),
+    ({"public_url": "http://gateway"}, {"Host": "gateway.evil.example"}, False),
     ({"keys": ["secret"]}, {"Host": "evil.example"}, True),
     ({"insecure": True}, {"Host": "evil.example"}, True),
 ]  # fmt: skip

@@ -95,7 +95,7 @@ def test_roles_name_adapters_that_the_workers_have(example: str, tmp_path: Path)
     workers = [pod for name, pod in pods(found).items() if "-worker-" in name]
     words = [word for pod in workers for word in pod["spec"]["containers"][0]["command"]]
     served = {words[at + 1].split("=")[0] for at, word in enumerate(words) if word == "--lora"}
-    assert {role.adapter for role in roles(settings) if role.adapter} == served
+    assert {role.model for role in roles(settings) if role.model} == served
 
 
 @cache

@@ -118,12 +118,12 @@ class EngineSettings(SectionWithSecrets):
 
 
 class RoleSettings(Section):
-    """The engine, model or adapter, and template set of a role."""
+    """The engine, model, and template set of a role."""
 
     engine: str = Field("default", description="Name of the engine in `engines`.")
-    model: str | None = Field(None, description="Model at the engine. Default: the engine's.")
-    adapter: str | None = Field(
-        None, description="Name of a LoRA adapter at the server. Takes precedence over `model`."
+    model: str | None = Field(
+        None,
+        description="Model at the engine, or a LoRA adapter there. Default: the engine's model.",
     )
     templates: str | None = Field(
         None,

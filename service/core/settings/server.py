@@ -35,7 +35,8 @@ class ServerSettings(SectionWithSecrets):
         None,
         description="URL at which clients reach this server, e.g. `https://answers.example.org`. "
         "Links to passages begin with it, and pages at its origin may send requests, which matters "
-        "behind a proxy that changes the `Host` header. Default: the host that the request names.",
+        "behind a proxy that changes the `Host` header. A server on loopback without keys accepts "
+        "its host, too, in that header. Default: the host that the request names.",
     )
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
@@ -44,11 +45,6 @@ class ServerSettings(SectionWithSecrets):
         [],
         description="Origins of other pages that may send requests and read the responses, such as "
         "`https://app.example`. Where keys are set, they need one.",
-    )
-    hosts: Annotated[list[str], NoDecode, CommaList] = Field(
-        [],
-        description="Names that a server on loopback without keys also accepts in the `Host` "
-        "header, besides `localhost` and loopback addresses.",
     )
     oidc: OidcSettings = OidcSettings()
     max_running: int = Field(

@@ -15,8 +15,8 @@ from service.evaluation.entries import described, with_engine
 def test_another_engine_has_none_of_the_models_of_the_first() -> None:
     roles = RolesSettings(
         revelator=RoleSettings(engine="a", model="m", templates="compact"),
-        reader=ReaderRoleSettings(engine="b", adapter="own"),
-        judge=RoleSettings(engine="a", adapter="x"),
+        reader=ReaderRoleSettings(engine="b", model="own"),
+        judge=RoleSettings(engine="a", model="x"),
     )
     settings = Settings(engines={"a": EngineSettings(), "b": EngineSettings()}, roles=roles)
     found = with_engine(settings, "b").roles
