@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from service.evaluation.datasets import Dataset, DatasetError, read_datasets
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry, with_engine
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import Method, methods_of, named_methods
-from service.evaluation.metrics import VERSIONS, ScoringOptions
+from service.evaluation.metrics import VERSIONS
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row, RunFolder, open_run, process
@@ -197,7 +197,7 @@ class Evaluation:
                     continue
                 gold_routes = options.gold_routes and method.routes
                 self._plans.append(
-                    Plan(request, options.concurrency, gold_routes, self._scoring(dataset),
+                    Plan(request, options.concurrency, gold_routes, self._yes_no(dataset),
                          dataset.name, method.name, options.trace)
                 )  # fmt: skip
         for line in skipped.values():
@@ -209,9 +209,9 @@ class Evaluation:
         own = load_bundle(options.bundle).fields(dataset.name) if options.bundle else {}
         return {**options.fields, **own}
 
-    def _scoring(self, dataset: Dataset) -> ScoringOptions:
+    def _yes_no(self, dataset: Dataset) -> bool:
         own = self._options.yes_no
-        return ScoringOptions(yes_no=dataset.format.yes_no if own is None else own)
+        return dataset.format.yes_no if own is None else own
 
     async def ask(self) -> list[Row]:
         """Ask every question by every method and, with `--robustness`, again under each attack.
@@ -269,7 +269,7 @@ class Evaluation:
                 data.name: {
                     **data.as_json(),
                     **({"request": self._fields(data)} if options.bundle else {}),
-                    "scoring": asdict(self._scoring(data)),
+                    "scoring": {"cut": True, "yes_no": self._yes_no(data)},
                     "collection": collections[searched[data.name]],
                 }
                 for data in self._datasets

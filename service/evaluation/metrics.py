@@ -25,19 +25,6 @@ _REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringOptions:
-    """Options of scoring.
-
-    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
-    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
-    2Wiki.
-    """
-
-    cut: bool = True
-    yes_no: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FoundPassage:
     """A passage that the searches for a question found. `kept` says whether it was shown to the
     reader."""
@@ -176,95 +163,6 @@ def is_verdict(gold: str) -> bool:
     return normalise(gold) in _VERDICTS
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluator:
-    """A named score, which is None if it does not apply. Increase `version` when the definition
-    changes."""
-
-    name: str
-    version: int
-    score: Callable[[QuestionResult, GoldQuestion, ScoringOptions], float | None]
-
-
-def _prediction(outcome: QuestionResult, scoring: ScoringOptions) -> str | None:
-    if not outcome.answered:
-        return None
-    return cut_prediction(outcome.prediction) if scoring.cut else outcome.prediction
-
-
-def _best(
-    outcome: QuestionResult,
-    question: GoldQuestion,
-    scoring: ScoringOptions,
-    compare: Callable[[str, str], float],
-) -> float:
-    """Return the best value over the gold answers.
-
-    Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A failure
-    is always wrong.
-    """
-    prediction = _prediction(outcome, scoring)
-    if not question.answers:
-        return float(prediction is None and not outcome.failed)
-    if prediction is None:
-        return 0.0
-    return float(max(compare(prediction, gold) for gold in question.answers))
-
-
-def _em(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
-    return _best(outcome, question, scoring, exact_match)
-
-
-def _lenient_em(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
-    return _best(outcome, question, scoring, lenient_match)
-
-
-def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, ScoringOptions], float]:
-    """Return the scorer of F1, precision or recall. Each is the best over the gold answers, as in
-    2Wiki's script."""
-
-    def scored(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
-        def compare(prediction: str, gold: str) -> float:
-            return overlap(prediction, gold, yes_no=scoring.yes_no)[part]
-
-        return _best(outcome, question, scoring, compare)
-
-    return scored
-
-
-def _accuracy(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
-    """Whether the prediction contains any gold answer or, for a compound one, every part."""
-    if not question.parts:
-        return _best(outcome, question, scoring, contains)
-    return float(count_parts(outcome, question, scoring) == len(question.parts))
-
-
-def count_parts(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> int:
-    prediction = _prediction(outcome, scoring)
-    return 0 if prediction is None else parts_found(prediction, question.parts)
-
-
-def _compound(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    """Return the share of a compound gold answer's parts that were found."""
-    if not question.parts:
-        return None
-    return count_parts(outcome, question, scoring) / len(question.parts)
-
-
-def _citation_hit(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    """Whether a citation's text contains a gold answer; None for a verdict or the route
-    `direct`."""
-    golds = [gold for gold in question.golds if normalise(gold) and not is_verdict(gold)]
-    if not golds or question.route == "direct":
-        return None
-    texts = [citation.text for citation in outcome.citations]
-    return float(any(contains(text, gold) for text in texts for gold in golds))
-
-
 def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
     """Return the gold passages that this passage is, or is a piece of.
 
@@ -275,80 +173,136 @@ def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
     return found | ({title} & question.supporting_titles)
 
 
-def _supporting_hit(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    """Whether a supporting passage, or a piece of one, is cited. An abstention has no citations."""
-    if not question.gold_passages or not question.answers:
-        return None
-    texts = {passage.passage_id: passage for passage in outcome.found}
-    cited = [
-        texts.get(c.passage_id, FoundPassage(c.passage_id, c.title)) for c in outcome.citations
-    ]
-    return float(any(gold_passages(passage, question) for passage in cited))
+# The scores, each a method of `Scorer`. Increase the version of one when its definition changes.
+VERSIONS: Final = {
+    "em": 1, "f1": 1, "precision": 1, "recall": 1, "accuracy": 1, "lenient_em": 1,
+    "compound_accuracy": 1, "citation_hit": 1, "supporting_hit": 1, "supporting_recall": 1,
+    "supporting_precision": 1, "pool_recall": 1, "route_accuracy": 1,
+}  # fmt: skip
 
 
-def _recall(found: Sequence[FoundPassage], question: GoldQuestion) -> float | None:
-    """Return the share of the gold passages that was found."""
-    if not question.gold_passages:
-        return None
-    hits = set().union(*(gold_passages(passage, question) for passage in found))
-    return len(hits) / question.gold_passages
+class Scorer:
+    """Scores one result against its question. A score is None if it does not apply.
 
+    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
+    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
+    2Wiki.
+    """
 
-def _supporting_recall(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    return _recall(outcome.found, question)
+    def __init__(
+        self,
+        result: QuestionResult,
+        question: GoldQuestion,
+        *,
+        yes_no: bool = False,
+        cut: bool = True,
+    ) -> None:
+        self._result, self._question, self._yes_no = result, question, yes_no
+        self._prediction: str | None = None
+        if result.answered:
+            self._prediction = cut_prediction(result.prediction) if cut else result.prediction
 
+    def _best(self, compare: Callable[[str, str], float]) -> float:
+        """Return the best value over the gold answers.
 
-def _supporting_precision(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    """Return the share of gold passages among those found, or 0 if none was found, as in HotpotQA's
-    script."""
-    if not question.gold_passages:
-        return None
-    hits = sum(bool(gold_passages(passage, question)) for passage in outcome.found)
-    return hits / len(outcome.found) if outcome.found else 0.0
+        Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A
+        failure is always wrong.
+        """
+        prediction = self._prediction
+        if not self._question.answers:
+            return float(prediction is None and not self._result.failed)
+        if prediction is None:
+            return 0.0
+        return float(max(compare(prediction, gold) for gold in self._question.answers))
 
+    def em(self) -> float:
+        return self._best(exact_match)
 
-def _pool_recall(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    """Return EfficientRAG's recall (METHODS.md §4.6)."""
-    return _recall(outcome.pool, question)
+    def lenient_em(self) -> float:
+        return self._best(lenient_match)
 
+    # F1, precision and recall are each the best over the gold answers, as in 2Wiki's script.
 
-def _route(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
-) -> float | None:
-    if question.route is None or not outcome.routed:
-        return None
-    return float(outcome.route == question.route)
+    def f1(self) -> float:
+        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).f1)
 
+    def precision(self) -> float:
+        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).precision)
 
-EVALUATORS: Final = (
-    Evaluator("em", 1, _em),
-    Evaluator("f1", 1, _overlap(0)),
-    Evaluator("precision", 1, _overlap(1)),
-    Evaluator("recall", 1, _overlap(2)),
-    Evaluator("accuracy", 1, _accuracy),
-    Evaluator("lenient_em", 1, _lenient_em),
-    Evaluator("compound_accuracy", 1, _compound),
-    Evaluator("citation_hit", 1, _citation_hit),
-    Evaluator("supporting_hit", 1, _supporting_hit),
-    Evaluator("supporting_recall", 1, _supporting_recall),
-    Evaluator("supporting_precision", 1, _supporting_precision),
-    Evaluator("pool_recall", 1, _pool_recall),
-    Evaluator("route_accuracy", 1, _route),
-)
-VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS}
+    def recall(self) -> float:
+        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).recall)
+
+    def accuracy(self) -> float:
+        """Whether the prediction contains any gold answer or, for a compound one, every part."""
+        if not self._question.parts:
+            return self._best(contains)
+        return float(self.parts_found() == len(self._question.parts))
+
+    def parts_found(self) -> int:
+        """The number of parts of a compound gold answer that the prediction contains."""
+        return (
+            0 if self._prediction is None else parts_found(self._prediction, self._question.parts)
+        )
+
+    def compound_accuracy(self) -> float | None:
+        """The share of a compound gold answer's parts that were found."""
+        parts = len(self._question.parts)
+        return self.parts_found() / parts if parts else None
+
+    def citation_hit(self) -> float | None:
+        """Whether a citation's text contains a gold answer; None for a verdict or the route
+        `direct`."""
+        golds = [g for g in self._question.golds if normalise(g) and not is_verdict(g)]
+        if not golds or self._question.route == "direct":
+            return None
+        texts = [citation.text for citation in self._result.citations]
+        return float(any(contains(text, gold) for text in texts for gold in golds))
+
+    def supporting_hit(self) -> float | None:
+        """Whether a supporting passage, or a piece of one, is cited. An abstention has no
+        citations."""
+        question = self._question
+        if not question.gold_passages or not question.answers:
+            return None
+        found = {passage.passage_id: passage for passage in self._result.found}
+        cited = [
+            found.get(c.passage_id, FoundPassage(c.passage_id, c.title))
+            for c in self._result.citations
+        ]
+        return float(any(gold_passages(passage, question) for passage in cited))
+
+    def _recall_of(self, found: Sequence[FoundPassage]) -> float | None:
+        """The share of the gold passages that was found."""
+        if not self._question.gold_passages:
+            return None
+        hits = set().union(*(gold_passages(passage, self._question) for passage in found))
+        return len(hits) / self._question.gold_passages
+
+    def supporting_recall(self) -> float | None:
+        return self._recall_of(self._result.found)
+
+    def supporting_precision(self) -> float | None:
+        """The share of gold passages among those found, or 0 if none was found, as in HotpotQA's
+        script."""
+        if not self._question.gold_passages:
+            return None
+        found = self._result.found
+        hits = sum(bool(gold_passages(passage, self._question)) for passage in found)
+        return hits / len(found) if found else 0.0
+
+    def pool_recall(self) -> float | None:
+        """EfficientRAG's recall (METHODS.md §4.6)."""
+        return self._recall_of(self._result.pool)
+
+    def route_accuracy(self) -> float | None:
+        if self._question.route is None or not self._result.routed:
+            return None
+        return float(self._result.route == self._question.route)
 
 
 def score(
-    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions | None = None
+    result: QuestionResult, question: GoldQuestion, *, yes_no: bool = False, cut: bool = True
 ) -> dict[str, float | None]:
-    """Return the value of every evaluator for one answer."""
-    how = scoring or ScoringOptions()
-    return {e.name: e.score(outcome, question, how) for e in EVALUATORS}
+    """Return every score of one answer, by name."""
+    scorer = Scorer(result, question, yes_no=yes_no, cut=cut)
+    return {name: getattr(scorer, name)() for name in VERSIONS}

@@ -24,13 +24,7 @@ from service.core.concurrency import closing, merge
 from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import (
-    FoundPassage,
-    QuestionResult,
-    ScoringOptions,
-    count_parts,
-    score,
-)
+from service.evaluation.metrics import FoundPassage, QuestionResult, Scorer, score
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
 
@@ -43,14 +37,14 @@ class Plan:
     """How the questions of a dataset are asked by a method.
 
     `request` is shared by all questions. With `gold_routes`, each question that has a gold route is
-    asked with it (the papers' oracle). `dataset` and `method` name the rows. `traces` is the folder
-    to which the events of every question are written, or None.
+    asked with it (the papers' oracle). `yes_no` is that of `Scorer`. `dataset` and `method` name
+    the rows. `traces` is the folder to which the events of every question are written, or None.
     """
 
     request: PreparedRequest
     concurrency: int = 8
     gold_routes: bool = False
-    scoring: ScoringOptions = field(default_factory=ScoringOptions)
+    yes_no: bool = False
     dataset: str = ""
     method: str = ""
     traces: Path | None = None
@@ -236,9 +230,9 @@ def _scored(task: Task, outcome: QuestionResult) -> dict[str, Any]:
         "question": question.question,
         "gold": question.answers,
         "gold_route": question.route,
-        "scores": score(outcome, question, plan.scoring),
+        "scores": score(outcome, question, yes_no=plan.yes_no),
         "parts": len(question.parts),
-        "parts_found": count_parts(outcome, question, plan.scoring),
+        "parts_found": Scorer(outcome, question).parts_found(),
         "retrieved": len(outcome.found),
         "pool": len(outcome.pool),
     }

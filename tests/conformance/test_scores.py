@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import QuestionResult, ScoringOptions, normalise, score
+from service.evaluation.metrics import QuestionResult, normalise, score
 from tests.conformance.scores_official import CASES, RECORD
 
 # Which of our scores each script's are, in its order.
@@ -35,8 +35,8 @@ def recorded() -> dict[str, Any]:
 
 def ours(name: str, golds: list[str], said: str) -> list[float | None]:
     answers = tuple(golds[:1] if name in FIRST_ONLY else golds)
-    scoring = ScoringOptions(cut=False, yes_no=name in YES_NO)
-    scores = score(QuestionResult(said, bool(said)), GoldQuestion("q", "Q?", answers), scoring)
+    scoring = {"cut": False, "yes_no": name in YES_NO}
+    scores = score(QuestionResult(said, bool(said)), GoldQuestion("q", "Q?", answers), **scoring)
     return [scores[own] for own in SCRIPTS[name]]
 
 

@@ -18,7 +18,7 @@ from service.evaluation.datasets import (
     load_file,
     read_datasets,
 )
-from service.evaluation.metrics import FoundPassage, QuestionResult, ScoringOptions, score
+from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.retrieval.documents import content_id
 from tests.unit.evaluation.test_public_sets import ANSWER_SCORES, perfect
 
@@ -318,10 +318,10 @@ def test_gold_answers_of_each_format_score_full_marks_and_others_none(
     path.write_text(CASES[name][0], encoding="utf-8")
     questions, known = load_file(path)
     for question in questions:
-        scoring = ScoringOptions(yes_no=known.yes_no)
-        right = score(perfect(question), question, scoring)
+        scoring = {"yes_no": known.yes_no}
+        right = score(perfect(question), question, **scoring)
         assert all(value in {1, None} for value in right.values()), right
-        wrong = score(QuestionResult("Lisbon harbour master", True), question, scoring)
+        wrong = score(QuestionResult("Lisbon harbour master", True), question, **scoring)
         assert {wrong[measure] for measure in ANSWER_SCORES} == {0}
 
 

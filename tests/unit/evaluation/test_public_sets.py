@@ -11,10 +11,9 @@ import pytest
 from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, load_file
 from service.evaluation.metrics import (
-    EVALUATORS,
+    VERSIONS,
     FoundPassage,
     QuestionResult,
-    ScoringOptions,
     is_verdict,
     normalise,
     score,
@@ -71,11 +70,11 @@ def perfect(question: GoldQuestion) -> QuestionResult:
 def test_the_gold_answer_scores_full_marks(questions: list[GoldQuestion], yes_no: bool) -> None:
     scored: set[str] = set()
     for question in questions:
-        scores = score(perfect(question), question, ScoringOptions(yes_no=yes_no))
+        scores = score(perfect(question), question, yes_no=yes_no)
         assert all(value in {1, None} for value in scores.values()), (question, scores)
         scored |= {name for name, value in scores.items() if value is not None}
     assert scored >= set(ANSWER_SCORES)
-    assert scored <= {evaluator.name for evaluator in EVALUATORS}
+    assert scored <= VERSIONS.keys()
 
 
 def test_the_answers_of_other_questions_score_next_to_nothing(
