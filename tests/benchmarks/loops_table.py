@@ -1,8 +1,8 @@
-"""README's table "Choosing a loop": every method on sets of several kinds, by one evaluation.
+"""The table of METHODS.md (section 9.9): every method on sets of several kinds, by one evaluation.
 
     python -m tests.benchmarks.loops_table --data DATA --out OUT [--questions 20] [--config FILE]
     python -m tests.benchmarks.loops_table --data DATA --out OUT --report 1 [--questions 20]
-    python -m tests.benchmarks.loops_table --data DATA --out OUT --readme
+    python -m tests.benchmarks.loops_table --data DATA --out OUT --write
 
 OUT keeps the collections, the rows, `report.html` and `report.md`; the same command goes on with
 them. The questions are drawn at random, always alike: of `squad`, of `nq_passages`, of `musique`,
@@ -10,9 +10,9 @@ and made-up bridges over the passages of 2Wiki (`made_up.jsonl`), each over all
 passages of its own folder. With `--report N`, the multi-hop questions are those of the sets that
 only measure (`report_hotpotqa`, `report_2wikimultihopqa`, `report_musique`), of which the report
 says that this is their N-th measurement; LOG.md notes each, and there are three at most. With
-`--readme`, the section of README.md is written anew from the rows, after what is lacking was asked.
+`--write`, the section of METHODS.md is written anew from the rows, after what is lacking was asked.
 
-`loops_table.tar.xz` contains the rows behind the table of README.md. Unpack it into OUT to continue
+`loops_table.tar.xz` contains the rows behind that table. Unpack it into OUT to continue
 them with more `--questions`, which needs the same model and settings.
 """
 
@@ -49,9 +49,8 @@ from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
 from tests.benchmarks.made_up import CORPUS, made_up_questions
 
-README: Final = Path(__file__).parents[2] / "README.md"
-HEADING: Final = "## Choosing a loop\n"
-BEFORE: Final = "## HTTP\n"  # where the section goes when there is none
+DOCUMENT: Final = Path(__file__).parents[2] / "service" / "METHODS.md"
+HEADING: Final = "### 9.9 The methods with the shipped model\n"
 BRIDGES: Final = "bridges"
 MADE: Final = 200
 LONGEST_S: Final = 300
@@ -64,11 +63,6 @@ METHODS: Final = (
     "entropy_gate@samples=8",
 )  # fmt: skip
 TOLD: Final = """\
-Begin with the default (`auto`). Of the routes that always search, `single` costs least; it is right
-for questions about one fact. `complex` and the loops pay off where one answer leads to the next
-question, and more so with a model that is larger than the shipped one, which loses track in long
-chains of thought.
-
 The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
 set, and the average cost of a question, asked {concurrency} at a time ({machine}; {hours:.1f} hours
 in all). {mark} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy
@@ -172,10 +166,10 @@ async def main(options: argparse.Namespace) -> int:
         note=note_of(names, options.report),
     )
     code = await evaluate_datasets(settings, given, Console())
-    if options.readme:
-        readme = README.read_text(encoding="utf-8")
+    if options.write:
+        text = DOCUMENT.read_text(encoding="utf-8")
         section = section_of(read_rows(options.out), options.concurrency)
-        README.write_text(with_section(readme, section), encoding="utf-8")
+        DOCUMENT.write_text(with_section(text, section), encoding="utf-8")
     return code
 
 
@@ -199,10 +193,10 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     report = " --report N" if any(name in REPORT for name in datasets) else ""
     command = (
         f"python -m tests.benchmarks.loops_table --data DIR --out OUT{report} "
-        f"--questions {asked} --concurrency {concurrency} --readme"
+        f"--questions {asked} --concurrency {concurrency} --write"
     )
     parts = [*paragraphs, f"`{command}`", table[table.index("|") :].strip()]
-    return f"{HEADING}\n" + "\n\n".join(parts) + "\n\n"
+    return f"{HEADING}\n" + "\n\n".join(parts) + "\n"
 
 
 def _cells(method: str, datasets: dict[str, Any], marked: dict[str, set[str]]) -> list[str]:
@@ -217,14 +211,11 @@ def _cells(method: str, datasets: dict[str, Any], marked: dict[str, set[str]]) -
     return [method, *scores, *("–" if cost is None else f"{cost:,.1f}" for cost in costs)]
 
 
-def with_section(readme: str, section: str) -> str:
-    """Put the section in the place of the one that is there, or before the chapter on HTTP."""
-    begin = readme.find(HEADING)
-    if begin < 0:
-        begin = end = readme.index(BEFORE)
-    else:
-        end = readme.index("\n## ", begin) + 1
-    return readme[:begin] + section + readme[end:]
+def with_section(text: str, section: str) -> str:
+    """Put the section in the place of the one that is there, or at the end."""
+    before, _, after = text.partition(HEADING)
+    rest = after.partition("\n#")
+    return f"{before}{section.rstrip()}\n" + "".join(rest[1:])
 
 
 if __name__ == "__main__":
@@ -242,5 +233,5 @@ if __name__ == "__main__":
     )
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--config", type=Path, help="settings file")
-    parser.add_argument("--readme", action="store_true", help="write README's section")
+    parser.add_argument("--write", action="store_true", help="write the section of METHODS.md")
     sys.exit(anyio.run(main, parser.parse_args()))

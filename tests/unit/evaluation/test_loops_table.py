@@ -1,4 +1,4 @@
-"""README's table of the loops: made of rows, and put in its place."""
+"""The table of the loops: made of rows, and put in its place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from service.evaluation.datasets import load_dataset
 from tests.benchmarks.loops_table import (
+    DOCUMENT,
     HEADING,
-    README,
     REPORT,
     SETS,
     note_of,
@@ -34,7 +34,7 @@ def test_a_line_for_each_method_without_its_variants() -> None:
     assert "on 3 questions" in told
     assert "0.5 hours in all" in told
     assert "in the variants `one_retrieval@samples=8`" in told
-    assert "--out OUT --questions 3 --concurrency 2 --readme" in told
+    assert "--out OUT --questions 3 --concurrency 2 --write" in told
     table = [line for line in section.splitlines() if line.startswith("|")]
     assert table[0] == "| method | d | NQ | LLM calls | retrievals | tokens | seconds |"
     assert [line.split("|")[1].strip() for line in table[2:]] == ["flare", "one\\_retrieval"]
@@ -44,12 +44,13 @@ def test_a_line_for_each_method_without_its_variants() -> None:
 
 
 def test_the_section_takes_the_place_of_the_one_before() -> None:
-    readme = README.read_text(encoding="utf-8")
-    once = with_section(readme, f"{HEADING}\nmade before\n\n")
-    assert once.index(HEADING) < once.index("## HTTP\n")
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text.count(HEADING) == 1
+    once = with_section(f"{text}\n## After\n", f"{HEADING}\nmade before\n")
+    assert once.endswith(f"{HEADING}\nmade before\n\n## After\n")
     twice = with_section(once, f"{HEADING}\nmade now\n\n")
     assert twice == once.replace("made before", "made now")
-    assert with_section(twice, "") == with_section(readme, "")
+    assert with_section("a\n", f"{HEADING}x") == f"a\n{HEADING}x\n"
 
 
 def test_the_sets_that_only_measure_are_taken_with_the_count_of_their_use() -> None:
