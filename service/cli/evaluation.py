@@ -158,8 +158,7 @@ def evaluate(
         ),
     ] = None,
     note: Annotated[
-        str | None,
-        typer.Option(help="A note that the report shows beside the provenance."),
+        str | None, typer.Option(help="A note that the report shows beside the provenance.")
     ] = None,
     config: Config = None,
     data: Data = None,

@@ -185,15 +185,14 @@ def ingest(
         typer.Argument(
             help="Files or folders; `-` reads standard input. Formats: JSONL, Parquet, DPR's "
             "Wikipedia (psgs_w100.tsv), BEIR folders, HippoRAG's JSON, text, Markdown, "
-            "HTML, PDF and DOCX (extra `documents`); also compressed (.gz, .zst).",
+            "HTML, PDF and DOCX (extra `documents`); also compressed (.gz, .zst)."
         ),
     ],
     collection: Annotated[
         str, typer.Option(help="Collection to fill. It is created if it does not exist.")
     ],
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace the collection's contents atomically."),
+        bool, typer.Option("--replace", help="Replace the collection's contents atomically.")
     ] = False,
     format: Annotated[
         str | None,

@@ -17,12 +17,7 @@ def synthesize(
         typer.Argument(help="Paper whose data synthesis is run."),
     ],
     input: Annotated[
-        Path,
-        typer.Option(
-            exists=True,
-            readable=True,
-            help="JSONL file with the input items.",
-        ),
+        Path, typer.Option(exists=True, readable=True, help="JSONL file with the input items.")
     ],
     output: Annotated[
         Path,
@@ -31,10 +26,7 @@ def synthesize(
             help="JSONL file to write. A report and a journal are written beside it.",
         ),
     ],
-    teacher: Annotated[
-        str,
-        typer.Option(help="Name of an engine in the settings."),
-    ] = "default",
+    teacher: Annotated[str, typer.Option(help="Name of an engine in the settings.")] = "default",
     model: Annotated[str | None, typer.Option(help="Model that the teacher's engine uses.")] = None,
     collection: Annotated[
         str | None, typer.Option(help="Collection to search, for pipelines that search.")

@@ -237,8 +237,7 @@ class Evaluation:
             self._screen.print(f"poisoned passages: {attack.name}", highlight=False)
             again = [
                 replace(
-                    task,
-                    plan=replace(task.plan, dataset=attack.of(task.plan.dataset), traces=None),
+                    task, plan=replace(task.plan, dataset=attack.of(task.plan.dataset), traces=None)
                 )
                 for task in tasks
             ]

@@ -163,9 +163,7 @@ class Metrics:
             "backend",
         )
         self._worker_up = self._gauge(
-            "revelator_worker_up",
-            "Whether a worker is available (1) or not (0).",
-            "worker",
+            "revelator_worker_up", "Whether a worker is available (1) or not (0).", "worker"
         )
         self._worker_in_flight = self._gauge(
             "revelator_worker_in_flight", "Number of calls in progress at a worker.", "worker"

@@ -17,14 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from service import __version__
 from service.answer.calls import EngineCall, Role
-from service.answer.events import (
-    AnswerReady,
-    BaseEvent,
-    Failed,
-    RouteChosen,
-    StepEnd,
-    StepStart,
-)
+from service.answer.events import AnswerReady, BaseEvent, Failed, RouteChosen, StepEnd, StepStart
 from service.core.domain import RetrieverName
 from service.core.settings import TracingSettings
 from service.core.trace_context import NONE, send_with

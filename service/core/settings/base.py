@@ -47,9 +47,7 @@ JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
 Rate = Annotated[int, Field(ge=1, le=1_000_000)]  # of a minute
 Origin = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#@*\s]+/?$"),
-    AfterValidator(origin_of),
+    str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#@*\s]+/?$"), AfterValidator(origin_of)
 ]
 # Variables may be set but empty.
 ServerUrl = Annotated[str | None, AfterValidator(lambda url: checked(url) if url else None)]

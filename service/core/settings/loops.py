@@ -14,8 +14,7 @@ from service.core.settings.base import CommaList, Section
 
 class RoutesSettings(Section):
     allowed: Annotated[list[RouteName], NoDecode, CommaList] = Field(
-        ["direct", "single", "compound", "complex"],
-        description="Routes that may be used.",
+        ["direct", "single", "compound", "complex"], description="Routes that may be used."
     )
 
 

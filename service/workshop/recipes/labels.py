@@ -89,8 +89,7 @@ class LabelSettings(TrainerSettings):
 
 class LabelerSettings(LabelSettings):
     tags: Literal[2, 3] = Field(
-        3,
-        description="Number of tags. With 2, FINISH becomes CONTINUE, as published.",
+        3, description="Number of tags. With 2, FINISH becomes CONTINUE, as published."
     )
     pool: Pool = Field("cls", description="Part of the output that the tag is read from.")
     mask: Literal["gold", "predicted"] = Field(

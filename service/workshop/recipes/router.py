@@ -338,10 +338,5 @@ def smoke(folder: Path) -> RouterTraining:
 
 
 RECIPE: Recipe[RouterTraining, RoutedQuestion] = Recipe(
-    name="router",
-    settings=RouterTraining,
-    presets=PRESETS,
-    read=read,
-    fit=fit_router,
-    smoke=smoke,
+    name="router", settings=RouterTraining, presets=PRESETS, read=read, fit=fit_router, smoke=smoke
 )

@@ -154,10 +154,7 @@ async def mark(part: SubQuestion, style: Style, lost: Counter[str], session: Ses
     fails."""
     text = shown(part.passage)
     prompt = PROMPTS.messages(
-        TEMPLATES[style],
-        question=field(part.text),
-        document=field(text),
-        answer=field(part.answer),
+        TEMPLATES[style], question=field(part.text), document=field(text), answer=field(part.answer)
     )
     try:
         extracted = await session.ask(AskTeacher("label", prompt), read_extracted)
@@ -374,11 +371,5 @@ def _filter_row(item: Item[MultiHop], number: int, rewrite: Rewrite) -> OutputRo
 
 
 PIPELINE: Final = Pipeline(
-    "efficientrag",
-    1,
-    PROMPTS,
-    read_questions,
-    work,
-    searches=True,
-    kinds=("labeler", "filter"),
+    "efficientrag", 1, PROMPTS, read_questions, work, searches=True, kinds=("labeler", "filter")
 )
