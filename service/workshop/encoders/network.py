@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset
 from transformers import BertConfig, BertModel
 
 from service.core.files import write_whole
@@ -143,13 +142,9 @@ def freeze_embeddings(network: LabelNetwork) -> None:
 TAGS: Final = {"continue": Tag.CONTINUE, "terminate": Tag.TERMINATE, "finish": Tag.FINISH}
 
 
-class Labelled(NamedTuple):
-    """One input: its pieces, their types and labels, and the passage's tag."""
-
-    ids: list[int]
-    types: list[int]
-    labels: list[int]
-    tag: int | None
+# One input, unpadded, under the argument names of the networks: its pieces, their types and labels,
+# and the tag of a labeler's passage.
+Labelled = dict[str, Any]
 
 
 def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> Labelled:
@@ -159,19 +154,20 @@ def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> 
     tag = TAGS[row.tag]
     if tags == 2 and tag is Tag.FINISH:
         tag = Tag.CONTINUE
-    return Labelled(encoded.ids, encoded.types, _piece_labels(encoded, row.labels), int(tag))
+    return {**_labelled(encoded, row.labels), "tags": int(tag)}
 
 
 def filter_input(tokenizer: Any, row: FilterRow, most: int) -> Labelled:
     """Encode a row of the filter. Infos are truncated to fit, together with their labels."""
     encoded = encode_query(tokenizer, row.query, row.infos, most)
-    kept = _kept_labels(row, encoded)
-    return Labelled(encoded.ids, encoded.types, _piece_labels(encoded, kept), None)
+    return _labelled(encoded, _kept_labels(row, encoded))
 
 
-def _piece_labels(encoded: Encoded, labels: Sequence[int]) -> list[int]:
-    """Return the label of each piece's word, and 0 for pieces outside the text's words."""
-    return [0 if word == NO_WORD else labels[word] for word in encoded.word_of]
+def _labelled(encoded: Encoded, labels: Sequence[int]) -> Labelled:
+    """Return the input with the label of each piece's word, and 0 for pieces outside the text's
+    words."""
+    pieces = [0 if word == NO_WORD else labels[word] for word in encoded.word_of]
+    return {"input_ids": encoded.ids, "token_type_ids": encoded.types, "token_labels": pieces}
 
 
 def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
@@ -189,24 +185,7 @@ def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
     return kept
 
 
-class LabelledRows(Dataset[dict[str, Any]]):
-    """A dataset of unpadded rows, under the argument names of the networks."""
-
-    def __init__(self, rows: Sequence[Labelled]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        made: dict[str, Any] = {
-            "input_ids": row.ids, "token_type_ids": row.types, "token_labels": row.labels
-        }  # fmt: skip
-        return made if row.tag is None else {**made, "tags": row.tag}
-
-
-def collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate(items: Sequence[Labelled]) -> dict[str, Tensor]:
     """Pad the rows to the longest one. The loss ignores the padding."""
     size = max(len(item["input_ids"]) for item in items)
 

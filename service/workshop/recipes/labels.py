@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from service.workshop.encoders.network import (
     TERMINATE,
     HeadSettings,
     Labelled,
-    LabelledRows,
     LabelNetwork,
     Pool,
     collate,
@@ -178,8 +177,8 @@ def train_network(
         remove_unused_columns=False,
         label_names=["token_labels", "tags"],
     )
-    trainer = _Trainer(network, arguments, data_collator=collate, train_dataset=LabelledRows(rows))
-    trainer.order = ByLength([len(row.ids) for row in rows], settings.batch, settings.seed)
+    trainer = _Trainer(network, arguments, data_collator=collate, train_dataset=rows)
+    trainer.order = ByLength([len(row["input_ids"]) for row in rows], settings.batch, settings.seed)
     return fit(trainer, run)
 
 
@@ -218,11 +217,10 @@ def outputs_of(
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     """Yield each batch with the network's outputs for it, without dropout."""
     network.eval()
-    items = LabelledRows(rows)
     device = next(network.parameters()).device
     for start in range(0, len(rows), at_once):
         part = range(start, min(start + at_once, len(rows)))
-        batch = {name: part.to(device) for name, part in collate([items[n] for n in part]).items()}
+        batch = {name: part.to(device) for name, part in collate([rows[n] for n in part]).items()}
         read = ("input_ids", "attention_mask", "token_type_ids")
         with torch.inference_mode():
             yield batch, network(**{name: batch[name] for name in read})
@@ -260,11 +258,8 @@ Batch = tuple[dict[str, Tensor], dict[str, Tensor]]  # the row, and its encoding
 Flags = NDArray[np.bool_]
 
 
-class LabelScores(NamedTuple):
-    """Scores by name. `chance` is the token F1 of marking every piece."""
-
-    values: dict[str, float]
-    chance: float
+# Scores by name, and the token F1 of marking every piece.
+LabelScores = tuple[dict[str, float], float]
 
 
 def f1(predicted: Flags, gold: Flags) -> float:
@@ -292,7 +287,7 @@ def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
         "tag_macro_f1": float(np.mean([f1(seen == tag, true == tag) for tag in np.unique(true)])),
         "token_f1": f1(pieces, words),
     }
-    return LabelScores(values, f1(np.ones_like(words), words))
+    return values, f1(np.ones_like(words), words)
 
 
 def filter_scores(batches: Iterable[Batch]) -> LabelScores:
@@ -309,7 +304,7 @@ def filter_scores(batches: Iterable[Batch]) -> LabelScores:
         useful.append(gold[counted].numpy())
     pieces, words = np.concatenate(marked), np.concatenate(useful)
     values = {"exact_query": float(np.concatenate(exact).mean()), "token_f1": f1(pieces, words)}
-    return LabelScores(values, f1(np.ones_like(words), words))
+    return values, f1(np.ones_like(words), words)
 
 
 # ---- recipes
@@ -330,10 +325,10 @@ def labeler_score(
 ) -> dict[str, Score]:
     """Return the scores of the tags over all rows, and those of the words over rows with a useful
     passage."""
-    found = labeler_scores(outputs_of(network, rows, at_once))
-    share = max(Counter(row.tag for row in rows).values()) / len(rows)
-    chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": found.chance}
-    return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
+    values, marking = labeler_scores(outputs_of(network, rows, at_once))
+    share = max(Counter(row["tags"] for row in rows).values()) / len(rows)
+    chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": marking}
+    return {n: Score(v, chance[n], len(rows)) for n, v in values.items()}
 
 
 def fit_filter(
@@ -343,9 +338,9 @@ def fit_filter(
         return filter_input(tokenizer, row, settings.longest)
 
     def score(network: LabelNetwork, rows: Sequence[Labelled]) -> dict[str, Score]:
-        found = filter_scores(outputs_of(network, rows, settings.rows_at_once))
-        chance = {"exact_query": 0.0, "token_f1": found.chance}
-        return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
+        values, marking = filter_scores(outputs_of(network, rows, settings.rows_at_once))
+        chance = {"exact_query": 0.0, "token_f1": marking}
+        return {n: Score(v, chance[n], len(rows)) for n, v in values.items()}
 
     return fit_network("filter", settings, data, run, encode, score)
 

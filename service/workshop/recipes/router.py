@@ -22,7 +22,6 @@ import torch
 from pydantic import Field
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from service.core.domain import RouteName
@@ -139,21 +138,6 @@ class RouterNetwork(torch.nn.Module):
         return Head(card, *(np.ascontiguousarray(part) for part in (inner, bias, *outer)))
 
 
-class _Rows(Dataset[dict[str, Any]]):
-    def __init__(self, rows: Sequence[RoutedQuestion], vectors: torch.Tensor) -> None:
-        self.rows, self.vectors, self.weights = rows, vectors, weights(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return {
-            "vectors": self.vectors[place],
-            "labels": ROUTES.index(self.rows[place].route),
-            "weight": self.weights[place],
-        }
-
-
 def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
     if not settings.data:
         raise ConfigurationError("data: name files of rows, or the folder of an evaluation")
@@ -199,7 +183,11 @@ def train_network(
     torch.manual_seed(settings.seed)
     network = RouterNetwork(settings, vectors)
     arguments = TrainingArguments(**trainer_arguments(settings, run), remove_unused_columns=False)
-    losses = fit(Trainer(network, arguments, train_dataset=_Rows(rows, vectors)), run)
+    inputs = [
+        {"vectors": vector, "labels": ROUTES.index(row.route), "weight": weight}
+        for vector, row, weight in zip(vectors, rows, weights(rows), strict=True)
+    ]
+    losses = fit(Trainer(network, arguments, train_dataset=inputs), run)
     return network.cpu(), losses
 
 

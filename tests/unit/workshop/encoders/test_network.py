@@ -20,7 +20,6 @@ from service.encoders.session import INPUTS, TAGS, TOKENS
 from service.workshop.encoders.network import (
     IGNORED,
     HeadSettings,
-    LabelledRows,
     LabelNetwork,
     blank,
     build_onnx,
@@ -56,14 +55,18 @@ def labeler_row(**changes: object) -> LabelerRow:
 def test_pieces_inherit_the_label_of_their_word() -> None:
     made = labeler_input(minilm_tokenizer(), labeler_row(), 64)
     tokenizer = minilm_tokenizer()
-    marked = [tokenizer.id_to_token(i) for i, m in zip(made.ids, made.labels, strict=True) if m]
+    marked = [
+        tokenizer.id_to_token(i)
+        for i, m in zip(made["input_ids"], made["token_labels"], strict=True)
+        if m
+    ]
     assert marked == ["norma", "bell", "##ini"]
-    assert made.tag == Tag.FINISH
-    assert len(made.ids) == len(made.labels) == len(made.types)
+    assert made["tags"] == Tag.FINISH
+    assert len(made["input_ids"]) == len(made["token_labels"]) == len(made["token_type_ids"])
 
 
 def test_with_two_tags_what_finishes_goes_on() -> None:
-    assert labeler_input(minilm_tokenizer(), labeler_row(), 64, tags=2).tag == Tag.CONTINUE
+    assert labeler_input(minilm_tokenizer(), labeler_row(), 64, tags=2)["tags"] == Tag.CONTINUE
 
 
 def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
@@ -74,9 +77,9 @@ def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
         labels=[1, 0, 0, 0, 0, 1, 1], provenance=SOURCE,
     )  # fmt: skip
     whole = filter_input(minilm_tokenizer(), row, 64)
-    short = filter_input(minilm_tokenizer(), row, len(whole.ids) - 2)
-    assert sum(whole.labels) == 4  # Who, delta, bell, ##ini
-    assert sum(short.labels) == 3  # without delta
+    short = filter_input(minilm_tokenizer(), row, len(whole["input_ids"]) - 2)
+    assert sum(whole["token_labels"]) == 4  # Who, delta, bell, ##ini
+    assert sum(short["token_labels"]) == 3  # without delta
 
 
 def test_padding_counts_nothing() -> None:
@@ -86,11 +89,10 @@ def test_padding_counts_nothing() -> None:
         )
         for text, words, n in (("Norma", ["Norma"], 1), ("Norma by", ["Norma", "by"], 2))
     ]
-    items = LabelledRows(rows)
-    batch = collate([items[0], items[1]])
+    batch = collate(rows)
     assert batch["token_labels"][0, -1] == IGNORED
-    assert batch["attention_mask"].sum(1).tolist() == [len(row.ids) for row in rows]
-    alone = collate([items[0]])
+    assert batch["attention_mask"].sum(1).tolist() == [len(row["input_ids"]) for row in rows]
+    alone = collate(rows[:1])
     model = network()
     read = {name: batch[name][:1] for name in (*INPUTS, "token_labels", "tags")}
     padded = model(**read)["loss"]
@@ -126,7 +128,7 @@ def test_the_published_mask_goes_by_the_predicted_tag() -> None:
 def test_where_nothing_serves_the_loss_is_a_number_and_has_a_gradient() -> None:
     model = network()
     row = labeler_row(tag="terminate", labels=[0] * 5)
-    batch = collate([LabelledRows([labeler_input(minilm_tokenizer(), row, 64)])[0]])
+    batch = collate([labeler_input(minilm_tokenizer(), row, 64)])
     loss = model(**batch)["loss"]
     assert torch.isfinite(loss)
     loss.backward()
@@ -150,13 +152,13 @@ def test_scores_by_hand() -> None:
     tags = torch.tensor([Tag.CONTINUE, Tag.FINISH, Tag.TERMINATE])
     judged = torch.eye(3)[torch.tensor([0, 0, 1])]
     batch = ({"token_labels": labels, "tags": tags}, {"token_logits": tokens, "tag_logits": judged})
-    found = labeler_scores([batch]).values
+    found = labeler_scores([batch])[0]
     assert found["tag_accuracy"] == pytest.approx(2 / 3)
     assert found["token_f1"] == pytest.approx(0.5)  # marks 2, useful 2, both 1
-    exact = filter_scores([batch]).values["exact_query"]
+    exact = filter_scores([batch])[0]["exact_query"]
     assert exact == 0.0
     right = ({"token_labels": labels[1:2]}, {"token_logits": 1 - tokens[1:2]})
-    assert filter_scores([right]).values == {"exact_query": 1.0, "token_f1": 1.0}
+    assert filter_scores([right])[0] == {"exact_query": 1.0, "token_f1": 1.0}
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
