@@ -414,10 +414,9 @@ class Finding(BaseModel):
     `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
     `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
     (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
-    interrupted), `embedding` (embedded with other settings), `copy` (Qdrant's copy of the manifest
-    differs), `lost` (a server no longer holds the collection, or files are damaged) or `digests`
-    (those of the files are missing). `count` and the first few `ids` are set for the first four
-    kinds; for `lost`, `count` is the number of passages.
+    interrupted), `embedding` (embedded with other settings), `lost` (a server no longer holds the
+    collection, or files are damaged) or `digests` (those of the files are missing). `count` and the
+    first few `ids` are set for the first four kinds; for `lost`, `count` is the number of passages.
     """
 
     kind: str

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from service.core.errors import NotFound, StoreError
+from service.core.errors import NotFound, StoreBusy
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections import elasticsearch, generations
 from service.retrieval.collections.backends import Backends
@@ -129,7 +129,7 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
             with anyio.fail_after(20):
                 await anyio.sleep_forever()
 
-    with pytest.raises(StoreError, match="another gateway has taken over"):
+    with pytest.raises(StoreBusy, match="another gateway has taken over"):
         await frozen()
 
 
@@ -141,9 +141,10 @@ async def test_a_claim_is_waited_for(
         assert await two.claimed(NAME)
         assert not await one.claimed(NAME)
         monkeypatch.setattr(elasticsearch, "PATIENCE_S", 0.0)
-        with pytest.raises(StoreError, match="another gateway has been writing"):
+        with pytest.raises(StoreBusy, match="another gateway has been writing.*send this") as busy:
             async with two.claim(NAME):
                 pass
+        assert (busy.value.status, busy.value.retry_after) == (503, 5)
     assert not await two.claimed(NAME)
     async with two.claim(NAME):
         pass

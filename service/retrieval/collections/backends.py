@@ -58,28 +58,16 @@ class LexicalBackend(CollectionBackend, Protocol):
 
     def open(self, folder: Path, manifest: Manifest) -> LexicalStore: ...
 
-    def create_spare(self, folder: Path, manifest: Manifest) -> LexicalStore:
-        """Create an empty index, under another name until `promote_spare`. Blocking."""
-
-    def promote_spare(self, folder: Path, manifest: Manifest) -> LexicalStore:
-        """Make the index of `create_spare`, which is closed, the collection's index. Blocking."""
-
     async def drop_manifest(self, name: str) -> None:
         """Delete the server's manifest of a collection."""
 
 
 class VectorBackend(CollectionBackend, Protocol):
-    """Keeps the dense stores, and copies of manifests with those on a server."""
+    """Keeps the dense stores."""
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> VectorStore: ...
 
     def open(self, folder: Path, manifest: Manifest) -> VectorStore: ...
-
-    async def note(self, manifest: Manifest) -> None:
-        """Store a copy of the manifest with the vectors, if they are on a server."""
-
-    async def agrees(self, manifest: Manifest) -> bool:
-        """Whether that copy equals this manifest. True for embedded vectors."""
 
     async def transport(self) -> tuple[str, str] | None:
         """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
@@ -107,24 +95,14 @@ class Tantivy(_Embedded):
     def manifests(self, root: Path) -> FileManifests:
         return FileManifests(root)
 
-    def create(
-        self, folder: Path, manifest: Manifest, *, replace: bool, name: str = "bm25"
-    ) -> TantivyStore:
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> TantivyStore:
         if replace:
-            discard(folder / name)
-        return TantivyStore(folder / name, manifest.analysis, self._searching)
+            discard(folder / "bm25")
+        return TantivyStore(folder / "bm25", manifest.analysis, self._searching)
 
     def open(self, folder: Path, manifest: Manifest) -> TantivyStore:
         _check_held(folder / "bm25" / "meta.json", manifest)
         return self.create(folder, manifest, replace=False)
-
-    def create_spare(self, folder: Path, manifest: Manifest) -> TantivyStore:
-        return self.create(folder, manifest, replace=True, name="bm25.spare")
-
-    def promote_spare(self, folder: Path, manifest: Manifest) -> TantivyStore:
-        discard(folder / "bm25")
-        (folder / "bm25.spare").rename(folder / "bm25")
-        return self.open(folder, manifest)
 
     async def drop_manifest(self, name: str) -> None: ...
 
@@ -147,11 +125,6 @@ class QdrantEdge(_Embedded):
         _check_held(folder / "dense" / "edge_config.json", manifest)
         check_room(folder, OPENING_ROOM, f"to open the vectors of collection {manifest.name!r}")
         return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
-
-    async def note(self, manifest: Manifest) -> None: ...
-
-    async def agrees(self, manifest: Manifest) -> bool:
-        return True
 
     async def transport(self) -> None:
         return None
@@ -224,7 +197,11 @@ class Backends:
         if kept is not None:
             spoilt = damage(folder)
             set_aside(folder)
-        bm25 = _opened(self.bm25, folder, manifest, [n for n in spoilt if n.startswith("bm25/")])
+        bm25: LexicalStore = (
+            being_restored(self.bm25.name, manifest.name)
+            if manifest.restoring
+            else _opened(self.bm25, folder, manifest, [n for n in spoilt if n.startswith("bm25/")])
+        )
         dense = _opened(self.dense, folder, manifest, [n for n in spoilt if n.startswith("dense/")])
         if kept is not None:  # opening a shard compacts its small files
             with suppress(OSError):  # the next opening writes them, when the disk has room
@@ -265,6 +242,10 @@ def _opened(backend: Any, folder: Path, manifest: Manifest, spoilt: Sequence[str
         return backend.open(folder, manifest)
     except StoreError as error:
         return Unopened(backend.name, error)
+
+
+def being_restored(backend: str, name: str) -> Any:
+    return Unopened(backend, StoreLost(f"the BM25 store of {name!r} is not restored yet"))
 
 
 def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:

@@ -260,9 +260,11 @@ class Collections:
         if repair and collection.manifest.embedding != self._embedder.contract:
             return await self._embed_again(name, follow)
         async with self._generations.writer_of(name) as collection:
-            work = check.repair if repair else check.check
             spoilt = await self._spoilt_manifest(name)
-            report = await work(collection, self._backends, self._embedder, follow)
+            if repair:
+                report = await check.repair(collection, self._backends, self._embedder, follow)
+            else:
+                report = await check.check(collection, self._embedder, follow)
             if spoilt is not None:
                 report.findings.append(StoreDifference("manifest", spoilt))
             if spoilt is not None and repair:

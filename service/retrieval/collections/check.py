@@ -53,9 +53,7 @@ class CheckReport:
     left: list[StoreDifference] = field(default_factory=list)
 
 
-async def check(
-    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
-) -> CheckReport:
+async def check(collection: Collection, embedder: Embedder, follow: Follow = unseen) -> CheckReport:
     """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
@@ -91,8 +89,6 @@ async def check(
     if not found and await anyio.to_thread.run_sync(_undigested, collection):
         detail = f"the digests of the files, in {collection.folder}, are missing or damaged"
         report.findings.append(StoreDifference("digests", detail))
-    if not await backends.dense.agrees(manifest):
-        report.findings.append(StoreDifference("copy", "Qdrant's copy of the manifest differs"))
     return report
 
 
@@ -101,7 +97,7 @@ async def repair(
 ) -> CheckReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
-    report = await check(collection, backends, embedder, follow)
+    report = await check(collection, embedder, follow)
     if not report.findings:
         return report
     if len(lost := [each for each in report.findings if each.kind == "lost"]) == 2:
@@ -115,7 +111,7 @@ async def repair(
         "passages without a document removed": repaired.passages_removed,
     }
     done = [f"{what}: {count:,}" for what, count in counted.items() if count]
-    after = await check(collection, backends, embedder, follow)
+    after = await check(collection, embedder, follow)
     after.done, after.left = [*done, "manifest updated"], after.findings
     after.findings = report.findings
     return after

@@ -3,7 +3,7 @@ that lets one of several gateways write.
 
 The index `revelator.manifests` (no collection's index can have that name) holds a document for each
 collection and one for each claim. Both are written on condition of the version that was read last,
-so that one of two gateways is refused. A claim lasts `CLAIM_S` and is renewed while its holder is
+so that one of two gateways is refused (StoreBusy). A claim lasts `CLAIM_S` and is renewed while its holder is
 alive; the clocks of the gateways must agree to a few seconds.
 
 `revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
@@ -23,7 +23,7 @@ import anyio
 import orjson
 
 from service.core.concurrency import first_of
-from service.core.errors import BackendUnavailable, RevelatorError, StoreError
+from service.core.errors import BackendUnavailable, RevelatorError, StoreBusy
 from service.retrieval.collections.manifest import (
     FileManifests,
     Manifest,
@@ -31,7 +31,6 @@ from service.retrieval.collections.manifest import (
     stored_name,
 )
 from service.retrieval.stores import elastic_store
-from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 
@@ -59,17 +58,12 @@ class Elasticsearch:
         return ElasticManifests(self.server, FileManifests(root))
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> ElasticStore:
-        return self._create(manifest.stored_name, manifest, replace=replace)
+        return ElasticStore.create(
+            self.server, manifest.stored_name, manifest.analysis, replace=replace
+        )
 
     def open(self, folder: Path, manifest: Manifest) -> ElasticStore:
         return ElasticStore(self.server, manifest.stored_name)
-
-    def create_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        return self._create(_spare(manifest), manifest, replace=True)
-
-    def promote_spare(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        on_loop(elastic_store.rename, self.server, _spare(manifest), manifest.stored_name)
-        return self.open(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Move the alias from every other generation to this one, in one step."""
@@ -94,16 +88,6 @@ class Elasticsearch:
 
     async def aclose(self) -> None:
         await self.server.aclose()
-
-    def _create(self, name: str, manifest: Manifest, *, replace: bool) -> ElasticStore:
-        return ElasticStore.create(self.server, name, manifest.analysis, replace=replace)
-
-
-def _spare(manifest: Manifest) -> str:
-    """Return the name of an index that is being restored. It differs from those of all
-    generations.
-    """
-    return stored_name(manifest.name, f"{manifest.generation}.restored")
 
 
 class ElasticManifests:
@@ -147,7 +131,7 @@ class ElasticManifests:
         return parse_manifest(orjson.dumps(found["manifest"]), place)
 
     async def write(self, manifest: Manifest) -> None:
-        """Write a manifest. Raises StoreError if another gateway has written it since it was read
+        """Write a manifest. Raises StoreBusy if another gateway has written it since it was read
         here.
         """
         name = manifest.name
@@ -157,8 +141,8 @@ class ElasticManifests:
         written = await self._put(name, content, self._versions[name])
         if written is None:
             del self._versions[name]
-            raise StoreError(
-                f"another gateway has changed collection {name!r} meanwhile; try again"
+            raise StoreBusy(
+                f"another gateway has changed collection {name!r} meanwhile; send this again"
             )
         self._versions[name] = written
         await self._files.write(manifest)
@@ -196,14 +180,15 @@ class ElasticManifests:
                 if taken is not None:
                     return taken
             elif time.monotonic() > until:
-                raise StoreError(
+                raise StoreBusy(
                     f"another gateway has been writing to collection {name!r} for more than "
-                    f"{PATIENCE_S:.0f} s; try again later"
+                    f"{PATIENCE_S:.0f} s; send this again when its ingest or repair has ended, or "
+                    f"{CLAIM_S:.0f} s after that gateway has stopped"
                 )
             await anyio.sleep(LOOK_S)
 
     async def _renew(self, name: str, holding: _Holding) -> None:
-        """Renew a claim. Raises StoreError once it is lost, which cancels the work under it."""
+        """Renew a claim. Raises StoreBusy once it is lost, which cancels the work under it."""
         while True:
             await anyio.sleep(RENEW_S)
             try:
@@ -213,7 +198,10 @@ class ElasticManifests:
                     raise
                 continue
             if version is None:
-                raise StoreError(f"another gateway has taken over writing to collection {name!r}")
+                raise StoreBusy(
+                    f"another gateway has taken over writing to collection {name!r}, because this "
+                    "one had stopped for too long; send this again"
+                )
             holding.version, holding.until = version, time.time() + CLAIM_S
 
     async def _release(self, name: str, holding: _Holding) -> None:

@@ -327,14 +327,10 @@ class Generations:
         await self._close_idle()
         folder = self._folder(manifest.name, manifest.generation)
         stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
-        return Collection(manifest, *stores, self._save, folder)
-
-    async def _save(self, manifest: Manifest) -> None:
-        await self._backends.dense.note(manifest)
-        await self.manifests.write(manifest)
+        return Collection(manifest, *stores, self.manifests.write, folder)
 
     async def _publish(self, collection: Collection, manifest: Manifest) -> None:
-        collection.publish(self._save)
+        collection.publish(self.manifests.write)
         await collection.save(manifest)
         self._put(collection)
         await self._point(manifest)

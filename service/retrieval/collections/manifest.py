@@ -3,13 +3,12 @@
 There is one authority, and it is written last. BM25 in the process: the authority is `<data
 directory>/collections/<name>/manifest.json`. BM25 in Elasticsearch: a document of its index
 `revelator.manifests`, so that a gateway with an empty data directory finds every collection, and
-several gateways agree. If vectors are in Qdrant, the metadata of their collection there has a copy,
-which `revelator check` compares.
+several gateways agree.
 
-The order of one change: (1) the contents of the stores, (2) the copy in Qdrant, (3) the authority,
-(4) if that is in Elasticsearch, the file, from which a restarted gateway serves while Elasticsearch
-is unavailable. A kill leaves an older authority, which says `building`, or an older file, which is
-not read until then.
+The order of one change: (1) the manifest says what is meant to happen, (2) the contents of the
+stores, (3) the manifest says that it has happened, (4) if that is in Elasticsearch, the file, from
+which a restarted gateway serves while Elasticsearch is unavailable. A kill leaves a manifest that
+says what was interrupted, or an older file, which is not read until then.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[3] = 3  # the version of the stores' format; others are not read
+    schema_version: Literal[4] = 4  # the version of the stores' format; others are not read
     name: str
     description: str = ""
     analysis: Analysis = "english"
@@ -80,16 +79,22 @@ class Manifest(BaseModel):
     generation: int = 1
     leftovers: tuple[Leftover, ...] = ()
     deleting: tuple[str, ...] = ()  # documents whose deletion has begun; after a kill it goes on
+    restoring: bool = False  # the BM25 store is being filled from the dense one
 
     @property
     def interrupted(self) -> bool:
         """Whether a write has begun and not ended, so that the stores may differ."""
-        return self.state in {"building", "repairing"} or bool(self.deleting)
+        return self.state in {"building", "repairing"} or bool(self.deleting) or self.restoring
 
     @property
     def awaits_more(self) -> bool:
         """Whether documents that were announced are missing, or may be after a kill."""
         return self.state in {"building", "open"}
+
+    def rebuilding(self, *, restoring: bool) -> Manifest:
+        """Return what the manifest says while a lost store is rebuilt."""
+        state = self.state if self.awaits_more else "repairing"
+        return self.model_copy(update={"state": state, "restoring": restoring})
 
     @property
     def qualified_name(self) -> str:
@@ -191,7 +196,7 @@ class ManifestStore(Protocol):
 
     def claim(self, name: str) -> AbstractAsyncContextManager[None]:
         """Hold the right to write a collection, among all processes. Waits for another writer, then
-        raises StoreError."""
+        raises StoreBusy."""
 
     async def claimed(self, name: str) -> bool:
         """Return whether another process writes the collection now."""

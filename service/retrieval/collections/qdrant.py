@@ -1,4 +1,4 @@
-"""Collections whose dense side is in Qdrant: their aliases, and the copy of the manifest there.
+"""Collections whose dense side is in Qdrant, and their aliases.
 
 `revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
 by Revelator: searches and writes name the generation in the manifest.
@@ -6,18 +6,14 @@ by Revelator: searches and writes name the generation in the manifest.
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
-from service.core.errors import StoreError, StoreLost
 from service.core.settings.retrieval import Quantization
-from service.retrieval.collections.manifest import Manifest, parse_manifest, stored_name
+from service.retrieval.collections.manifest import Manifest, stored_name
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.qdrant_store import QdrantStore, collection_of
-
-KEY = "revelator"  # key of the manifest in the metadata of Qdrant's collection
 
 
 class Qdrant:
@@ -40,22 +36,6 @@ class Qdrant:
 
     def open(self, folder: Path, manifest: Manifest) -> QdrantStore:
         return QdrantStore(self.server, manifest.stored_name, self._quantization)
-
-    async def note(self, manifest: Manifest) -> None:
-        own, metadata = collection_of(manifest.stored_name), {KEY: manifest.model_dump_json()}
-        with contextlib.suppress(StoreLost):  # a lost collection needs no copy
-            await self.server.call(lambda client: client.update_collection(own, metadata=metadata))
-
-    async def agrees(self, manifest: Manifest) -> bool:
-        own = collection_of(manifest.stored_name)
-        try:
-            found = await self.server.call(lambda client: client.get_collection(own))
-        except StoreLost:
-            return False
-        try:
-            return parse_manifest((found.config.metadata or {})[KEY].encode(), own) == manifest
-        except (KeyError, StoreError):
-            return False
 
     async def publish(self, manifest: Manifest) -> None:
         """Move the alias from another generation to this one, in one step."""

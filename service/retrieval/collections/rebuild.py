@@ -4,9 +4,9 @@ A side is lost if a server has lost it, or if files of an embedded store are dam
 A server can lose an index of Elasticsearch or a collection of Qdrant (an operator's DELETE, a fresh
 volume). Lost vectors are embedded again from the texts in the BM25 store: the Qdrant collection is
 created here, empty, and the writer fills it. The BM25 index is filled here, because every vector is
-stored with its passage: under another name, which becomes the collection's index only once every
-passage is in it, so that a kill leaves it lost and never incomplete. If both sides are lost, both
-are created empty, and the documents have to be ingested again.
+stored with its passage. The manifest says so before (`restoring`), so that after a kill the index
+counts as lost, and never as an authority that is incomplete. If both sides are lost, both are
+created empty, and the documents have to be ingested again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from service.core.errors import RevelatorError, StoreError, StoreLost
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.backends import Backends, damaged
+from service.retrieval.collections.backends import Backends, being_restored, damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH
 from service.retrieval.collections.writer import CollectionWriter
@@ -82,9 +82,6 @@ async def open_writer(
     """
     counts, restored = await count_passages(collection), 0
     if counts.lost(collection):
-        if collection.manifest.state == "complete":
-            repairing = collection.manifest.model_copy(update={"state": "repairing"})
-            await collection.intend(repairing)
         restored = await rebuild(collection, backends, counts, follow)
         counts = await count_passages(collection)
     passages, vectors = counts.bm25 or 0, counts.dense or 0
@@ -108,8 +105,10 @@ async def rebuild(
     """
     manifest, restored = collection.manifest, 0
     folder = collection.folder or Path()
-    if counts.lost(collection) and collection.folder is not None:
-        await anyio.to_thread.run_sync(unseal, folder)
+    if counts.lost(collection):
+        await collection.intend(manifest.rebuilding(restoring=counts.bm25 is None))
+        if collection.folder is not None:
+            await anyio.to_thread.run_sync(unseal, folder)
     if counts.dense is None:
         await anyio.to_thread.run_sync(_let_go, collection.dense)
         collection.dense = await anyio.to_thread.run_sync(
@@ -162,17 +161,19 @@ async def copy_passages(
 async def _refill(collection: Collection, backends: Backends, follow: Follow) -> int:
     manifest = collection.manifest
     folder = collection.folder or Path()
-    spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, folder, manifest)
+    bm25 = await anyio.to_thread.run_sync(
+        lambda: backends.bm25.create(folder, manifest, replace=True)
+    )
+    collection.bm25 = being_restored(backends.bm25.name, manifest.name)
     count = 0
     records = _records(collection.dense)
     while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
         follow("restoring", count, manifest.passages)
-        await anyio.to_thread.run_sync(spare.replace, [], page)
+        await anyio.to_thread.run_sync(bm25.replace, [], page)
         count += len(page)
-    await anyio.to_thread.run_sync(spare.tidy)
-    await anyio.to_thread.run_sync(spare.close)
-    promote = backends.bm25.promote_spare
-    collection.bm25 = await anyio.to_thread.run_sync(promote, folder, manifest)
+    await anyio.to_thread.run_sync(bm25.tidy)
+    collection.bm25 = bm25
+    await collection.save(manifest.rebuilding(restoring=False))
     return count
 
 

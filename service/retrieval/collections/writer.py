@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import anyio.to_thread
 
@@ -31,61 +30,6 @@ from service.retrieval.collections.consistency import Repaired, repair_differenc
 from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.documents import Chunked, Document, PassageRecord, batches_of, passages_of
 from service.retrieval.embedding import Embedder, differences, passage_input
-
-MOST_LOOKUPS: Final = 4  # number kept; a batch is looked up one batch ahead
-
-
-@dataclass(slots=True)
-class Lookup:
-    """The lookup of some documents. `found` has content hashes by document id, and is set at its
-    end; it is not valid for `touched` documents, written since it began."""
-
-    ids: frozenset[str]
-    touched: set[str] = field(default_factory=set)
-    found: Mapping[str, str] | None = None
-
-
-class HashPrefetch:
-    """The lookups of one writer, on its event loop, while lookups and writes run in threads."""
-
-    def __init__(self) -> None:
-        self._lookups: deque[Lookup] = deque(maxlen=MOST_LOOKUPS)
-        self._writing: set[str] = set()
-
-    def begin(self, document_ids: Iterable[str]) -> Lookup:
-        lookup = Lookup(frozenset(document_ids), set(self._writing))
-        self._lookups.append(lookup)
-        return lookup
-
-    def written(self, document_ids: Iterable[str]) -> None:
-        """Begin a write of these documents. Until `settled`, a lookup may see it or not."""
-        self._writing.update(document_ids)
-        for lookup in self._lookups:
-            lookup.touched |= self._writing
-
-    def settled(self) -> None:
-        """Record that no write is in progress."""
-        self._writing = set()
-
-    def forget(self) -> None:
-        self._lookups.clear()
-
-    def known(self, document_ids: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the content hashes of documents that a valid lookup has found, and the ids for
-        which there is no valid lookup."""
-        finished = [lookup for lookup in self._lookups if lookup.found is not None]
-        known: dict[str, str] = {}
-        unknown: list[str] = []
-        for document_id in document_ids:
-            for lookup in finished:
-                if document_id in lookup.ids and document_id not in lookup.touched:
-                    if lookup.found and document_id in lookup.found:
-                        known[document_id] = lookup.found[document_id]
-                    break
-            else:
-                unknown.append(document_id)
-        return known, unknown
-
 
 MOST_FIELDS = 256  # metadata fields of a collection
 
@@ -139,22 +83,21 @@ class CollectionWriter:
         self._more = more
         self._collection = collection
         self._embedder = embedder
-        self._lacking = lacking
         self._surplus = surplus
         self.restored = restored
         self._follow = follow
         self._began = self._wrote = False
-        self._repair = False
+        self._lacking = lacking
+        self._repair = lacking or restored > 0
         self._cut_short = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
-        self._prefetch = HashPrefetch()
         self._fields: set[str] = set()
         self.embedded = 0
 
     async def __aenter__(self) -> Self:
         manifest = self._collection.manifest
-        self._repair = self._lacking or self.restored > 0 or manifest.interrupted
+        self._repair = self._repair or manifest.interrupted
         self._fields = set(manifest.metadata_fields)
         return self
 
@@ -178,18 +121,6 @@ class CollectionWriter:
                 complete = error is None and changed and not self._cut_short
                 await anyio.to_thread.run_sync(partial(self._collection.rest, complete=complete))
 
-    async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
-        """Return the passages of documents that are new or changed, ahead of writing them."""
-        lookup = self._prefetch.begin(document.id for document in documents)
-
-        def work() -> dict[str, Chunked]:
-            known = self._collection.bm25.hashes([document.id for document in documents])
-            lookup.found = known
-            changed = (each for each in documents if known.get(each.id) != each.content_hash)
-            return {document.id: Chunked(passages_of(document)) for document in changed}
-
-        return await anyio.to_thread.run_sync(work)
-
     async def write(
         self,
         documents: Sequence[Document],
@@ -199,24 +130,22 @@ class CollectionWriter:
         """Write a batch of documents with different ids. `on_part` is called with the share that is
         embedded.
 
-        `chunked` has passages by document id, if they are computed already. The batch is written to
-        BM25 while the next one is embedded; a failure there is raised by the next call, or at the
-        end of the writer. Raises ConfigurationError if the collection was built with another
+        `chunked` has passages by document id, if workers have computed them. The batch is written
+        to BM25 while the next one is embedded; a failure there is raised by the next call, or at
+        the end of the writer. Raises ConfigurationError if the collection was built with another
         embedding model.
         """
         self._check_model()
         self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
-        known, unknown = self._prefetch.known(document.id for document in documents)
-        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {}, known, unknown)
+        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {})
         if plan.changed:
             await self._begin()
             self._cut_short = True
             await self._embed(plan.absent, on_part, plan.vectors)
             await self._settle()
             self._underway = {document.id for document in plan.changed}
-            self._prefetch.written(self._underway)
             self._committing = asyncio.create_task(self._commit_and_count(plan))
         changed = len(plan.changed)
         return WriteCounts(changed, len(documents) - changed, len(plan.absent))
@@ -247,9 +176,7 @@ class CollectionWriter:
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
         await anyio.to_thread.run_sync(self._collection.unseal)
         self._wrote = self._cut_short = True
-        self._prefetch.written([document_id])
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
-        self._prefetch.settled()
         self._cut_short = False
         gone = [(document_id, stored[0].content_hash)]
         self._collection.manifest = manifest.model_copy(
@@ -287,17 +214,10 @@ class CollectionWriter:
                 f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
             )
 
-    def _plan(
-        self,
-        documents: Sequence[Document],
-        chunked: Mapping[str, Chunked],
-        known: dict[str, str],
-        unknown: Sequence[str],
-    ) -> _Changes:
-        """Return the changes of a batch. `known` has the stored hashes, except `unknown` ones."""
+    def _plan(self, documents: Sequence[Document], chunked: Mapping[str, Chunked]) -> _Changes:
+        """Return the changes of a batch."""
         bm25 = self._collection.bm25
-        if unknown:
-            known |= bm25.hashes(unknown)
+        known = bm25.hashes([document.id for document in documents])
         bare = self._without_vectors(documents, chunked) if self._lacking else set()
         changed = [
             document
@@ -321,8 +241,9 @@ class CollectionWriter:
     def _absent(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         """Return the passages without a vector. If both stores agreed at the beginning, there is no
         vector of a passage that BM25 does not know."""
-        if not (self._repair or self._surplus):
-            return [*records]
+        return self._unembedded(records) if self._repair or self._surplus else [*records]
+
+    def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
 
@@ -331,12 +252,7 @@ class CollectionWriter:
     ) -> set[str]:
         """Return the ids of documents with a passage that has no vector, or an outdated one."""
         records = [record for each in documents for record in _made(each, chunked).records]
-        stored = self._collection.dense.hashes([each.passage.passage_id for each in records])
-        return {
-            record.document_id
-            for record in records
-            if stored.get(record.passage.passage_id) != record.content_hash
-        }
+        return {record.document_id for record in self._unembedded(records)}
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:
@@ -377,7 +293,6 @@ class CollectionWriter:
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task})
         self._underway = set()
-        self._prefetch.settled()
         task.result()
         self._cut_short = False
 
@@ -413,7 +328,6 @@ class CollectionWriter:
         """Repair differences between the stores. The end completes the manifest."""
         await self._settle()
         await self._begin("building" if self._collection.manifest.awaits_more else "repairing")
-        self._prefetch.forget()
         self._cut_short = True
         repaired = await repair_differences(self._collection, self._embed, self._follow)
         self._cut_short = self._repair = False

@@ -1,12 +1,12 @@
 """The ingest of files into a collection: idempotent, and resumable after kill -9.
 
-One batch is read and cut into passages while the batch before it is embedded and written.
+One batch is read while the batch before it is embedded and written.
 `collections/writer.py` explains which order of writes makes it resumable.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,15 +32,14 @@ BATCH_DOCUMENTS = 256  # documents committed together
 BATCH_CHARACTERS = 4_000_000  # characters of their texts, for documents that are large
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries in order, and by document id the passages of those that are new."""
+    """Entries in order, and by document id the passages that workers have made."""
 
     entries: Sequence[SourceEntry]
-    chunked: dict[str, Chunked]
+    chunked: Mapping[str, Chunked] = field(default_factory=dict)
 
     @property
     def documents(self) -> list[Document]:
@@ -66,21 +65,21 @@ def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
 
 @asynccontextmanager
 async def ahead(
-    read: Callable[[], T | None], prepare: Callable[[T], Awaitable[R]]
-) -> AsyncIterator[AsyncIterator[R]]:
-    """Iterate over the results of `read` (blocking, in a thread, until one is empty), after
-    `prepare`, one item ahead.
+    read: Callable[[], T | None],
+) -> AsyncIterator[AsyncIterator[T]]:
+    """Iterate over the results of `read` (blocking, in a thread, until one is empty), one item
+    ahead.
 
-    An error of either is raised by the block, and the end of the block ends both. A `read` that
-    hangs (standard input) is abandoned.
+    Its error is raised by the block, and the end of the block ends it. A `read` that hangs
+    (standard input) is abandoned.
     """
-    send, receive = anyio.create_memory_object_stream[R](0)
+    send, receive = anyio.create_memory_object_stream[T](0)
 
     async def pump() -> None:
         # The block may end first, for example by Ctrl-C.
         with suppress(anyio.BrokenResourceError), send:
             while item := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
-                await send.send(await prepare(item))
+                await send.send(item)
 
     try:
         async with anyio.create_task_group() as group, receive:
@@ -154,16 +153,16 @@ async def ingest(
     total = await anyio.to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format)
     writing = collections.replacing if replace else collections.writing
-    async with writing(collection) as writer:
-
-        async def prepare(batch: list[SourceEntry]) -> Batch:
-            documents = [entry.found for entry in batch if isinstance(entry.found, Document)]
-            return Batch(batch, await writer.chunk(documents))
-
-        async with ahead(lambda: take(entries, size_of), prepare) as batches:
-            report = await write_batches(writer, batches, total, listener or Listener())
+    async with writing(collection) as writer, ahead(lambda: _next(entries)) as batches:
+        report = await write_batches(writer, batches, total, listener or Listener())
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
     return report
+
+
+def _next(entries: Iterator[SourceEntry]) -> Batch | None:
+    """Return the next batch, None at the end. Blocking."""
+    batch = take(entries, size_of)
+    return Batch(batch) if batch else None
 
 
 async def write_batches(

@@ -101,12 +101,8 @@ async def ingest_on_ray(
         known = await anyio.to_thread.run_sync(_known, bm25)
         with connected(address):
             batches = _batches(_work(found, format, settings, known, opening), found)
-            async with ahead(lambda: next(batches, None), _unchanged) as prepared:
+            async with ahead(lambda: next(batches, None)) as prepared:
                 return await write_batches(writer, prepared, total, listener or Listener())
-
-
-async def _unchanged(batch: Batch) -> Batch:
-    return batch
 
 
 @contextmanager

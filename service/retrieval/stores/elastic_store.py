@@ -80,16 +80,6 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     )
 
 
-async def rename(server: ElasticServer, name: str, to: str) -> None:
-    """Point the alias `to` at the index of `name` instead of its present one, atomically."""
-    (index,) = await _indices(server, alias_of(name))
-    actions: list[dict[str, Any]] = [
-        {"remove": {"index": index, "alias": alias_of(name)}},
-        {"add": {"index": index, "alias": alias_of(to), "is_write_index": True}},
-    ]
-    await server.call(lambda client: client.indices.update_aliases(actions=actions))
-
-
 async def drop(server: ElasticServer, name: str) -> None:
     """Delete a collection's index, if it exists."""
     indices = await _indices(server, alias_of(name))

@@ -203,7 +203,7 @@ def _of_the_engine_here(error: Exception) -> int:
     return 404 if "not found" in str(error) else 400
 
 
-LEAST_VERSION: Final = (1, 16)  # the first version with metadata of collections
+LEAST_VERSION: Final = (1, 16)  # older ones are not tested
 CHANNEL: Final = {
     # gRPC's own pauses between attempts to connect grow to two minutes.
     "grpc.initial_reconnect_backoff_ms": 500,

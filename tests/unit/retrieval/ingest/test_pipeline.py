@@ -5,6 +5,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -268,10 +269,6 @@ async def test_refusals(tmp_path: Path) -> None:
         assert await ingest([], "c", collections) == IngestResult()
 
 
-async def doubled(number: int) -> int:
-    return 2 * number
-
-
 def test_a_batch_is_bounded_in_number_and_size() -> None:
     problem = SourceEntry(SourceProblem("f", 1, "bad"), "f", 1, 0)
     large = SourceEntry(parse_document({"text": "x" * (BATCH_CHARACTERS // 2)}), "f", 1, 0)
@@ -281,23 +278,23 @@ def test_a_batch_is_bounded_in_number_and_size() -> None:
 
 
 async def test_in_order_and_one_ahead() -> None:
-    numbers = iter(range(1, 21))
-    began = [anyio.Event() for _ in range(22)]
+    numbers, began = iter(range(1, 21)), list[int]()
 
-    async def prepare(number: int) -> int:
-        began[number].set()
-        return 2 * number
+    def read() -> int | None:
+        began.extend(number := [*islice(numbers, 1)])
+        return number[0] if number else None
 
-    async with ahead(lambda: next(numbers, None), prepare) as items:
+    async with ahead(read) as items:
         worked = 0
         async for item in items:
             worked += 1
-            assert item == 2 * worked
-            if worked < 20:
-                with anyio.fail_after(5):
-                    await began[worked + 1].wait()
+            assert item == worked
+            with anyio.fail_after(5):
+                while len(began) < min(20, worked + 1):  # noqa: ASYNC110 (in a thread)
+                    await anyio.sleep(0.001)
             await anyio.wait_all_tasks_blocked()
-            assert not began[worked + 2].is_set() if worked < 20 else True
+            await anyio.sleep(0.005)
+            assert len(began) == min(20, worked + 1)
     assert worked == 20
 
 
@@ -306,7 +303,7 @@ async def test_a_failure_of_reading_comes_out() -> None:
         raise RevelatorError("cannot read")
 
     with pytest.raises(RevelatorError, match="cannot read"):
-        async with ahead(read, doubled) as items:
+        async with ahead(read) as items:
             assert [item async for item in items] == []
 
 
@@ -317,7 +314,7 @@ async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:
         return next(numbers, None) or forever.wait(20) or None
 
     async def consume() -> None:
-        async with ahead(read, doubled) as items:
+        async with ahead(read) as items:
             async for _ in items:
                 raise RevelatorError("full disk")
 
@@ -328,19 +325,20 @@ async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:
 
 async def test_ctrl_c_is_only_a_cancellation() -> None:
     """It cancels the task of the consumer, while the next item waits to be taken."""
-    prepared = asyncio.Event()
+    began = list[int]()
 
-    async def prepare(number: int) -> int:
-        prepared.set()
-        return number
+    def read() -> int:
+        began.append(1)
+        return 1
 
     async def consume() -> None:
-        async with ahead(lambda: 1, prepare):
+        async with ahead(read):
             await asyncio.sleep(60)
 
     task = asyncio.create_task(consume())
     async with asyncio.timeout(5):
-        await prepared.wait()
+        while not began:  # noqa: ASYNC110 (in a thread)
+            await asyncio.sleep(0.001)
         await anyio.wait_all_tasks_blocked()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
