@@ -150,7 +150,7 @@ class Runtime:
         if self.stores is None:
             yield self.retriever
         else:
-            async with SnapshotRetriever(self.retriever, self.stores.collections.hold) as held:
+            async with SnapshotRetriever(self.stores.retriever) as held:
                 yield held
 
     def _inquiry(

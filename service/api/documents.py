@@ -385,9 +385,9 @@ class Ingest:
             return
         async with self._writing(more) as writer:
             if self._batch:
-                written = await writer.write(list(self._batch.values()))
-                self.report.indexed += written.indexed
-                self.report.unchanged += written.unchanged
+                indexed, unchanged = await writer.write(list(self._batch.values()))
+                self.report.indexed += indexed
+                self.report.unchanged += unchanged
         self._batch.clear()
         self._size = 0
 

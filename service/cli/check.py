@@ -61,7 +61,7 @@ async def _transport(settings: Settings) -> list[Check]:
     backends = open_backends(settings.retrieval)
     try:
         with anyio.fail_after(TRANSPORT_S):
-            transport = await backends.dense.transport()
+            transport = await backends.transport()
     except TimeoutError:
         return [Check("qdrant", False, f"no response within {TRANSPORT_S:.0f} s")]
     except RevelatorError as error:

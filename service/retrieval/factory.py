@@ -15,9 +15,9 @@ from service.core.settings import RetrievalSettings, Settings
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.embedding import Embedder, open_embedder
-from service.retrieval.reranking import BACKEND, Reranking, open_reranker
 from service.retrieval.search.guard import SearchObserver, Silent
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.reranking import BACKEND, Reranking, open_reranker
 
 
 @dataclass(frozen=True, slots=True)

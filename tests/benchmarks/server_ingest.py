@@ -179,7 +179,7 @@ async def repaired(
         await backends.drop(NAME)
         await collections.create(NAME)
         await ingest([file], NAME, collections)
-        await backends.dense.drop(NAME, 1)
+        await backends.drop(NAME, 1, ["dense"])
         async with asked_meanwhile(retriever, records):
             repair = await cost(lambda: collections.check(NAME, repair=True))
         report = await collections.check(NAME)

@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import SearchRequest, SideName
 from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, QUIET]
 NAME = "lost"
 DOCUMENTS = [*CORPUS, {"id": "long", "title": "Long", "text": LONG, "kind": "long"}]
 # A pair of stores, and which side of it is lost.
-LOSSES = [
+LOSSES: list[tuple[str, SideName]] = [
     ("tantivy and Qdrant in memory", "dense"),
     ("tantivy and Qdrant by REST", "dense"),
     ("Elasticsearch and Qdrant by gRPC", "dense"),
@@ -42,16 +42,13 @@ LOSSES = [
 
 
 class World:
-    def __init__(self, data: Path, backends: Backends, side: str) -> None:
+    def __init__(self, data: Path, backends: Backends, side: SideName) -> None:
         self.data, self.backends, self.side = data, backends, side
 
     async def lose(self, collections: Collections) -> None:
         """As an operator's DELETE, or a fresh volume."""
         manifest = await collections.manifest(NAME)
-        if self.side == "dense":
-            await self.backends.dense.drop(NAME, manifest.generation)
-        else:
-            await self.backends.bm25.drop(NAME, manifest.generation)
+        await self.backends.drop(NAME, manifest.generation, [self.side])
 
 
 @pytest.fixture(params=LOSSES, ids=" without ".join)

@@ -92,7 +92,7 @@ async def test_questions_before_during_and_after(world: World) -> None:
     """A question of three searches never mixes; each search sees one generation whole."""
 
     async def question() -> tuple[str, ...]:
-        async with SnapshotRetriever(world.retriever, world.collections.hold) as held:
+        async with SnapshotRetriever(world.retriever) as held:
             seen = [await world.generation_seen(held) for _ in range(3)]
         assert len(set(seen)) == 1, seen
         return tuple(seen)
@@ -108,7 +108,7 @@ async def test_questions_before_during_and_after(world: World) -> None:
     assert order.index("two") > 0
 
     collection = await world.collections.get(NAME)
-    assert (collection.manifest.generation, collection.manifest.leftovers) == (2, ())
+    assert (collection.manifest.generation, collection.manifest.leftovers) == (2, {})
     assert (collection.manifest.documents, collection.manifest.state) == (COUNT, "complete")
     bm25, dense = await contents(collection)
     assert bm25 == dense
@@ -120,7 +120,7 @@ async def test_a_running_question_finishes_on_the_old_one(world: World) -> None:
     done = anyio.Event()
     async with (
         anyio.create_task_group() as group,
-        SnapshotRetriever(world.retriever, world.collections.hold) as held,
+        SnapshotRetriever(world.retriever) as held,
     ):
         assert await world.generation_seen(held) == "one"
 

@@ -11,7 +11,7 @@ import pytest
 
 from service.core.errors import NotFound, StoreBusy
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import elasticsearch, generations
+from service.retrieval.collections import elasticsearch, lifecycle
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
@@ -40,7 +40,7 @@ async def gateways(
     tmp_path: Path, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Collections]]:
     """Each reads what the others write at every question."""
-    monkeypatch.setattr(generations, "FRESH_S", 0.0)
+    monkeypatch.setattr(lifecycle, "FRESH_S", 0.0)
     async with AsyncExitStack() as stack:
         made = []
         for number in range(3):
@@ -103,7 +103,7 @@ async def test_the_others_follow_a_reindex(gateways: list[Collections]) -> None:
     await one.create(NAME)
     await ingest_documents(CORPUS, NAME, one)
     retriever = HybridRetriever(two, CountingEmbedder(), SETTINGS)
-    async with SnapshotRetriever(retriever, two.hold) as held:
+    async with SnapshotRetriever(retriever) as held:
         request = SearchRequest("volcano", 9, NAME)
         assert "etna" in {hit.passage.passage_id for hit in (await held.search(request)).passages}
         async with one.replacing(NAME) as writer:
@@ -111,7 +111,7 @@ async def test_the_others_follow_a_reindex(gateways: list[Collections]) -> None:
         assert await ids(one, "volcano") == await ids(two, "volcano") == ["hekla"]
         assert "etna" in {hit.passage.passage_id for hit in (await held.search(request)).passages}
     manifest = await two.manifest(NAME)
-    assert (manifest.generation, [left.generation for left in manifest.leftovers]) == (2, [1])
+    assert (manifest.generation, list(manifest.leftovers)) == (2, [1])
 
 
 async def test_a_claim_that_was_lost_ends_the_work_under_it(
@@ -119,7 +119,7 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 ) -> None:
     """A process that was frozen for longer than a claim lasts must not go on writing."""
     monkeypatch.setattr(elasticsearch, "CLAIM_S", 0.0)
-    one, two = (backends.bm25.manifests(tmp_path / name) for name in ("one", "two"))
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
     monkeypatch.setattr(elasticsearch, "RENEW_S", 0.05)
 
     async def frozen() -> None:
@@ -136,12 +136,12 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 async def test_a_claim_is_waited_for(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = (backends.bm25.manifests(tmp_path / name) for name in ("one", "two"))
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
     async with one.claim(NAME):
         assert await two.claimed(NAME)
         assert not await one.claimed(NAME)
         monkeypatch.setattr(elasticsearch, "PATIENCE_S", 0.0)
-        with pytest.raises(StoreBusy, match="another gateway has been writing.*send this") as busy:
+        with pytest.raises(StoreBusy, match=r"another gateway has been writing.*send this") as busy:
             async with two.claim(NAME):
                 pass
         assert (busy.value.status, busy.value.retry_after) == (503, 5)

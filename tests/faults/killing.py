@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import anyio
 
-from service.retrieval.collections import generations, manifest
+from service.retrieval.collections import lifecycle, manifest
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import CheckReport
 from service.retrieval.collections.manifest import Manifest
@@ -174,7 +174,7 @@ def _dies_at(operation: int) -> Callable[[Any], Any]:
 def die_at(operation: int, *, removals: bool = True) -> None:
     """Kill this process at its n-th durable operation from now on."""
     wrap = _dies_at(operation)
-    for place, names in (*DURABLE, *([(generations, ("discard",))] if removals else [])):
+    for place, names in (*DURABLE, *([(lifecycle, ("discard",))] if removals else [])):
         for name in names:
             setattr(place, name, wrap(getattr(place, name)))
 

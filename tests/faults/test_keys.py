@@ -27,8 +27,8 @@ from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, open_embedder
-from service.retrieval.reranking import RerankServer, open_reranker
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.reranking import RerankServer, open_reranker
 from tests.conftest import unavailable
 from tests.qdrant_node import QdrantNode, running_qdrant
 from tests.support.documents import ingest_documents

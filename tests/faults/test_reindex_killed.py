@@ -60,7 +60,7 @@ async def test_a_reindex_killed_at_a_durable_operation(tmp_path: Path, operation
     found = await state(data)
     assert holds(found, after if operation >= 9 else before)
     assert folders(data) == [str(found.manifest.generation)]
-    assert (await state(data)).manifest.leftovers == ()
+    assert (await state(data)).manifest.leftovers == {}
     await run(data, new, HashingEmbedder(), replace=True)
     assert holds(await state(data), after)
 

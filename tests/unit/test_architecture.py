@@ -25,6 +25,17 @@ LAYERS = (
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
+# The same within retrieval.
+RETRIEVAL = (
+    ("embedding",),
+    ("base", "documents"),
+    ("stores",),
+    ("collections", "client"),
+    ("search", "ingest"),
+    ("factory",),
+    ("commands",),
+)
+
 # What may name a concrete engine or store.
 OPENERS = {"runtime", "engines", "retrieval"}
 CONCRETE = (
@@ -71,6 +82,19 @@ def test_imports_point_one_way() -> None:
         for path, own in parts().items()
         for name in sorted(imports_of(path))
         if RANK[name.split(".")[1]] > RANK[own]
+    ]
+    assert not upwards
+
+
+def test_imports_within_retrieval_point_one_way() -> None:
+    rank = {name: number for number, layer in enumerate(RETRIEVAL) for name in layer}
+    upwards = [
+        f"{path} imports {name}"
+        for path, own in parts().items()
+        if own == "retrieval" and len(path.parts) > 1 and path.name != "__init__.py"
+        for name in sorted(imports_of(path))
+        if name.startswith("service.retrieval.")
+        and rank[name.split(".")[2]] > rank[path.parts[1].removesuffix(".py")]
     ]
     assert not upwards
 

@@ -1,11 +1,16 @@
-"""The two backends of all collections: BM25 and dense, each embedded or on a server."""
+"""The two sides of all collections, BM25 and dense, each embedded or on a server.
+
+A server has for each collection an alias `revelator-<collection>`, which is for other programs. It
+follows the manifest and is never read by Revelator: searches and writes name the generation in the
+manifest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 from pydantic import SecretStr
@@ -14,132 +19,26 @@ from service.core.errors import StoreError, StoreLost
 from service.core.files import OPENING_ROOM, check_room, discard
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Quantization
-from service.retrieval.collections.elasticsearch import Elasticsearch
-from service.retrieval.collections.manifest import (
-    EMBEDDED,
-    FileManifests,
-    Manifest,
-    ManifestStore,
-)
-from service.retrieval.collections.qdrant import Qdrant
+from service.retrieval.base import SideName
+from service.retrieval.collections.elasticsearch import ElasticManifests, drop_manifest
+from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Manifest, stored_name
+from service.retrieval.stores import elastic_store, qdrant_store
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import damage, seal, sealed, set_aside, unchanged
+from service.retrieval.stores.digests import SIDES, damage, seal, sealed, set_aside, unchanged
 from service.retrieval.stores.elastic_server import ElasticServer, Login
+from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_graph import recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.qdrant_store import QdrantStore
 from service.retrieval.stores.tantivy_store import TantivyStore
 
 WRITE_S: Final = 30.0  # seconds, for requests other than searches
 AT_ONCE: Final = 8  # searches of embedded BM25 stores in threads
 
 
-class CollectionBackend(Protocol):
-    """One side of all collections. `name` is its name in manifests and metrics."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def publish(self, manifest: Manifest) -> None:
-        """Point the server's public alias at the manifest's generation."""
-
-    async def drop(self, name: str, generation: int | None = None) -> None:
-        """Delete the server's data of one generation, or of all. Missing data is not an error."""
-
-    async def aclose(self) -> None: ...
-
-
-class LexicalBackend(CollectionBackend, Protocol):
-    """Keeps the BM25 stores, and the manifests."""
-
-    def manifests(self, root: Path) -> ManifestStore: ...
-
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> LexicalStore: ...
-
-    def open(self, folder: Path, manifest: Manifest) -> LexicalStore: ...
-
-    async def drop_manifest(self, name: str) -> None:
-        """Delete the server's manifest of a collection."""
-
-
-class VectorBackend(CollectionBackend, Protocol):
-    """Keeps the dense stores."""
-
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> VectorStore: ...
-
-    def open(self, folder: Path, manifest: Manifest) -> VectorStore: ...
-
-    async def transport(self) -> tuple[str, str] | None:
-        """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
-        RevelatorError if it does not respond."""
-
-
-class _Embedded:
-    """A backend whose data is only a folder: it has no alias, and the folder's owner deletes it."""
-
-    async def publish(self, manifest: Manifest) -> None: ...
-
-    async def drop(self, name: str, generation: int | None = None) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
-class Tantivy(_Embedded):
-    """BM25 in this process."""
-
-    name = TantivyStore.backend
-
-    def __init__(self) -> None:
-        self._searching = anyio.CapacityLimiter(AT_ONCE)
-
-    def manifests(self, root: Path) -> FileManifests:
-        return FileManifests(root)
-
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> TantivyStore:
-        if replace:
-            discard(folder / "bm25")
-        return TantivyStore(folder / "bm25", manifest.analysis, self._searching)
-
-    def open(self, folder: Path, manifest: Manifest) -> TantivyStore:
-        _check_held(folder / "bm25" / "meta.json", manifest)
-        return self.create(folder, manifest, replace=False)
-
-    async def drop_manifest(self, name: str) -> None: ...
-
-
-class QdrantEdge(_Embedded):
-    """Dense search in this process."""
-
-    name = QdrantEdgeStore.backend
-
-    def __init__(self, quantization: Quantization) -> None:
-        self._quantization = quantization
-
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> QdrantEdgeStore:
-        if replace:
-            discard(folder / "dense")
-        return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
-
-    def open(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
-        recover(folder / "dense")
-        _check_held(folder / "dense" / "edge_config.json", manifest)
-        check_room(folder, OPENING_ROOM, f"to open the vectors of collection {manifest.name!r}")
-        return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
-
-    async def transport(self) -> None:
-        return None
-
-
-def _check_held(path: Path, manifest: Manifest) -> None:
-    if manifest.passages and not path.exists():
-        raise StoreLost(
-            f"{path} is missing, although collection {manifest.name!r} has {manifest.passages:,} "
-            f"passages; revelator check --collection {manifest.name} --repair rebuilds it"
-        )
-
-
 class Backends:
-    """The two backends of all collections, each embedded unless its server is given.
+    """The two sides of all collections, each embedded unless its server is given.
 
     The argument `folder` is the folder of one generation's embedded data.
     """
@@ -150,15 +49,23 @@ class Backends:
         qdrant: QdrantServer | None = None,
         quantization: Quantization = "none",
     ) -> None:
-        self.bm25: LexicalBackend = Elasticsearch(elastic) if elastic else Tantivy()
-        self.dense: VectorBackend = (
-            Qdrant(qdrant, quantization) if qdrant else QdrantEdge(quantization)
-        )
+        self._elastic = elastic
+        self._qdrant = qdrant
+        self._quantization = quantization
+        self._searching = anyio.CapacityLimiter(AT_ONCE)
 
     @property
     def names(self) -> tuple[str, str]:
         """The names of the BM25 backend and the dense backend, as in manifests."""
-        return self.bm25.name, self.dense.name
+        return (
+            ElasticStore.backend if self._elastic else TantivyStore.backend,
+            QdrantStore.backend if self._qdrant else QdrantEdgeStore.backend,
+        )
+
+    def manifests(self, root: Path) -> FileManifests | ElasticManifests:
+        """Return where manifests are: with the BM25 stores."""
+        files = FileManifests(root)
+        return ElasticManifests(self._elastic, files) if self._elastic else files
 
     def create(
         self, folder: Path, manifest: Manifest, *, replace: bool = False
@@ -171,8 +78,28 @@ class Backends:
         store is nearly full.
         """
         self.check_room(folder)
-        bm25 = self.bm25.create(folder, manifest, replace=replace)
-        return bm25, self.dense.create(folder, manifest, replace=replace)
+        bm25 = self.create_bm25(folder, manifest, replace=replace)
+        return bm25, self.create_dense(folder, manifest, replace=replace)
+
+    def create_bm25(
+        self, folder: Path, manifest: Manifest, *, replace: bool = True
+    ) -> LexicalStore:
+        name, analysis = manifest.stored_name, manifest.analysis
+        if self._elastic:
+            return ElasticStore.create(self._elastic, name, analysis, replace=replace)
+        if replace:
+            discard(folder / "bm25")
+        return TantivyStore(folder / "bm25", analysis, self._searching)
+
+    def create_dense(
+        self, folder: Path, manifest: Manifest, *, replace: bool = True
+    ) -> VectorStore:
+        name, contract, quantization = manifest.stored_name, manifest.embedding, self._quantization
+        if self._qdrant:
+            return QdrantStore.create(self._qdrant, name, contract, quantization, replace=replace)
+        if replace:
+            discard(folder / "dense")
+        return QdrantEdgeStore(folder / "dense", contract, quantization)
 
     def check_room(self, folder: Path) -> None:
         """Raise StoreError if a store is embedded and the folder's disk is nearly full."""
@@ -197,12 +124,7 @@ class Backends:
         if kept is not None:
             spoilt = damage(folder)
             set_aside(folder)
-        bm25: LexicalStore = (
-            being_restored(self.bm25.name, manifest.name)
-            if manifest.restoring
-            else _opened(self.bm25, folder, manifest, [n for n in spoilt if n.startswith("bm25/")])
-        )
-        dense = _opened(self.dense, folder, manifest, [n for n in spoilt if n.startswith("dense/")])
+        bm25, dense = (self._opened(side, folder, manifest, spoilt) for side in SIDES)
         if kept is not None:  # opening a shard compacts its small files
             with suppress(OSError):  # the next opening writes them, when the disk has room
                 seal(folder, kept, {name.split("/")[0] for name in spoilt})
@@ -214,38 +136,80 @@ class Backends:
             )
         return bm25, dense
 
+    def _opened(self, side: SideName, folder: Path, manifest: Manifest, files: list[str]) -> Any:
+        """Open one side. Its files that are damaged are not given to native code, which may end the
+        process."""
+        backend = self.names[SIDES.index(side)]
+        try:
+            if spoilt := [name for name in files if name.startswith(f"{side}/")]:
+                raise StoreLost(damaged(folder, manifest.name, spoilt))
+            if side == "bm25" and manifest.restoring:
+                raise not_restored(manifest)
+            return (
+                self._open_bm25(folder, manifest)
+                if side == "bm25"
+                else self._open_dense(folder, manifest)
+            )
+        except StoreError as error:
+            return Unopened(backend, error)
+
+    def _open_bm25(self, folder: Path, manifest: Manifest) -> LexicalStore:
+        if self._elastic:
+            return ElasticStore(self._elastic, manifest.stored_name)
+        _check_held(folder / "bm25" / "meta.json", manifest)
+        return self.create_bm25(folder, manifest, replace=False)
+
+    def _open_dense(self, folder: Path, manifest: Manifest) -> VectorStore:
+        if self._qdrant:
+            return QdrantStore(self._qdrant, manifest.stored_name, self._quantization)
+        recover(folder / "dense")
+        _check_held(folder / "dense" / "edge_config.json", manifest)
+        check_room(folder, OPENING_ROOM, f"to open the vectors of collection {manifest.name!r}")
+        return self.create_dense(folder, manifest, replace=False)
+
     async def publish(self, manifest: Manifest) -> None:
         """Point the servers' public aliases at the manifest's generation."""
-        await self.bm25.publish(manifest)
-        await self.dense.publish(manifest)
+        if self._elastic:
+            await elastic_store.publish(self._elastic, manifest.name, manifest.stored_name)
+        if self._qdrant:
+            await qdrant_store.publish(self._qdrant, manifest.name, manifest.stored_name)
 
-    async def drop(self, name: str, generation: int | None = None) -> None:
+    async def drop(
+        self, name: str, generation: int | None = None, sides: Sequence[SideName] = SIDES
+    ) -> None:
         """Delete the servers' data of one generation, or of a collection including its manifest.
 
-        Missing data is not an error.
+        Missing data is not an error; who owns the folder of embedded data deletes it.
         """
-        await self.bm25.drop(name, generation)
-        await self.dense.drop(name, generation)
-        if generation is None:
-            await self.bm25.drop_manifest(name)
+        own = stored_name(name, "*" if generation is None else generation)
+        if self._elastic and "bm25" in sides:
+            await elastic_store.drop(self._elastic, own)
+        if self._qdrant and "dense" in sides:
+            await qdrant_store.drop(self._qdrant, own)
+        if self._elastic and generation is None:
+            await drop_manifest(self._elastic, name)
+
+    async def transport(self) -> tuple[str, str] | None:
+        """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
+        RevelatorError if it does not respond."""
+        return (self._qdrant.place, await self._qdrant.spoken()) if self._qdrant else None
 
     async def aclose(self) -> None:
-        await self.bm25.aclose()
-        await self.dense.aclose()
+        for server in (self._elastic, self._qdrant):
+            if server is not None:
+                await server.aclose()
 
 
-def _opened(backend: Any, folder: Path, manifest: Manifest, spoilt: Sequence[str]) -> Any:
-    """`spoilt` files are not given to native code, which may end the process."""
-    try:
-        if spoilt:
-            raise StoreLost(damaged(folder, manifest.name, spoilt))
-        return backend.open(folder, manifest)
-    except StoreError as error:
-        return Unopened(backend.name, error)
+def _check_held(path: Path, manifest: Manifest) -> None:
+    if manifest.passages and not path.exists():
+        raise StoreLost(
+            f"{path} is missing, although collection {manifest.name!r} has {manifest.passages:,} "
+            f"passages; revelator check --collection {manifest.name} --repair rebuilds it"
+        )
 
 
-def being_restored(backend: str, name: str) -> Any:
-    return Unopened(backend, StoreLost(f"the BM25 store of {name!r} is not restored yet"))
+def not_restored(manifest: Manifest) -> StoreLost:
+    return StoreLost(f"the BM25 store of {manifest.name!r} is not restored yet")
 
 
 def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:

@@ -25,15 +25,10 @@ from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.generations import RETIRE_S, Generations
 from service.retrieval.collections.health import CollectionHealth
+from service.retrieval.collections.lifecycle import RETIRE_S, LifeCycle
 from service.retrieval.collections.manifest import EMBEDDED, Manifest, check_name
-from service.retrieval.collections.rebuild import (
-    PassageCounts,
-    copy_passages,
-    count_passages,
-    open_writer,
-)
+from service.retrieval.collections.rebuild import count_passages
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import PassageRecord
@@ -67,28 +62,28 @@ class Collections:
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
         self._righting: set[asyncio.Task[None]] = set()
-        self._generations = Generations(self._root, self._backends, retire_s)
+        self._life = LifeCycle(self._root, self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
-        self._health = CollectionHealth(self._generations, embedder, embedded=embedded)
+        self._health = CollectionHealth(self._life, embedder, embedded=embedded)
 
     async def names(self) -> list[str]:
         """Return the names of all collections, including the sample if its corpus is installed."""
         if self._shipped is None:
             exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
             self._shipped = {SAMPLE} if exists else set()
-        return sorted(await self._generations.names() | self._shipped)
+        return sorted(await self._life.names() | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
         """Return the collection's name; None becomes `default` or `sample`. Raises
-        UnknownCollection, also for the name of a generation, which `hold` returns for `lend`."""
-        if name is not None and self._generations.find(name):
+        UnknownCollection."""
+        if name is not None and self._life.find(name):
             return name
         return _resolve(name, await self.names())
 
     def waits_for_servers(self, name: str) -> bool:
         """Whether a search waits only for servers, because the collection is open and one of its
         sides is not embedded. The first search opens the collection."""
-        found = self._generations.find(name)
+        found = self._life.find(name)
         return found is not None and found.manifest.stores != EMBEDDED
 
     async def metadata_fields(self, name: str) -> Sequence[str]:
@@ -99,9 +94,9 @@ class Collections:
         unavailable store does not delay it; a sample that does not exist yet is described as it
         will be. Raises NotFound and StoreError."""
         await self.resolve(name)
-        if self._generations.find(name) is not None:
-            return (await self._generations.get(name)).manifest
-        stored = await self._generations.manifests.read(name)
+        if self._life.find(name) is not None:
+            return (await self._life.get(name)).manifest
+        stored = await self._life.manifests.read(name)
         if stored is None and name == SAMPLE:
             return await anyio.to_thread.run_sync(self._sample.expected, self._embedder)
         if stored is None:
@@ -115,10 +110,10 @@ class Collections:
         """Return the open collection. What a kill has interrupted is put right from now on. Raises
         NotFound and StoreError."""
         await self.resolve(name)
-        if name == SAMPLE and self._generations.find(name) is None:
-            async with self._generations.lock(name):
-                return self._generations.find(name) or await self._open_sample()
-        collection = await self._generations.get(name)
+        if name == SAMPLE and self._life.find(name) is None:
+            async with self._life.lock(name):
+                return self._life.find(name) or await self._open_sample()
+        collection = await self._life.get(name)
         # After a failure in this process, the next run uses the vectors that were written.
         unfinished = collection.killed and collection.manifest.interrupted
         if (unfinished or collection.manifest.deleting) and collection.righting is None:
@@ -129,19 +124,11 @@ class Collections:
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
-        """Lend the stores of a collection, or of a generation by the name that `hold` returned.
-        Raises NotFound and StoreError."""
-        collection = self._generations.held(name) or await self.get(name)
+        """Lend the stores of the current generation, which stay open meanwhile. Raises NotFound and
+        StoreError."""
+        collection = await self.get(name)
         async with collection.lend() as stores:
             yield stores
-
-    @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[str]:
-        """Return a name for the current generation of the collection, which only `lend` accepts,
-        and only while it is held."""
-        collection = await self.get(name)
-        async with collection.lend():
-            yield collection.manifest.qualified_name
 
     async def create(
         self,
@@ -157,7 +144,7 @@ class Collections:
         an existing collection.
         """
         _check_writable(check_name(name))
-        if name not in (known := await self._generations.names()):
+        if name not in (known := await self._life.names()):
             if len(known) >= MOST_COLLECTIONS:
                 raise InvalidRequest(
                     f"there are {len(known):,} collections, and no more can be created; delete one "
@@ -170,9 +157,9 @@ class Collections:
                 analysis=analysis or "english",
                 embedding=self._embedder.contract,
             ).with_fields(metadata_fields)
-            if created := await self._generations.create_new(fresh):
+            if created := await self._life.create_new(fresh):
                 return created.manifest
-        async with self._generations.writer_of(name) as collection:
+        async with self._life.writer_of(name) as collection:
             if analysis not in {None, collection.manifest.analysis}:
                 raise InvalidRequest(
                     f"collection {name!r} uses the analysis {collection.manifest.analysis!r}; to "
@@ -190,7 +177,7 @@ class Collections:
         (sample)."""
         _check_writable(name)
         await self.resolve(name)
-        await self._generations.drop(name)
+        await self._life.drop(name)
 
     async def document(self, name: str, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order. Raises NotFound."""
@@ -227,14 +214,10 @@ class Collections:
         await self.resolve(name)
         if adding:
             await anyio.to_thread.run_sync(self._backends.check_room, self._root)
-        async with (
-            self._generations.writer_of(name) as collection,
-            open_writer(
-                collection, self._backends, self._embedder,
-                more=more or (not adding and collection.manifest.state == "open"),
-            ) as writer,
-        ):  # fmt: skip
-            yield writer
+        async with self._life.writer_of(name) as collection:
+            more = more or (not adding and collection.manifest.state == "open")
+            async with CollectionWriter(collection, self._embedder, more=more) as writer:
+                yield writer
 
     @asynccontextmanager
     async def replacing(self, name: str) -> AsyncIterator[CollectionWriter]:
@@ -245,7 +228,7 @@ class Collections:
         _check_writable(name)
         await self.resolve(name)
         async with (
-            self._generations.successor_of(name, self._embedder.contract) as collection,
+            self._life.successor_of(name, self._embedder.contract) as (_, collection),
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
@@ -259,12 +242,10 @@ class Collections:
         collection = await self.get(name)
         if repair and collection.manifest.embedding != self._embedder.contract:
             return await self._embed_again(name, follow)
-        async with self._generations.writer_of(name) as collection:
+        async with self._life.writer_of(name) as collection:
             spoilt = await self._spoilt_manifest(name)
-            if repair:
-                report = await check.repair(collection, self._backends, self._embedder, follow)
-            else:
-                report = await check.check(collection, self._embedder, follow)
+            work = check.repair if repair else check.check
+            report = await work(collection, self._embedder, follow)
             if spoilt is not None:
                 report.findings.append(StoreDifference("manifest", spoilt))
             if spoilt is not None and repair:
@@ -276,7 +257,7 @@ class Collections:
         """Return what is wrong with the stored manifest of an open collection, which itself goes on
         with the one in memory."""
         try:
-            stored = await self._generations.manifests.read(name)
+            stored = await self._life.manifests.read(name)
         except StoreError as error:
             return error.detail
         return None if stored else "the manifest is missing; --repair writes it again"
@@ -284,10 +265,11 @@ class Collections:
     async def _embed_again(self, name: str, follow: Follow) -> CheckReport:
         _check_writable(name)
         before = await self.check(name, follow=follow)
-        async with self._generations.successor_of(name, self._embedder.contract) as new:
-            old = await self._generations.get(name)
-            async with CollectionWriter(new, self._embedder, follow=follow) as writer:
-                await copy_passages(old, writer, self._backends, follow)
+        async with (
+            self._life.successor_of(name, self._embedder.contract) as (old, new),
+            CollectionWriter(new, self._embedder, follow=follow) as writer,
+        ):
+            await writer.copy(old)
         after = await self.check(name, follow=follow)
         after.done = [f"passages embedded again: {writer.embedded:,}"]
         after.left, after.findings = after.findings, before.findings
@@ -312,17 +294,13 @@ class Collections:
         documents that were not written yet are missing. What both stores have lost is left as it
         is."""
         try:
-            async with self._generations.writer_of(name) as collection:
+            async with self._life.writer_of(name) as collection:
                 if not collection.manifest.interrupted:
                     return
-                if await count_passages(collection) == PassageCounts(None, None):
+                if set((await count_passages(collection)).values()) == {None}:
                     raise StoreError("both stores have lost it")
-                async with open_writer(
-                    collection,
-                    self._backends,
-                    self._embedder,
-                    more=collection.manifest.awaits_more,
-                ) as writer:
+                more = collection.manifest.awaits_more
+                async with CollectionWriter(collection, self._embedder, more=more) as writer:
                     await writer.repair()
         except RevelatorError as error:
             _log.warning("collection not put right", collection=name, reason=error.detail)
@@ -333,24 +311,24 @@ class Collections:
             task.cancel()
         if righting:
             await asyncio.wait(righting)
-        await self._generations.close()
+        await self._life.close()
 
     async def _open_sample(self) -> Collection:
         """Open the sample, or create it if it is absent, partial or outdated, with its lock."""
         wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
-        async with self._generations.manifests.claim(SAMPLE):
+        async with self._life.manifests.claim(SAMPLE):
             with contextlib.suppress(StoreError, NotFound):
-                stored = await self._generations.load(SAMPLE)
+                stored = await self._life.load(SAMPLE)
                 if _is_current(stored.manifest, wanted):
                     return stored
-                await self._generations.unload(stored)
-            await self._generations.drop_stored(SAMPLE)
-            collection = await self._generations.create(wanted, replace=True)
+                await self._life.unload(stored)
+            await self._life.drop_stored(SAMPLE)
+            collection = await self._life.create(wanted, replace=True)
             try:
                 await self._sample.fill(collection, self._embedder)
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await self._generations.unload(collection)
+                    await self._life.unload(collection)
                 raise
         return collection
 

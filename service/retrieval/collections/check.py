@@ -10,15 +10,16 @@ import anyio.to_thread
 from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.backends import Backends, damaged
+from service.retrieval.collections.backends import damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Kind, Tally, differences
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.rebuild import PassageCounts, count_passages, open_writer
+from service.retrieval.collections.rebuild import Counts, count_passages
+from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
 from service.retrieval.stores.base import Unopened
-from service.retrieval.stores.digests import sealed
+from service.retrieval.stores.digests import SIDES, sealed
 
 FEW: Final = 5  # ids shown of each kind
 
@@ -59,23 +60,22 @@ async def check(collection: Collection, embedder: Embedder, follow: Follow = uns
     manifest = collection.manifest
     report, tally = CheckReport(manifest.name), Tally()
     counts = await count_passages(collection)
-    if lost := counts.lost(collection):
+    if None in counts.values():
         report.documents, report.passages = manifest.documents, manifest.passages
-        report.vectors = counts.dense or 0
+        report.vectors = counts["dense"] or 0
         why = await anyio.to_thread.run_sync(_reasons, collection)
-        report.findings = [_lost(name, counts, manifest, why) for name in lost]
+        report.findings = _losses(counts, manifest, why)
         return report
     found: dict[Kind, StoreDifference] = {}
 
     def read(done: int) -> None:
-        follow("comparing", done, counts.bm25 or 0)
+        follow("comparing", done, counts["bm25"] or 0)
 
     async with closing(differences(collection, tally, read)) as found_differences:
-        async for difference in found_differences:
-            kind = difference.kind
+        async for kind, ids, _ in found_differences:
             finding = found.setdefault(kind, StoreDifference(kind, WORDS[kind]))
-            finding.count += len(difference.ids)
-            finding.ids += difference.ids[: FEW - len(finding.ids)]
+            finding.count += len(ids)
+            finding.ids += ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
     report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
     report.findings = [*found.values(), *_of_manifest(manifest, tally)]
@@ -93,7 +93,7 @@ async def check(collection: Collection, embedder: Embedder, follow: Follow = uns
 
 
 async def repair(
-    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
+    collection: Collection, embedder: Embedder, follow: Follow = unseen
 ) -> CheckReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
@@ -102,7 +102,7 @@ async def repair(
         return report
     if len(lost := [each for each in report.findings if each.kind == "lost"]) == 2:
         raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
-    async with open_writer(collection, backends, embedder, follow) as writer:
+    async with CollectionWriter(collection, embedder, follow=follow) as writer:
         repaired = await writer.repair()
     counted = {
         "passages restored to the BM25 store": writer.restored,
@@ -120,7 +120,7 @@ async def repair(
 def _reasons(collection: Collection) -> str:
     """Return why embedded stores count as lost. Blocking."""
     spoilt = collection.damaged()
-    if spoilt and collection.folder is not None:
+    if spoilt:
         return f" ({damaged(collection.folder, collection.manifest.name, spoilt)})"
     sides = (collection.bm25, collection.dense)
     return "".join(f" ({each.why.detail})" for each in sides if isinstance(each, Unopened))
@@ -128,22 +128,24 @@ def _reasons(collection: Collection) -> str:
 
 def _undigested(collection: Collection) -> bool:
     """Whether the digests of the files are missing. Blocking."""
-    manifest, folder = collection.manifest, collection.folder
+    manifest = collection.manifest
     wanted = collection.embedded and manifest.passages and not manifest.interrupted
-    return bool(wanted and folder is not None and sealed(folder) is None)
+    return bool(wanted and sealed(collection.folder) is None)
 
 
-def _lost(name: str, counts: PassageCounts, manifest: Manifest, why: str) -> StoreDifference:
-    """Describe the loss, and how `--repair` can undo it."""
-    if counts == PassageCounts(None, None):
+def _losses(counts: Counts, manifest: Manifest, why: str) -> list[StoreDifference]:
+    """Describe what is lost, and how `--repair` can undo it."""
+    lost = [side for side, count in counts.items() if count is None]
+    if len(lost) == 2:
         can = "the other store is lost too: ingest the documents again"
-    elif counts.bm25 is None:
+    elif "bm25" in lost:
         can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
     count = manifest.passages
-    text = f"{name} no longer has this collection ({count:,} passages){why}; {can}"
-    return StoreDifference("lost", text, count)
+    text = f"no longer has this collection ({count:,} passages){why}; {can}"
+    names = dict(zip(SIDES, manifest.stores, strict=True))
+    return [StoreDifference("lost", f"{names[side]} {text}", count) for side in lost]
 
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:

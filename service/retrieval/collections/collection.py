@@ -14,20 +14,20 @@ import anyio.to_thread
 
 from service.core.errors import NotFound, RevelatorError, StoreLost
 from service.retrieval.base import Hits, OpenCollection
+from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import damage, seal, sealed, unseal
+from service.retrieval.stores.digests import damage, seal, sealed
 from service.retrieval.stores.records import digest
-
-Save = Callable[[Manifest], Awaitable[None]]
 
 
 class Collection:
-    """An open collection. The BM25 store is the authority: a document exists if its passages are
-    there. One writer at a time holds `Generations.lock`; searches need only a loan, which keeps the
-    stores open.
+    """An open generation of a collection, from its creation to its end: building, complete,
+    replaced by the next one or deleted, closed. The BM25 store is the authority: a document exists
+    if its passages are there. One writer at a time holds `LifeCycle.lock`; searches need only a
+    loan, which keeps the stores open.
 
-    It is a draft, whose manifest is only in memory, until `publish`. `problem` is the result of
+    Its manifest is only in memory until there is `write_manifest`. `problem` is the result of
     `CollectionHealth`; searches then report the collection as incomplete.
     """
 
@@ -36,22 +36,24 @@ class Collection:
         manifest: Manifest,
         bm25: LexicalStore,
         dense: VectorStore,
-        save: Save | None = None,
-        folder: Path | None = None,
+        backends: Backends,
+        folder: Path,
+        write_manifest: Callable[[Manifest], Awaitable[None]] | None = None,
     ) -> None:
-        self.folder = folder
         self.manifest = manifest
         self.bm25 = bm25
         self.dense = dense
+        self.backends = backends
+        self.folder = folder
+        self.write_manifest = write_manifest
         self.problem: str | None = None
         self.killed = manifest.interrupted  # when opened: its writer's process has ended
         self.righting: asyncio.Task[None] | None = None  # completes a write that was interrupted
-        self._save = save
+        self.opened_at = self.read_at = self.used_at = time.monotonic()  # read: its manifest
         self._loans = 0
         self._returned = anyio.Event()
         self._closing = anyio.Lock()
         self._closed = False
-        self._opened = time.monotonic()
 
     @property
     def lent(self) -> bool:
@@ -68,21 +70,17 @@ class Collection:
         that may pass; 0 if there is none."""
         waiting = (each for each in (self.bm25, self.dense) if isinstance(each, Unopened))
         passing = any(not isinstance(each.why, StoreLost) for each in waiting)
-        return time.monotonic() - self._opened if passing else 0.0
-
-    def publish(self, save: Save) -> None:
-        """Let `save` write the manifest from now on."""
-        self._save = save
+        return time.monotonic() - self.opened_at if passing else 0.0
 
     async def save(self, manifest: Manifest) -> None:
-        """Write the manifest, unless this is a draft, and make it the collection's manifest."""
+        """Write the manifest, and make it the collection's manifest."""
         await self.intend(manifest)
         self.manifest = manifest
 
     async def intend(self, manifest: Manifest) -> None:
         """Write what the manifest is to be after a kill from now on."""
-        if self._save is not None:
-            await self._save(manifest)
+        if self.write_manifest is not None:
+            await self.write_manifest(manifest)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:
@@ -106,17 +104,12 @@ class Collection:
         """Give back what writing needs; where the stores are `complete`, write the digests of their
         files, if there are none. Blocking."""
         self.bm25.release()
-        if complete and self.folder is not None and self.embedded and not sealed(self.folder):
+        if complete and self.embedded and not sealed(self.folder):
             seal(self.folder)
-
-    def unseal(self) -> None:
-        """Remove the digests of the files, before they change. Blocking."""
-        if self.folder is not None:
-            unseal(self.folder)
 
     def damaged(self) -> list[str]:
         """Return the files that are not as they were written, by path in the folder. Blocking."""
-        return [] if self.folder is None or self.manifest.interrupted else damage(self.folder)
+        return [] if self.manifest.interrupted else damage(self.folder)
 
     @property
     def embedded(self) -> bool:

@@ -37,18 +37,14 @@ Item = TypeVar("Item")
 Embed = Callable[[Sequence[PassageRecord], Callable[[float], None]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class PageDifference:
-    """Passages of one page that differ in the same way; `records` if the BM25 store has them."""
-
-    kind: Kind
-    ids: tuple[str, ...]
-    records: tuple[PassageRecord, ...] = ()
+# Passages of a page that differ in the same way: their ids, and the records of them in BM25.
+Difference = tuple[Kind, Sequence[str], Sequence[PassageRecord]]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the complete documents in the BM25 store, as far as it has been read."""
+    """Counts of the complete documents in the BM25 store, as far as it has been read, and of what
+    a repair has changed."""
 
     read: int = 0  # passages, those of incomplete documents as well
     documents: int = 0
@@ -56,6 +52,9 @@ class Tally:
     vectors: int = 0  # counts of these passages, of any version
     content_hash: str = EMPTY_HASH
     fields: set[str] = field(default_factory=set)
+    embedded: int = 0
+    vectors_removed: int = 0
+    passages_removed: int = 0
 
     def add(self, record: PassageRecord) -> None:
         self.passages += 1
@@ -66,19 +65,9 @@ class Tally:
             self.fields.update(record.passage.metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """How many passages were embedded, and vectors and passages removed; the counts afterwards."""
-
-    embedded: int
-    vectors_removed: int
-    passages_removed: int
-    tally: Tally
-
-
 async def differences(
     collection: Collection, tally: Tally, read: Callable[[int], None]
-) -> AsyncIterator[PageDifference]:
+) -> AsyncIterator[Difference]:
     """Yield every difference, while there is no other writer, and count in `tally`. `read` is
     called with the number of passages of the BM25 store that have been handled.
 
@@ -97,12 +86,12 @@ async def differences(
         known = dict(await anyio.to_thread.run_sync(collection.bm25.known, ids))
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
-            yield PageDifference("surplus", surplus)
+            yield "surplus", surplus, ()
 
 
 async def repair_differences(
     collection: Collection, embed: Embed, follow: Follow = unseen
-) -> Repaired:
+) -> Tally:
     """Make the dense store hold the passages of the BM25 store and no others, as the collection's
     only writer. Raises StoreError if the BM25 store has lost everything, because following it would
     delete the vectors as well."""
@@ -119,7 +108,7 @@ async def repair_differences(
         )
     await anyio.to_thread.run_sync(bm25.tidy)
     after = await anyio.to_thread.run_sync(bm25.count_passages)
-    tally, embedded, removed = Tally(), 0, 0
+    tally = Tally(passages_removed=max(0, before - after))
 
     def read(done: int) -> None:
         follow("repairing", done, after)
@@ -128,15 +117,15 @@ async def repair_differences(
         read(tally.read - size + round(share * size))
 
     async with closing(differences(collection, tally, read)) as found:
-        async for difference in found:
-            if difference.kind in {"lacking", "outdated"}:
-                await embed(difference.records, partial(on_part, size=len(difference.records)))
-                embedded += len(difference.records)
-            elif difference.kind == "surplus":
-                await anyio.to_thread.run_sync(dense.delete, difference.ids)
-                removed += len(difference.ids)
+        async for kind, ids, records in found:
+            if kind in {"lacking", "outdated"}:
+                await embed(records, partial(on_part, size=len(records)))
+                tally.embedded += len(records)
+            elif kind == "surplus":
+                await anyio.to_thread.run_sync(dense.delete, ids)
+                tally.vectors_removed += len(ids)
     await anyio.to_thread.run_sync(dense.flush)
-    return Repaired(embedded, removed, max(0, before - after), tally)
+    return tally
 
 
 def sort_page(
@@ -160,7 +149,7 @@ def sort_page(
 
 def _examine(
     collection: Collection, page: Sequence[PassageRecord], tally: Tally
-) -> list[PageDifference]:
+) -> list[Difference]:
     """Blocking."""
     newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
     vectors = collection.dense.hashes([record.passage.passage_id for record in page])
@@ -172,7 +161,7 @@ def _examine(
             tally.add(record)
             tally.vectors += record.passage.passage_id in vectors
     return [
-        PageDifference(kind, tuple(each.passage.passage_id for each in records), tuple(records))
+        (kind, [each.passage.passage_id for each in records], records)
         for kind, records in found.items()
         if records
     ]

@@ -1,22 +1,19 @@
-"""Collections whose BM25 side is in Elasticsearch: their indices, their manifests, and the claim
-that lets one of several gateways write.
+"""The manifests of collections whose BM25 side is in Elasticsearch, and the claim that lets one of
+several gateways write.
 
 The index `revelator.manifests` (no collection's index can have that name) holds a document for each
 collection and one for each claim. Both are written on condition of the version that was read last,
-so that one of two gateways is refused (StoreBusy). A claim lasts `CLAIM_S` and is renewed while its holder is
-alive; the clocks of the gateways must agree to a few seconds.
-
-`revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
-by Revelator: searches and writes name the generation in the manifest.
+so that one of two gateways is refused (StoreBusy). A claim lasts `CLAIM_S` and is renewed while its
+holder is alive; the clocks of the gateways must agree to a few seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -24,15 +21,8 @@ import orjson
 
 from service.core.concurrency import first_of
 from service.core.errors import BackendUnavailable, RevelatorError, StoreBusy
-from service.retrieval.collections.manifest import (
-    FileManifests,
-    Manifest,
-    parse_manifest,
-    stored_name,
-)
-from service.retrieval.stores import elastic_store
+from service.retrieval.collections.manifest import FileManifests, Manifest, parse_manifest
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore
 
 INDEX: Final = "revelator.manifests"
 MOST_NAMES: Final = 10_000  # manifests in one page of a search
@@ -42,52 +32,13 @@ LOOK_S: Final = 0.2  # seconds between attempts to take a claim
 PATIENCE_S: Final = 60.0  # seconds to wait for another writer
 CONFLICT: Final = 409
 
-# Sequence number and primary term of a document when it was read; None if it was absent.
-Version = tuple[int, int] | None
+Version = tuple[int, int]  # sequence number and primary term of a document when it was read
 
 
-class Elasticsearch:
-    """The BM25 side of all collections, on one cluster."""
-
-    name = ElasticStore.backend
-
-    def __init__(self, server: ElasticServer) -> None:
-        self.server = server
-
-    def manifests(self, root: Path) -> ElasticManifests:
-        return ElasticManifests(self.server, FileManifests(root))
-
-    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> ElasticStore:
-        return ElasticStore.create(
-            self.server, manifest.stored_name, manifest.analysis, replace=replace
-        )
-
-    def open(self, folder: Path, manifest: Manifest) -> ElasticStore:
-        return ElasticStore(self.server, manifest.stored_name)
-
-    async def publish(self, manifest: Manifest) -> None:
-        """Move the alias from every other generation to this one, in one step."""
-        alias = elastic_store.alias_of(manifest.name)
-        ours = elastic_store.alias_of(manifest.stored_name)
-        actions: list[dict[str, Any]] = [
-            {"remove": {"index": f"{alias}.*", "alias": alias, "must_exist": False}},
-            {"add": {"index": f"{ours}.*", "alias": alias}},
-        ]
-        await self.server.call(lambda client: client.indices.update_aliases(actions=actions))
-
-    async def drop(self, name: str, generation: int | None = None) -> None:
-        which = "*" if generation is None else generation
-        await elastic_store.drop(self.server, stored_name(name, which))
-
-    async def drop_manifest(self, name: str) -> None:
-        await self.server.call(
-            lambda client: client.options(ignore_status=404).delete(
-                index=INDEX, id=name, refresh=True
-            )
-        )
-
-    async def aclose(self) -> None:
-        await self.server.aclose()
+async def drop_manifest(server: ElasticServer, name: str) -> None:
+    await server.call(
+        lambda client: client.options(ignore_status=404).delete(index=INDEX, id=name, refresh=True)
+    )
 
 
 class ElasticManifests:
@@ -99,7 +50,8 @@ class ElasticManifests:
     def __init__(self, server: ElasticServer, files: FileManifests) -> None:
         self._server = server
         self._files = files
-        self._versions: dict[str, Version] = {}
+        self._versions: dict[str, Version | None] = {}  # None: absent
+        self._claims: dict[str, tuple[Version, float]] = {}  # held here, and until when
         self._own = uuid.uuid4().hex
         self._made = False
 
@@ -148,25 +100,28 @@ class ElasticManifests:
         await self._files.write(manifest)
 
     async def forget(self, name: str) -> None:
-        await Elasticsearch(self._server).drop_manifest(name)
+        await drop_manifest(self._server, name)
         self._versions.pop(name, None)
         await self._files.forget(name)
 
     @asynccontextmanager
     async def claim(self, name: str) -> AsyncIterator[None]:
-        holding = _Holding(await self._take(name))
+        """Hold the right to write a collection, among all gateways. Waits for another writer, then
+        raises StoreBusy."""
+        self._claims[name] = await self._take(name), time.time() + CLAIM_S
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._renew, name, holding)
+                group.start_soon(self._renew, name)
                 yield
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
             raise first_of(failures) from None
         finally:
             with anyio.CancelScope(shield=True):
-                await self._release(name, holding)
+                await self._release(name)
 
     async def claimed(self, name: str) -> bool:
+        """Return whether another gateway writes the collection now."""
         found, _ = await self._get(_claim(name))
         return found is not None and _lasts(found) and found["holder"] != self._own
 
@@ -187,14 +142,15 @@ class ElasticManifests:
                 )
             await anyio.sleep(LOOK_S)
 
-    async def _renew(self, name: str, holding: _Holding) -> None:
+    async def _renew(self, name: str) -> None:
         """Renew a claim. Raises StoreBusy once it is lost, which cancels the work under it."""
         while True:
             await anyio.sleep(RENEW_S)
+            held, until = self._claims[name]
             try:
-                version = await self._put(_claim(name), self._note(), holding.version)
+                version = await self._put(_claim(name), self._note(), held)
             except RevelatorError:
-                if time.time() > holding.until - RENEW_S:
+                if time.time() > until - RENEW_S:
                     raise
                 continue
             if version is None:
@@ -202,25 +158,22 @@ class ElasticManifests:
                     f"another gateway has taken over writing to collection {name!r}, because this "
                     "one had stopped for too long; send this again"
                 )
-            holding.version, holding.until = version, time.time() + CLAIM_S
+            self._claims[name] = version, time.time() + CLAIM_S
 
-    async def _release(self, name: str, holding: _Holding) -> None:
+    async def _release(self, name: str) -> None:
         """Release a claim. If this fails, the claim expires."""
-        seq_no, term = holding.version or (0, 1)
-        with anyio.move_on_after(RENEW_S):
-            try:
-                await self._server.call(
-                    lambda client: client.options(ignore_status=[404, CONFLICT]).delete(
-                        index=INDEX, id=_claim(name), if_seq_no=seq_no, if_primary_term=term
-                    )
+        (seq_no, term), _ = self._claims.pop(name)
+        with anyio.move_on_after(RENEW_S), contextlib.suppress(RevelatorError):
+            await self._server.call(
+                lambda client: client.options(ignore_status=[404, CONFLICT]).delete(
+                    index=INDEX, id=_claim(name), if_seq_no=seq_no, if_primary_term=term
                 )
-            except RevelatorError:
-                return
+            )
 
     def _note(self) -> dict[str, Any]:
         return {"kind": "claim", "holder": self._own, "until": time.time() + CLAIM_S}
 
-    async def _get(self, own_id: str) -> tuple[dict[str, Any] | None, Version]:
+    async def _get(self, own_id: str) -> tuple[dict[str, Any] | None, Version | None]:
         answer = await self._server.call(
             lambda client: client.options(ignore_status=404).get(index=INDEX, id=own_id)
         )
@@ -228,7 +181,9 @@ class ElasticManifests:
             return None, None
         return answer["_source"], (answer["_seq_no"], answer["_primary_term"])
 
-    async def _put(self, own_id: str, content: dict[str, Any], version: Version) -> Version:
+    async def _put(
+        self, own_id: str, content: dict[str, Any], version: Version | None
+    ) -> Version | None:
         """Write a document. Returns the new version; None if the stored one is no longer
         `version`.
         """
@@ -264,14 +219,6 @@ class ElasticManifests:
                 )
             )
         self._made = True
-
-
-class _Holding:
-    """A claim that this process holds."""
-
-    def __init__(self, version: Version) -> None:
-        self.version = version
-        self.until = time.time() + CLAIM_S
 
 
 def _claim(name: str) -> str:

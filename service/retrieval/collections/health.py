@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from service.core.errors import RevelatorError
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.generations import Generations
+from service.retrieval.collections.lifecycle import LifeCycle
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding import Embedder, differences
 
@@ -26,11 +26,9 @@ AT_ONCE: Final = 2  # threads that count; one that waits for a server ends by it
 class CollectionHealth:
     """Counts the passages of open collections; of the others it reads only the manifest."""
 
-    def __init__(
-        self, generations: Generations, embedder: Embedder, *, embedded: bool = False
-    ) -> None:
+    def __init__(self, life: LifeCycle, embedder: Embedder, *, embedded: bool = False) -> None:
         """Set `embedded` if no collection is on a server."""
-        self._generations = generations
+        self._life = life
         self._embedder = embedder
         self._embedded = embedded
         self._lock = anyio.Lock()
@@ -49,9 +47,9 @@ class CollectionHealth:
         return dict(self._found)
 
     async def _inspect(self) -> None:
-        await self._generations.clean()
+        await self._life.clean()
         try:
-            names = sorted(await self._generations.names())
+            names = sorted(await self._life.names())
         except RevelatorError:
             return  # the checks of the stores report it
         self._found = {name: why for name, why in self._found.items() if name in names}
@@ -67,15 +65,13 @@ class CollectionHealth:
 
     async def _problem(self, name: str) -> str | None:
         try:
-            if self._generations.lock(name).locked() or await self._generations.manifests.claimed(
-                name
-            ):
+            if self._life.lock(name).locked() or await self._life.manifests.claimed(name):
                 return None  # a writer is active
-            opened = self._generations.find(name)
+            opened = self._life.find(name)
             if opened is None:
-                manifest = await self._generations.manifests.read(name)
+                manifest = await self._life.manifests.read(name)
                 return self._of_manifest(manifest) if manifest else None
-            return await self._of_opened(await self._generations.get(name))
+            return await self._of_opened(await self._life.get(name))
         except RevelatorError as error:
             return error.detail
 
@@ -86,7 +82,7 @@ class CollectionHealth:
         manifest = collection.manifest
         passages = await self._count(collection.bm25.count_passages)
         vectors = await self._count(collection.dense.count_passages)
-        busy = self._generations.lock(manifest.name).locked()
+        busy = self._life.lock(manifest.name).locked()
         if busy or collection.manifest is not manifest:
             return None  # a writer was active meanwhile
         collection.problem = quick_problem(manifest, passages, vectors)

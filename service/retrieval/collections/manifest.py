@@ -17,10 +17,10 @@ import contextlib
 import hashlib
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import anyio.to_thread
 import orjson
@@ -39,18 +39,6 @@ EMBEDDED = ("tantivy", "qdrant_edge")  # the stores of a collection that no serv
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
 
-class Leftover(BaseModel):
-    """A generation other than the current one: incomplete, or replaced and still in use.
-
-    `since` is when it was begun or replaced, in seconds since 1970.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    generation: int
-    since: float
-
-
 class Manifest(BaseModel):
     """The description of one collection.
 
@@ -59,7 +47,9 @@ class Manifest(BaseModel):
     ingest to its end, and `open` between the requests of one: the stores agree, and more documents
     were announced. It is `repairing` while a complete collection is repaired. `source` names the
     shipped file that a collection was made from; `stores` are its backends, BM25 first.
-    `generation` is the current pair of stores; a re-index builds the next one beside it.
+    `generation` is the current pair of stores; a re-index builds the next one beside it. The
+    `leftovers` are other generations, incomplete or replaced and perhaps still in use, each with
+    the time, in seconds since 1970, when it was begun or replaced.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,7 +67,7 @@ class Manifest(BaseModel):
     source: str | None = None
     stores: tuple[str, str] = EMBEDDED
     generation: int = 1
-    leftovers: tuple[Leftover, ...] = ()
+    leftovers: Mapping[int, float] = {}
     deleting: tuple[str, ...] = ()  # documents whose deletion has begun; after a kill it goes on
     restoring: bool = False  # the BM25 store is being filled from the dense one
 
@@ -97,11 +87,6 @@ class Manifest(BaseModel):
         return self.model_copy(update={"state": state, "restoring": restoring})
 
     @property
-    def qualified_name(self) -> str:
-        """The name of this generation while it is held. No collection's own name has an @."""
-        return f"{self.name}@{self.generation}"
-
-    @property
     def stored_name(self) -> str:
         """The name of this generation on servers."""
         return stored_name(self.name, self.generation)
@@ -112,27 +97,26 @@ class Manifest(BaseModel):
 
     def next_generation(self) -> int:
         """The number of the next generation, which no generation of this collection has had."""
-        return 1 + max(self.generation, *(each.generation for each in self.leftovers), 0)
+        return 1 + max(self.generation, *self.leftovers, 0)
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
         """Return the manifest of an empty collection that is to replace this one."""
         return self.model_copy(
             update={
-                "generation": generation, "embedding": embedding, "leftovers": (), "documents": 0,
+                "generation": generation, "embedding": embedding, "leftovers": {}, "documents": 0,
                 "passages": 0, "content_hash": EMPTY_HASH, "state": "complete",
             }
         )  # fmt: skip
 
     def leaving(self, generation: int, since: float) -> Manifest:
         """Return the manifest with `generation` added to the leftovers, from `since` on."""
-        others = self.without((generation,)).leftovers
-        left = (*others, Leftover(generation=generation, since=since))
-        return self.model_copy(update={"leftovers": left})
+        left = self.without((generation,)).leftovers
+        return self.model_copy(update={"leftovers": {**left, generation: since}})
 
     def without(self, generations: Iterable[int]) -> Manifest:
         """Return the manifest without these generations among the leftovers."""
         gone = set(generations)
-        left = tuple(each for each in self.leftovers if each.generation not in gone)
+        left = {each: since for each, since in self.leftovers.items() if each not in gone}
         return self.model_copy(update={"leftovers": left})
 
 
@@ -174,55 +158,32 @@ def parse_manifest(content: bytes, place: str) -> Manifest:
         ) from None
 
 
-class ManifestStore(Protocol):
-    """Stores the manifests of all collections. Raises StoreError for a manifest that cannot be read
-    or written."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether other processes may write the same collections."""
-
-    async def names(self) -> set[str]:
-        """Return the names of all collections."""
-
-    async def read(self, name: str) -> Manifest | None:
-        """Return a collection's manifest, or None if there is none."""
-
-    async def write(self, manifest: Manifest) -> None:
-        """Write a manifest atomically and durably."""
-
-    async def forget(self, name: str) -> None:
-        """Delete a manifest, and the collection's folder in the data directory."""
-
-    def claim(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Hold the right to write a collection, among all processes. Waits for another writer, then
-        raises StoreBusy."""
-
-    async def claimed(self, name: str) -> bool:
-        """Return whether another process writes the collection now."""
-
-
 class FileManifests:
-    """`<root>/<name>/manifest.json`, in a data directory that this process owns."""
+    """`<root>/<name>/manifest.json`, in a data directory that this process owns. Raises StoreError
+    for a manifest that cannot be read or written."""
 
-    shared = False
+    shared = False  # whether other processes may write the same collections
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     async def names(self) -> set[str]:
+        """Return the names of all collections."""
         return await anyio.to_thread.run_sync(self._names)
 
     async def read(self, name: str) -> Manifest | None:
+        """Return a collection's manifest, or None if there is none."""
         return await anyio.to_thread.run_sync(self._read, name)
 
     async def write(self, manifest: Manifest) -> None:
+        """Write a manifest atomically and durably."""
         path = self._root / manifest.name / FILE
         content = {**manifest.model_dump(mode="json"), "checksum": _checksum(manifest)}
         whole = orjson.dumps(content, option=orjson.OPT_INDENT_2)
         await anyio.to_thread.run_sync(write_whole, path, whole)
 
     async def forget(self, name: str) -> None:
+        """Delete a manifest, and the collection's folder in the data directory."""
         await anyio.to_thread.run_sync(discard, self._root / name)
 
     @asynccontextmanager

@@ -14,26 +14,20 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import orjson
 
-from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.documents import Document, parse_document, passages_of
-from service.retrieval.embedding import (
-    MINILM,
-    Embedder,
-    Vector,
-    open_embedder,
-    passage_input,
-)
+from service.retrieval.documents import Chunked, Document, parse_document, passages_of
+from service.retrieval.embedding import MINILM, Embedder, open_embedder, passage_input
 
 SAMPLE = "sample"
 DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."
@@ -84,24 +78,28 @@ class Sample:
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
         """Write every document, with the shipped vectors if they are of the embedder's model."""
         documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
-        shipped = None
+        chunked: dict[str, Chunked] = {}
         if embedder.contract == MINILM:
-            shipped = await anyio.to_thread.run_sync(self._vectors, documents)
-        async with CollectionWriter(collection, shipped or embedder) as writer:
-            await writer.write(documents)
+            chunked = await anyio.to_thread.run_sync(self.chunked, documents)
+        async with CollectionWriter(collection, embedder) as writer:
+            await writer.write(documents, chunked=chunked)
 
-    def _vectors(self, documents: Sequence[Document]) -> ShippedVectors | None:
-        """Return the shipped vectors; None if there are none, or those of another corpus."""
+    def chunked(self, documents: Sequence[Document]) -> dict[str, Chunked]:
+        """Return the passages with the shipped vectors, by document id; empty if there are none, or
+        those of another corpus."""
         path = self.folder / VECTORS
         if not path.is_file():
-            return None
-        stored = path.read_bytes()
-        inputs = _inputs(documents)
+            return {}
+        stored, passages = path.read_bytes(), {each.id: passages_of(each) for each in documents}
         rows = stored[_HASH_BYTES:]
-        if stored[:_HASH_BYTES].hex() != self.source() or len(rows) != _ROW_BYTES * len(inputs):
-            return None
+        expected = _ROW_BYTES * sum(map(len, passages.values()))
+        if stored[:_HASH_BYTES].hex() != self.source() or len(rows) != expected:
+            return {}
         vectors = struct.iter_unpack(f"<{DIMENSION}e", rows)
-        return ShippedVectors(dict(zip(inputs, map(list, vectors), strict=True)))
+        return {
+            own_id: Chunked(records, [*islice(vectors, len(records))])
+            for own_id, records in passages.items()
+        }
 
     async def write_vectors(self, embedder: Embedder) -> int:
         """Embed the corpus and write vectors.f16; returns the number of passages."""
@@ -111,27 +109,6 @@ class Sample:
         content = bytes.fromhex(self.source()) + rows
         await anyio.to_thread.run_sync(write_whole, self.folder / VECTORS, content)
         return len(inputs)
-
-
-class ShippedVectors:
-    """An embedder that has the vectors of the sample's passages, and no vectors of queries."""
-
-    contract = MINILM
-
-    def __init__(self, vectors: dict[str, Vector]) -> None:
-        self._vectors = vectors
-
-    def problem(self) -> str | None:
-        return None
-
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        raise ConfigurationError("the shipped sample has no vectors for queries")
-
-    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        return [self._vectors[text] for text in texts]
-
-    async def aclose(self) -> None:
-        """Do nothing."""
 
 
 def _inputs(documents: Sequence[Document]) -> list[str]:

@@ -18,29 +18,23 @@ import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
 import anyio.to_thread
 
-from service.core.errors import ConfigurationError, InvalidRequest
+from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.progress import Follow, unseen
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.consistency import Repaired, repair_differences
+from service.retrieval.collections.consistency import Tally, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
+from service.retrieval.collections.rebuild import PAGE, count_passages, rebuild
 from service.retrieval.documents import Chunked, Document, PassageRecord, batches_of, passages_of
 from service.retrieval.embedding import Embedder, differences, passage_input
+from service.retrieval.stores.digests import unseal
 
 MOST_FIELDS = 256  # metadata fields of a collection
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCounts:
-    """The number of documents indexed and unchanged, and of passages embedded for them."""
-
-    indexed: int = 0
-    unchanged: int = 0
-    embedded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +53,13 @@ class _Changes:
 
 
 class CollectionWriter:
-    """The only writer of a collection, used with `async with`. The end completes the manifest.
+    """The only writer of a collection (`LifeCycle.writer_of`), used with `async with`. It rebuilds
+    a side that is lost first; the end completes the manifest, and embeds what is missing.
 
     After an exception, or a write that was cancelled, the collection stays `building`; the next
-    writer repairs it. `lacking`: the dense store holds fewer passages than BM25, so that a document
-    counts as unchanged only if its vectors are found, and the end embeds what is missing.
-    `surplus`: it holds more, which may belong to documents that are still to be written. `restored`
-    is the number of passages restored to the BM25 store before. `follow` gets the progress
-    of a repair. With `more`, the end leaves the collection `open` instead of complete.
+    writer repairs it. `restored` is the number of passages restored to a lost BM25 store. `follow`
+    gets the progress of a repair. With `more`, the end leaves the collection `open` instead of
+    complete.
     """
 
     def __init__(
@@ -74,31 +67,33 @@ class CollectionWriter:
         collection: Collection,
         embedder: Embedder,
         *,
-        lacking: bool = False,
-        surplus: bool = False,
-        restored: int = 0,
         follow: Follow = unseen,
         more: bool = False,
     ) -> None:
         self._more = more
         self._collection = collection
         self._embedder = embedder
-        self._surplus = surplus
-        self.restored = restored
         self._follow = follow
-        self._began = self._wrote = False
-        self._lacking = lacking
-        self._repair = lacking or restored > 0
-        self._cut_short = False
+        self._began = self._wrote = self._cut_short = False
+        # The dense store holds fewer passages than BM25, so that a document counts as unchanged
+        # only if its vectors are found; or more, which may belong to documents still to be written.
+        self._lacking = self._surplus = False
+        self._repair = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
-        self._fields: set[str] = set()
+        self._fields = set(collection.manifest.metadata_fields)
+        self.restored = 0
         self.embedded = 0
 
     async def __aenter__(self) -> Self:
-        manifest = self._collection.manifest
-        self._repair = self._repair or manifest.interrupted
-        self._fields = set(manifest.metadata_fields)
+        counts = await count_passages(self._collection)
+        if None in counts.values():
+            self.restored = await rebuild(self._collection, counts, self._follow)
+            counts = await count_passages(self._collection)
+        passages, vectors = counts["bm25"] or 0, counts["dense"] or 0
+        self._lacking, self._surplus = vectors < passages, vectors > passages
+        interrupted = self._collection.manifest.interrupted
+        self._repair = self._lacking or self.restored > 0 or interrupted
         return self
 
     async def __aexit__(
@@ -126,9 +121,9 @@ class CollectionWriter:
         documents: Sequence[Document],
         on_part: Callable[[float], None] | None = None,
         chunked: Mapping[str, Chunked] | None = None,
-    ) -> WriteCounts:
-        """Write a batch of documents with different ids. `on_part` is called with the share that is
-        embedded.
+    ) -> tuple[int, int]:
+        """Write a batch of documents with different ids. Returns how many were indexed, and how
+        many were unchanged. `on_part` is called with the share that is embedded.
 
         `chunked` has passages by document id, if workers have computed them. The batch is written
         to BM25 while the next one is embedded; a failure there is raised by the next call, or at
@@ -148,21 +143,39 @@ class CollectionWriter:
             self._underway = {document.id for document in plan.changed}
             self._committing = asyncio.create_task(self._commit_and_count(plan))
         changed = len(plan.changed)
-        return WriteCounts(changed, len(documents) - changed, len(plan.absent))
+        return changed, len(documents) - changed
 
-    async def copy(
-        self, records: Sequence[PassageRecord], on_part: Callable[[float], None] | None = None
-    ) -> None:
-        """Embed and write passages of another collection's BM25 store; the end verifies them. They
-        arrive in the order of that store: the passages of a document may be split between calls.
-        `on_part` is called with the share that is embedded.
+    async def copy(self, old: Collection) -> None:
+        """Embed and write every passage of `old`, which has no other writer; the end verifies them.
+
+        A lost BM25 store is rebuilt first. Raises StoreError if both stores are lost.
         """
         self._check_model()
+        counts = await count_passages(old)
+        if set(counts.values()) == {None}:
+            raise StoreError(
+                f"collection {old.manifest.name!r}: both stores have lost its passages; ingest the "
+                "documents again"
+            )
+        if counts["bm25"] is None:
+            await rebuild(old, counts, self._follow)
         await self._begin()
-        self._cut_short = self._repair = True
-        await self._embed(records, on_part)
-        await anyio.to_thread.run_sync(self._collection.bm25.replace, [], records)
-        self._cut_short = False
+        self._repair = True
+        await anyio.to_thread.run_sync(old.bm25.tidy)
+        total = await anyio.to_thread.run_sync(old.bm25.count_passages)
+        records, done = old.bm25.records(), 0
+        # In the order of that store: the passages of a document may be split between pages.
+        while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+
+            def on_part(share: float, done: int = done, size: int = len(page)) -> None:
+                self._follow("embedding", done + round(share * size), total)
+
+            on_part(0)
+            self._cut_short = True
+            await self._embed(page, on_part)
+            await anyio.to_thread.run_sync(self._collection.bm25.replace, [], page)
+            self._cut_short = False
+            done += len(page)
 
     async def delete(self, document_id: str) -> bool:
         """Delete a document; False if there is none. The manifest says so first, so that a kill in
@@ -174,7 +187,7 @@ class CollectionWriter:
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
-        await anyio.to_thread.run_sync(self._collection.unseal)
+        await anyio.to_thread.run_sync(unseal, self._collection.folder)
         self._wrote = self._cut_short = True
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
         self._cut_short = False
@@ -258,7 +271,7 @@ class CollectionWriter:
         if not self._began:
             manifest = self._collection.manifest.model_copy(update={"state": state})
             await self._collection.save(manifest)
-            await anyio.to_thread.run_sync(self._collection.unseal)
+            await anyio.to_thread.run_sync(unseal, self._collection.folder)
             self._began = self._wrote = True
 
     async def _embed(
@@ -324,18 +337,18 @@ class CollectionWriter:
         self._collection.dense.delete([record.passage.passage_id for record in stored])
         self._collection.dense.flush()
 
-    async def repair(self) -> Repaired:
+    async def repair(self) -> Tally:
         """Repair differences between the stores. The end completes the manifest."""
         await self._settle()
         await self._begin("building" if self._collection.manifest.awaits_more else "repairing")
         self._cut_short = True
-        repaired = await repair_differences(self._collection, self._embed, self._follow)
+        tally = await repair_differences(self._collection, self._embed, self._follow)
         self._cut_short = self._repair = False
-        self._fields |= repaired.tally.fields
+        self._fields |= tally.fields
         self._collection.manifest = self._collection.manifest.model_copy(
-            update={"content_hash": repaired.tally.content_hash}
+            update={"content_hash": tally.content_hash}
         )
-        return repaired
+        return tally
 
     async def _finish(self) -> None:
         if self._repair:

@@ -203,9 +203,9 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
         def on_part(share: float) -> None:
             tally.show(start + int(share * (end - start)), tally.documents)
 
-        written = await writer.write(part, on_part, batch.chunked)
-        tally.report.indexed += written.indexed
-        tally.report.unchanged += written.unchanged
+        indexed, unchanged = await writer.write(part, on_part, batch.chunked)
+        tally.report.indexed += indexed
+        tally.report.unchanged += unchanged
         tally.documents += len(part)
     for entry in batch.entries:
         if isinstance(entry.found, WholeFile):

@@ -11,7 +11,7 @@ import math
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,6 @@ from service.retrieval.base import (
     Filter,
     OpenCollection,
     Permit,
-    Retriever,
     SearchRequest,
     SearchResult,
     SearchStore,
@@ -43,7 +42,7 @@ from service.retrieval.stores.base import Batcher
 from service.retrieval.stores.records import unknown_fields
 
 if TYPE_CHECKING:
-    from service.retrieval.reranking import Reranking
+    from service.retrieval.search.reranking import Reranking
 
 REMEMBERED: Final = 1000  # queries
 BATCH: Final = 32
@@ -235,13 +234,21 @@ class HybridRetriever:
         return name
 
     async def search(self, request: SearchRequest) -> SearchResult:
+        async with self.lend(request.collection) as stores:
+            return await self.search_in(stores, request)
+
+    def lend(self, name: str) -> AbstractAsyncContextManager[OpenCollection]:
+        """Lend the stores of a collection for several searches."""
+        return self._catalog.lend(name)
+
+    async def search_in(self, stores: OpenCollection, request: SearchRequest) -> SearchResult:
+        """Search stores that are lent."""
         if not request.query.strip() or request.top_k < 1:
             return NOTHING
-        async with self._catalog.lend(request.collection) as stores:
-            until = time.monotonic() + request.within_s
-            if request.retriever == "hybrid":
-                return await self._both(request, stores, until)
-            return await self._one(request, stores, until)
+        until = time.monotonic() + request.within_s
+        if request.retriever == "hybrid":
+            return await self._both(request, stores, until)
+        return await self._one(request, stores, until)
 
     async def warm(self) -> None:
         """Open the default collection and load the models, so that no question waits for them."""
@@ -346,24 +353,20 @@ SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
     "hybrid": SIDES,
 }
 
-# Returns a name for the collection's current generation, valid while it is held.
-Hold = Callable[[str], AbstractAsyncContextManager[str]]
-
 
 class SnapshotRetriever:
     """Searches with `retriever` for one question, inside `async with`.
 
-    A collection is held from its first search to the end, so that a question without searches opens
+    A collection is lent from its first search to the end, so that a question without searches opens
     none. A side that failed costs its time once, not once per search, unless the other one fails as
     well.
     """
 
-    def __init__(self, retriever: Retriever, hold: Hold) -> None:
+    def __init__(self, retriever: HybridRetriever) -> None:
         self._retriever = retriever
-        self._hold = hold
         self._stack = AsyncExitStack()
         self._lock = anyio.Lock()
-        self._held: dict[str, str] = {}
+        self._lent: dict[str, OpenCollection] = {}
         self._lost: dict[str, frozenset[SideName]] = {}  # by collection
 
     async def __aenter__(self) -> Self:
@@ -373,17 +376,24 @@ class SnapshotRetriever:
         await self._stack.aclose()
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        asked = await self._of_held(request)
+        name = request.collection
+        async with self._lock:
+            if name not in self._lent:
+                lent = self._retriever.lend(name)
+                self._lent[name] = await self._stack.enter_async_context(lent)
+        search = partial(self._retriever.search_in, self._lent[name])
+        lost = self._lost.get(name, frozenset())
+        asked = replace(request, without=request.without | lost)
         try:
-            result = await self._retriever.search(asked)
+            result = await search(asked)
         except RetrievalFailure:
             self._lose(request, SIDES_OF[request.retriever])
             if request.retriever != "hybrid" or len(asked.without) != 1:
                 raise
             # The side that was spared because it failed before may be back.
             failed = frozenset(SIDES) - asked.without
-            result = await self._retriever.search(replace(asked, without=failed))
-            self._lost[request.collection] = failed
+            result = await search(replace(asked, without=failed))
+            self._lost[name] = failed
         self._lose(request, result.missing)
         return result
 
@@ -397,11 +407,3 @@ class SnapshotRetriever:
 
     async def aclose(self) -> None:
         """Do nothing: other questions use the retriever too."""
-
-    async def _of_held(self, request: SearchRequest) -> SearchRequest:
-        name = request.collection
-        async with self._lock:
-            if name not in self._held:
-                self._held[name] = await self._stack.enter_async_context(self._hold(name))
-        lost = self._lost.get(name, frozenset())
-        return replace(request, collection=self._held[name], without=request.without | lost)

@@ -80,6 +80,17 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     )
 
 
+async def publish(server: ElasticServer, name: str, stored: str) -> None:
+    """Move the public alias of a collection from every other generation to `stored`, in one
+    step."""
+    alias = alias_of(name)
+    actions: list[dict[str, Any]] = [
+        {"remove": {"index": f"{alias}.*", "alias": alias, "must_exist": False}},
+        {"add": {"index": f"{alias_of(stored)}.*", "alias": alias}},
+    ]
+    await server.call(lambda client: client.indices.update_aliases(actions=actions))
+
+
 async def drop(server: ElasticServer, name: str) -> None:
     """Delete a collection's index, if it exists."""
     indices = await _indices(server, alias_of(name))

@@ -6,6 +6,7 @@ The vector is named `dense`. Point ids, payloads and filters are the same as in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from service.core.domain import ScoredPassage
@@ -211,11 +212,35 @@ class QdrantStore(PointPages):
         await self._server.call(lambda client: client.delete(self._name, ids, wait=True))
 
 
+async def publish(server: QdrantServer, name: str, stored: str) -> None:
+    """Move the public alias of a collection from another generation to `stored`, in one step."""
+    await server.connect()
+    from qdrant_client.models import (  # noqa: PLC0415
+        CreateAlias,
+        CreateAliasOperation,
+        DeleteAlias,
+        DeleteAliasOperation,
+    )
+
+    alias = collection_of(name)
+    new = CreateAlias(collection_name=collection_of(stored), alias_name=alias)
+    changes: list[Any] = [CreateAliasOperation(create_alias=new)]
+    known = await server.call(lambda client: client.get_aliases())
+    if any(each.alias_name == alias for each in known.aliases):
+        changes.insert(0, DeleteAliasOperation(delete_alias=DeleteAlias(alias_name=alias)))
+    await server.call(lambda client: client.update_collection_aliases(changes))
+
+
 async def drop(server: QdrantServer, name: str) -> None:
-    """Delete a collection in Qdrant, if it exists."""
+    """Delete a collection in Qdrant, if it exists. In `name`, `*` stands for anything."""
     own = collection_of(name)
-    if await server.call(lambda client: client.collection_exists(own)):
-        await server.call(lambda client: client.delete_collection(own))
+    if "*" in own:
+        held = (await server.call(lambda client: client.get_collections())).collections
+        found = [each.name for each in held if fnmatchcase(each.name, own)]
+    else:
+        found = [own] if await server.call(lambda client: client.collection_exists(own)) else []
+    for each in found:
+        await server.call(lambda client, own=each: client.delete_collection(own))  # type: ignore[misc]
 
 
 def collection_of(name: str) -> str:

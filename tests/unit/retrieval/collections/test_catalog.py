@@ -114,7 +114,7 @@ async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
             ):
                 with pytest.raises(UnknownCollection, match="existing collections: c, sample"):
                     await call
-            for change in (collections.writing, collections.replacing, collections.hold):
+            for change in (collections.writing, collections.replacing, collections.lend):
                 with pytest.raises(UnknownCollection):
                     async with change(name):
                         pass
@@ -125,20 +125,19 @@ async def test_a_generation_is_lent_while_it_is_held(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         await collections.create("c")
         await ingest_documents(CORPUS, "c", collections)
-        async with collections.hold("c") as name, anyio.create_task_group() as group:
+        async with collections.lend("c") as old, anyio.create_task_group() as group:
             group.start_soon(replace, collections, "hekla")
             with anyio.fail_after(10):
                 while (await collections.manifest("c")).generation == 1:
                     await anyio.lowlevel.checkpoint()
-            for each, expected in ((name, ["etna"]), ("c", ["hekla"])):
-                async with collections.lend(each) as stores:
+            async with collections.lend("c") as new:
+                for stores, expected in ((old, ["etna"]), (new, ["hekla"])):
                     hits = await stores.bm25.search(StoreQuery("volcano", 5))
-                assert [hit.passage.passage_id for hit in hits] == expected
+                    assert [hit.passage.passage_id for hit in hits] == expected
             group.cancel_scope.cancel()  # it waits for the question
         await collections.problems()  # a round of readiness closes what nobody holds
-        with pytest.raises(UnknownCollection):
-            async with collections.lend(name):
-                pass
+        folders = [path.name for path in (tmp_path / "collections" / "c").iterdir()]
+        assert sorted(folders) == ["2", "manifest.json"]
 
 
 def test_names_that_are_fine() -> None:
@@ -252,12 +251,11 @@ async def test_a_question_goes_on_while_a_deletion_waits(tmp_path: Path) -> None
     async with opened(tmp_path) as collections:
         await collections.create("c")
         async with AsyncExitStack() as question:
-            name = await question.enter_async_context(collections.hold("c"))
+            stores = await question.enter_async_context(collections.lend("c"))
             async with deleted_during_a_replacement(collections) as proceed:
                 for _ in range(2):
                     await collections.problems()  # nor does a round of readiness close it
-                    async with collections.lend(name) as stores:
-                        assert len(await stores.bm25.search(StoreQuery("volcano", 5))) == 1
+                    assert len(await stores.bm25.search(StoreQuery("volcano", 5))) == 1
                     proceed.set()
                     await anyio.sleep(0.05)
                 await question.aclose()
@@ -348,7 +346,7 @@ async def test_a_manifest_that_is_damaged_under_an_open_collection_is_found_and_
 async def test_collections_that_are_not_used_are_closed_and_their_number_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.retrieval.collections.generations.MOST_OPEN", 3)
+    monkeypatch.setattr("service.retrieval.collections.lifecycle.MOST_OPEN", 3)
     monkeypatch.setattr("service.retrieval.collections.catalog.MOST_COLLECTIONS", 8)
     async with opened(tmp_path) as collections:
         for number in range(8):

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
+from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding import HASHING
@@ -30,7 +32,8 @@ class Closing:
 def collection_of(bm25: Any) -> Collection:
     dense: Any = Closing()
     dense.go.set()
-    return Collection(Manifest(name="c", embedding=HASHING), bm25, dense)
+    manifest = Manifest(name="c", embedding=HASHING)
+    return Collection(manifest, bm25, dense, Backends(), Path("none"))
 
 
 def noted(collection: Collection, done: list[int]) -> Callable[[], Any]:

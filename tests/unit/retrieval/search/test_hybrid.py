@@ -22,10 +22,10 @@ from service.core.errors import (
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, StoreQuery, anyone
 from service.retrieval.embedding import HASHING
-from service.retrieval.reranking import Reranking
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
 pytestmark = pytest.mark.anyio

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from service.core.errors import BackendUnavailable, RetrievalFailure
@@ -16,11 +13,6 @@ from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def same(name: str) -> AsyncIterator[str]:
-    yield name
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +28,7 @@ class World:
         )
 
     def question(self) -> SnapshotRetriever:
-        return SnapshotRetriever(self.retriever, same)
+        return SnapshotRetriever(self.retriever)
 
     def breaks(self) -> None:
         self.dense.failure = BackendUnavailable("out")

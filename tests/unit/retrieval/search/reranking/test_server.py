@@ -17,7 +17,7 @@ from service.core.errors import (
     RevelatorError,
 )
 from service.core.settings import RerankerSettings
-from service.retrieval.reranking import open_reranker
+from service.retrieval.search.reranking import open_reranker
 from tests.stubs.closing_server import ClosingServer
 from tests.support.stub_server import stub_server
 

@@ -1,7 +1,7 @@
-"""The generations of collections: which one is current, and how the next one replaces it.
+"""The life cycle of collections: building, complete, replaced, closed; one of each name is current.
 
-A re-index has this order: (1) the authority records the next generation as a leftover; (2) it is
-built beside the current one; (3) the authority names it as the collection, and the old one as a
+A replacement has this order: (1) the manifest records the next generation as a leftover; (2) it is
+built beside the current one; (3) the manifest names it as the collection, and the old one as a
 leftover, in one write for both stores; (4) the public aliases follow; (5) the old one is deleted
 once its questions have ended, (6) and is removed from the leftovers. A question keeps the
 generation that its first search found; new questions get the new generation as soon as (3) is
@@ -30,30 +30,8 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding.contract import EmbeddingContract
 
-REFRESH_S: Final = 0.15  # seconds that a question waits at most
+REFRESH_S: Final = 0.15  # seconds that a question waits at most for what other gateways wrote
 HASTY_S: Final = 0.05  # the same, if it could not be read the last time
-
-T = TypeVar("T")
-
-
-class Patience:
-    """How long to wait for a server that may not answer."""
-
-    def __init__(self) -> None:
-        self._seconds = REFRESH_S
-
-    async def read(self, read: Callable[[], Awaitable[T]], known: T) -> T:
-        """Return what is read, or `known` if it cannot be read soon."""
-        seconds, self._seconds = self._seconds, HASTY_S
-        try:
-            with anyio.fail_after(seconds):
-                found = await read()
-        except (TimeoutError, RevelatorError):
-            return known
-        self._seconds = REFRESH_S
-        return found
-
-
 FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again
 # A replaced generation is kept as long as a question of another gateway may still use it: the
 # longest time limit of a question, and the time until that gateway has noticed the new generation.
@@ -62,27 +40,27 @@ RETIRE_S: Final = 330.0
 MOST_OPEN: Final = 32  # collections; each has a thread and 10 MB of memory
 IDLE_S: Final = 600.0  # seconds until a collection that is not used is closed
 
+T = TypeVar("T")
+
 _log = structlog.get_logger(__name__)
 
 
-class Generations:
-    """Opens, creates, switches and deletes generations of collections.
+class LifeCycle:
+    """Opens, creates, replaces and deletes collections.
 
     `root` has a folder for each collection, and in it one for each generation.
     """
 
     def __init__(self, root: Path, backends: Backends, retire_s: float = RETIRE_S) -> None:
-        self.manifests = backends.bm25.manifests(root)
+        self.manifests = backends.manifests(root)
         self._root = root
         self._backends = backends
         self._retire_s = retire_s if self.manifests.shared else 0.0
+        self._patience_s = REFRESH_S
         self._names: set[str] | None = None
         self._names_read = 0.0
-        self._read: dict[str, float] = {}  # when each manifest was read
         self._current: dict[str, Collection] = {}
-        self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
-        self._used: dict[str, float] = {}  # when each collection was asked for
-        self._patience = Patience()
+        self._ended: set[Collection] = set()  # replaced or deleted, while questions use them
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def names(self) -> set[str]:
@@ -92,19 +70,12 @@ class Generations:
             self._names_read = time.monotonic()
         elif self._is_old(self._names_read):
             self._names_read = time.monotonic()  # first, so that others do not wait too
-            self._names = await self._patience.read(self.manifests.names, self._names)
+            self._names = await self._read_soon(self.manifests.names, self._names)
         return self._names
 
     def find(self, name: str) -> Collection | None:
         """Return the collection of this name if it is open."""
         return self._current.get(name)
-
-    def held(self, qualified_name: str) -> Collection | None:
-        """Return the generation of this `name@generation` if it is open, current or replaced."""
-        current = self._current.get(qualified_name.partition("@")[0])
-        if current and current.manifest.qualified_name == qualified_name:
-            return current
-        return self._replaced.get(qualified_name)
 
     def lock(self, name: str) -> anyio.Lock:
         """Return the lock for opening, creating, writing and deleting. Searches do not need it."""
@@ -112,7 +83,7 @@ class Generations:
 
     async def get(self, name: str) -> Collection:
         """Return the open collection. Raises NotFound and StoreError."""
-        found, self._used[name] = self.find(name), time.monotonic()
+        found = self.find(name)
         if found is not None and self._may_close(found) and found.halved_for() > FRESH_S:
             async with self.lock(name):
                 await self.unload(found)
@@ -120,9 +91,8 @@ class Generations:
         if found is None:
             async with self.lock(name):
                 return self.find(name) or await self.load(name)
-        if name in self._read and self._is_old(self._read[name]):
-            found = await self._refresh(name, found)
-        return found
+        found.used_at = time.monotonic()
+        return await self._refreshed(found) if self._is_old(found.read_at) else found
 
     async def load(self, name: str) -> Collection:
         """Open the generation that the manifest names, with the lock held. Raises NotFound and
@@ -131,7 +101,6 @@ class Generations:
         if manifest is None:
             raise NotFound(f"there is no collection {name[:80]!r}")
         collection = await self._open(manifest)
-        self._put(collection)
         if not self.manifests.shared:  # nobody else can be building one
             await self._sweep(collection)
         return collection
@@ -147,20 +116,20 @@ class Generations:
     async def create(self, manifest: Manifest, *, replace: bool = False) -> Collection:
         """Create a collection, empty, with the lock held."""
         await anyio.to_thread.run_sync(discard, self._root / manifest.name)
-        collection = await self._draft(manifest, replace=replace)
+        collection = await self._build(manifest, replace=replace)
         await self._publish(collection, collection.manifest)
         (await self.names()).add(manifest.name)
         return collection
 
-    async def _draft(self, manifest: Manifest, *, replace: bool = True) -> Collection:
+    async def _build(self, manifest: Manifest, *, replace: bool = True) -> Collection:
         """Create the empty stores of a generation; its manifest is in memory only."""
         await self._close_idle()
         fresh = manifest.model_copy(update={"stores": self._backends.names})
-        folder = self._folder(fresh.name, fresh.generation)
+        folder = self._folder(fresh)
         stores = await anyio.to_thread.run_sync(
             lambda: self._backends.create(folder, fresh, replace=replace)
         )
-        return Collection(fresh, *stores, folder=folder)
+        return Collection(fresh, *stores, self._backends, folder)
 
     @asynccontextmanager
     async def writer_of(self, name: str) -> AsyncIterator[Collection]:
@@ -170,21 +139,21 @@ class Generations:
         await self.get(name)
         async with self.lock(name), self.manifests.claim(name):
             collection = self.find(name)
-            manifest = await self.manifests.read(name) if self.manifests.shared else None
-            if collection and manifest:
+            if self.manifests.shared:
+                manifest = await self.manifests.read(name)
+                if collection is None or manifest is None:
+                    raise NotFound(f"collection {name!r} was deleted meanwhile")
                 collection = await self._follow(collection, manifest)
-            if collection is None and not self.manifests.shared:
+            elif collection is None:
                 collection = await self.load(name)  # it was closed as idle, or deleted
-            if collection is None or (self.manifests.shared and manifest is None):
-                raise NotFound(f"collection {name!r} was deleted meanwhile")
             yield collection
             await self._sweep(self._current.get(name, collection))
 
     @asynccontextmanager
     async def successor_of(
         self, name: str, embedding: EmbeddingContract
-    ) -> AsyncIterator[Collection]:
-        """Hold the collection's next generation, empty, to be filled by its only writer.
+    ) -> AsyncIterator[tuple[Collection, Collection]]:
+        """Hold the collection and its next generation, empty, to be filled by its only writer.
 
         At the end it becomes the collection, and the old one is deleted once its questions have
         ended. After an exception the old one stays and the new one is deleted.
@@ -193,23 +162,23 @@ class Generations:
             number = old.manifest.next_generation()
             await old.save(old.manifest.leaving(number, time.time()))
             try:
-                new = await self._draft(old.manifest.succeeded(number, embedding))
+                new = await self._build(old.manifest.succeeded(number, embedding))
                 try:
-                    yield new
+                    yield old, new
                     await self._switch(old, new)
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await new.close()
                     raise
             except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await self._abandon(old, number)
+                with anyio.CancelScope(shield=True), _logged(name):
+                    await self._delete(old, (number,))
                 raise
-        await self._retire(old)
+        await self._close(old)
         await self._tidy(name)
 
     async def _switch(self, old: Collection, new: Collection) -> None:
-        """Make `new`, a draft, the collection. For the writer of `old`."""
+        """Make `new` the collection. For the writer of `old`."""
         if not new.manifest.documents:
             raise InvalidRequest(
                 f"collection {old.manifest.name!r} is unchanged: no valid document was received"
@@ -222,41 +191,35 @@ class Generations:
         left = known.without((new.manifest.generation,)).leftovers
         await self._publish(new, new.manifest.model_copy(update={"leftovers": left}))
 
-    async def _retire(self, old: Collection) -> None:
-        """Close a replaced generation after the questions that use it."""
-        await old.close()
-        name = old.manifest.qualified_name
-        if self._replaced.get(name) is old:
-            del self._replaced[name]
-
     async def drop(self, name: str) -> None:
-        """Delete a collection, after its writer and the questions that use it have ended. Until
-        then these questions, but no others, find the generation that they hold.
+        """Delete a collection, after its writer and the questions that use it have ended. Other
+        questions do not find it any more.
 
         Servers come first: if one is unavailable, the collection is still known.
         """
         names = await self.names()
-        self._set_aside(name)
+        self._end(name)
         names.discard(name)
         try:
             async with self.lock(name):
-                await self._retire_all(name)
-                self._set_aside(name)  # what a writer has published meanwhile
-                await self._retire_all(name)
+                self._end(name)  # what a writer has published meanwhile
+                for old in [each for each in self._ended if each.manifest.name == name]:
+                    await self._close(old)
                 await self.drop_stored(name)
         except BaseException:
             names.add(name)
             raise
 
-    def _set_aside(self, name: str) -> None:
-        """Make the current generation, if it is open, a replaced one."""
+    def _end(self, name: str) -> None:
+        """Let no further question find the current generation, if it is open."""
         collection = self._current.pop(name, None)
         if collection is not None:
-            self._replaced[collection.manifest.qualified_name] = collection
+            self._ended.add(collection)
 
-    async def _retire_all(self, name: str) -> None:
-        for old in [each for each in self._replaced.values() if each.manifest.name == name]:
-            await self._retire(old)
+    async def _close(self, old: Collection) -> None:
+        """Close a generation that has ended, after the questions that use it."""
+        await old.close()
+        self._ended.discard(old)
 
     async def unload(self, collection: Collection) -> None:
         """Close a collection until its next use, with the lock held."""
@@ -268,16 +231,14 @@ class Generations:
         await self._backends.drop(name)
         await self.manifests.forget(name)
         (await self.names()).discard(name)
-        self._read.pop(name, None)
 
     async def clean(self) -> None:
         """Close and delete replaced generations that no question uses any more, and close idle
         collections. Never raises."""
         await self._close_idle()
-        for old in list(self._replaced.values()):
-            # A writer has no loan. It may still use a collection that is to be deleted after it.
-            if not old.lent and not self.lock(old.manifest.name).locked():
-                await self._retire(old)
+        for old in list(self._ended):
+            if self._may_close(old):  # a writer has no loan: it may still use what is deleted
+                await self._close(old)
         for collection in list(self._current.values()):
             name = collection.manifest.name
             if self._overdue(collection) and not self.lock(name).locked():
@@ -286,14 +247,13 @@ class Generations:
     async def _close_idle(self) -> None:
         """Close the collections that were not used for `IDLE_S`, and the least recently used ones
         beyond `MOST_OPEN`, until their next use."""
-        names = sorted(self._current, key=lambda name: self._used.get(name, 0.0))
-        excess, since = len(names) - MOST_OPEN, time.monotonic() - IDLE_S
-        for number, name in enumerate(names):
-            collection = self.find(name)
-            if number >= excess and self._used.get(name, 0.0) > since:
+        opened = sorted(self._current.values(), key=lambda each: each.used_at)
+        excess, since = len(opened) - MOST_OPEN, time.monotonic() - IDLE_S
+        for number, collection in enumerate(opened):
+            if number >= excess and collection.used_at > since:
                 return
-            if collection is not None and self._may_close(collection):
-                async with self.lock(name):
+            if self._may_close(collection):
+                async with self.lock(collection.manifest.name):
                     await self.unload(collection)
 
     def _may_close(self, collection: Collection) -> bool:
@@ -301,38 +261,35 @@ class Generations:
 
     async def close(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
-        for opened in (self._current, self._replaced):
-            while opened:
-                _, collection = opened.popitem()
-                async with self.lock(collection.manifest.name):
-                    await collection.close()
+        while self._current:
+            _, collection = self._current.popitem()
+            async with self.lock(collection.manifest.name):
+                await collection.close()
+        for old in list(self._ended):
+            await self._close(old)
 
-    def _folder(self, name: str, generation: int) -> Path:
-        return self._root / name / str(generation)
+    def _folder(self, manifest: Manifest) -> Path:
+        return self._root / manifest.name / str(manifest.generation)
 
     def _is_old(self, since: float) -> bool:
         """Whether the data must be read again; never if there is no other writer."""
         return self.manifests.shared and time.monotonic() - since > FRESH_S
 
-    def _put(self, collection: Collection) -> None:
-        """Make a collection the current one of its name."""
-        name = collection.manifest.name
-        old = self._current.get(name)
-        if old is not None and old is not collection:
-            self._replaced[old.manifest.qualified_name] = old
-        self._current[name] = collection
-        self._read[name] = time.monotonic()
-
     async def _open(self, manifest: Manifest) -> Collection:
+        """Open a generation and make it the current one of its name."""
         await self._close_idle()
-        folder = self._folder(manifest.name, manifest.generation)
+        folder = self._folder(manifest)
         stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
-        return Collection(manifest, *stores, self.manifests.write, folder)
+        opened = Collection(manifest, *stores, self._backends, folder, self.manifests.write)
+        self._end(manifest.name)
+        self._current[manifest.name] = opened
+        return opened
 
     async def _publish(self, collection: Collection, manifest: Manifest) -> None:
-        collection.publish(self.manifests.write)
+        collection.write_manifest = self.manifests.write
         await collection.save(manifest)
-        self._put(collection)
+        self._end(manifest.name)
+        self._current[manifest.name] = collection
         await self._point(manifest)
 
     async def _point(self, manifest: Manifest) -> None:
@@ -342,15 +299,26 @@ class Generations:
         except RevelatorError as error:
             _log.warning("alias not updated", collection=manifest.name, reason=error.detail)
 
-    async def _refresh(self, name: str, found: Collection) -> Collection:
+    async def _read_soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
+        """Return what is read, or `known` if it cannot be read soon."""
+        seconds, self._patience_s = self._patience_s, HASTY_S
+        try:
+            with anyio.fail_after(seconds):
+                found = await read()
+        except (TimeoutError, RevelatorError):
+            return known
+        self._patience_s = REFRESH_S
+        return found
+
+    async def _refreshed(self, found: Collection) -> Collection:
         """Apply what other gateways have written, unless it cannot be read soon."""
-        self._read[name] = time.monotonic()  # first, so that others do not wait too
+        name, found.read_at = found.manifest.name, time.monotonic()  # others do not wait too
         if self.lock(name).locked():
             return found
         known: Manifest | None = found.manifest
-        manifest = await self._patience.read(partial(self.manifests.read, name), known)
+        manifest = await self._read_soon(partial(self.manifests.read, name), known)
         if manifest is None:
-            self._current.pop(name, None)
+            self._end(name)
             raise NotFound(f"collection {name!r} was deleted meanwhile")
         if self.lock(name).locked() or self.find(name) is not found:
             return self.find(name) or found
@@ -358,42 +326,33 @@ class Generations:
 
     async def _follow(self, found: Collection, manifest: Manifest) -> Collection:
         """Return the generation that `manifest` names: this one, or another that replaces it."""
-        if manifest.generation == found.manifest.generation:
-            found.manifest = manifest
-            return found
-        fresh = await self._open(manifest)
-        self._put(fresh)
-        return fresh
+        if manifest.generation != found.manifest.generation:
+            return await self._open(manifest)
+        found.manifest = manifest
+        return found
 
     def _overdue(self, collection: Collection) -> list[int]:
         """Return the leftover generations that may be deleted."""
         manifest, now = collection.manifest, time.time()
+        used = {(each.manifest.name, each.manifest.generation) for each in self._ended}
         return [
-            left.generation
-            for left in manifest.leftovers
-            if now - left.since >= self._retire_s
-            and f"{manifest.name}@{left.generation}" not in self._replaced
+            generation
+            for generation, since in manifest.leftovers.items()
+            if now - since >= self._retire_s and (manifest.name, generation) not in used
         ]
 
     async def _sweep(self, collection: Collection) -> None:
         """Delete leftovers, as the collection's writer. What fails is tried again later."""
-        gone = self._overdue(collection)
-        if not gone:
-            return
-        with _logged(collection.manifest.name):
-            await self._delete(collection, gone)
-            await self._point(collection.manifest)
-
-    async def _abandon(self, old: Collection, number: int) -> None:
-        """Delete a generation that was not finished. What fails is left for the next sweep."""
-        with _logged(old.manifest.name):
-            await self._delete(old, (number,))
+        if gone := self._overdue(collection):
+            with _logged(collection.manifest.name):
+                await self._delete(collection, gone)
+                await self._point(collection.manifest)
 
     async def _delete(self, collection: Collection, generations: Sequence[int]) -> None:
         name = collection.manifest.name
         for generation in generations:
             await self._backends.drop(name, generation)
-            await anyio.to_thread.run_sync(discard, self._folder(name, generation))
+            await anyio.to_thread.run_sync(discard, self._root / name / str(generation))
         await collection.save(collection.manifest.without(generations))
 
     async def _tidy(self, name: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from service.core.errors import ConfigurationError, RetrievalFailure
 from service.core.settings import RerankerSettings
-from service.retrieval import reranking
-from service.retrieval.reranking import CrossEncoder, open_reranker
+from service.retrieval.search import reranking
+from service.retrieval.search.reranking import CrossEncoder, open_reranker
 from tests.conftest import need
 
 need("torch", "transformers")

@@ -10,10 +10,10 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.reranking import Reranking, by_score
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.reranking import Reranking, by_score
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
 pytestmark = pytest.mark.anyio
