@@ -243,7 +243,10 @@ def test_policies_let_the_gateway_reach_what_its_settings_name(example: str) -> 
     settings = settings_of(found)
     urls = [url for engine in settings["engines"].values() for url in engine["urls"]]
     urls += [settings["retrieval"][f"{store}_url"] for store in ("elasticsearch", "qdrant")]
-    assert {int(url.split(":")[2].split("/")[0]) for url in urls} | {53, 6334} == ports
+    grpc = settings["retrieval"].get("qdrant_grpc_port")
+    assert (grpc == 6334) == (example in {"one-gpu", "cpu-trial"})  # where it is ours
+    named_ports = {int(url.split(":")[2].split("/")[0]) for url in urls} | {53}
+    assert named_ports | ({grpc} if grpc else set()) == ports
 
 
 @pytest.mark.parametrize(

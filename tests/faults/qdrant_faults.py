@@ -41,8 +41,8 @@ class QdrantFaults:
 
     @property
     def retrieval(self) -> Mapping[str, Any]:
-        """Settings of the service, with the gRPC port that follows from the URL."""
-        return {"qdrant_url": self.node.url}
+        """Settings of the service."""
+        return {"qdrant_url": self.node.url, "qdrant_grpc_port": self.node.grpc_port}
 
     def close(self) -> None:
         self._stack.close()

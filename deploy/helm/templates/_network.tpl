@@ -14,9 +14,8 @@
 {{- if . -}}{{- $ports = append $ports (include "revelator.port" . | int) -}}{{- end -}}
 {{- end -}}
 {{- if eq .Values.qdrant.mode "external" -}}
-{{- $port := include "revelator.port" $retrieval.qdrant_url | int -}}
-{{- $grpc := int (get $retrieval "qdrant_grpc_port" | default (add $port 1)) -}}
-{{- $ports = append (append $ports $port) $grpc -}}
+{{- $ports = append $ports (include "revelator.port" $retrieval.qdrant_url | int) -}}
+{{- with $retrieval.qdrant_grpc_port -}}{{- $ports = append $ports (int .) -}}{{- end -}}
 {{- end -}}
 {{- $ports | uniq | toJson -}}
 {{- end -}}

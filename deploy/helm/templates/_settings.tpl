@@ -22,6 +22,7 @@
 {{- $made := dict -}}
 {{- $made = merge $made (include "revelator.storeSettings" (list . "elasticsearch" "9200") | fromJson) -}}
 {{- $made = merge $made (include "revelator.storeSettings" (list . "qdrant" "6333") | fromJson) -}}
+{{- if eq .Values.qdrant.mode "bundled" -}}{{- $_ := set $made "qdrant_grpc_port" 6334 -}}{{- end -}}
 {{- $authorities := list -}}
 {{- range $name := list "elasticsearch" "qdrant" -}}
 {{- $values := get $.Values $name -}}

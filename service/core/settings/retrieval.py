@@ -116,9 +116,8 @@ class RetrievalSettings(SectionWithSecrets):
         None,
         ge=0,
         le=65_535,
-        description="gRPC port of the same server. Default: the port of `qdrant_url` plus one. "
-        "gRPC is used after both ports have been verified to belong to one server, REST before. "
-        "0 disables gRPC.",
+        description="gRPC port of the same server, usually 6334. gRPC is used if it is set, and "
+        "REST otherwise.",
     )
     ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
         [],

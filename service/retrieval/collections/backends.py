@@ -192,7 +192,7 @@ class Backends:
     async def transport(self) -> tuple[str, str] | None:
         """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
         RevelatorError if it does not respond."""
-        return (self._qdrant.place, await self._qdrant.spoken()) if self._qdrant else None
+        return (self._qdrant.place, await self._qdrant.check()) if self._qdrant else None
 
     async def aclose(self) -> None:
         for server in (self._elastic, self._qdrant):

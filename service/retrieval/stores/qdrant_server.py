@@ -1,11 +1,4 @@
-"""One Qdrant cluster: its client, over gRPC if the server offers it and over REST otherwise.
-
-The configured URL is the REST server. gRPC is used once its port is proved to be the same instance,
-so that nothing is written to another server that listens on that port. The proof is the peer id,
-which an instance generates at its first start and keeps in its storage; both protocols report it
-for any collection. In a cluster the two ports may reach two peers; each reports the other peers
-that hold shards. A server without collections proves nothing yet and is written to over REST.
-"""
+"""One Qdrant cluster: its client, over gRPC if its port is set and over REST otherwise."""
 
 from __future__ import annotations
 
@@ -13,15 +6,12 @@ import asyncio
 import importlib
 import ipaddress
 import math
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-import anyio
 import anyio.to_thread
 import structlog
 
@@ -40,53 +30,7 @@ from service.core.settings.urls import address_of, shown, without
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
-SETTING: Final = "retrieval.ca_files"
-
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAccess:
-    """The credentials and certificates for a server. Without `key`, the password of the URL is the
-    key."""
-
-    url: str = field(repr=False)
-    key: str = field(default="", repr=False)
-    ca_files: Sequence[Path] = ()
-
-    @property
-    def _key(self) -> str:
-        return self.key or address_of(self.url).password
-
-    def client(self, module: Any, **options: Any) -> AsyncQdrantClient:
-        """Create a client of `module` (qdrant_client), for REST and gRPC. Raises ConfigurationError
-        if `ca_files` contain no certificates, and ValueError for an invalid URL."""
-        url = address_of(self.url).url
-        if context := tls_context(self.ca_files, SETTING):
-            import certifi  # noqa: PLC0415 (a requirement of qdrant-client)
-
-            authorities = [Path(certifi.where()), *self.ca_files]
-            options["verify"] = context
-            options["grpc_options"] = {
-                **options.get("grpc_options", {}),
-                "root_certificates": b"\n".join(file.read_bytes() for file in authorities),
-            }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the client warns about the same
-            client: AsyncQdrantClient = module.AsyncQdrantClient(
-                url=url, api_key=self._key or None, **options
-            )
-        return client
-
-    def warn(self) -> None:
-        """Warn if the key is sent over a connection that others can read."""
-        url = address_of(self.url).url
-        if self._key and not _is_private(url):
-            why = "Qdrant's API key is sent over unencrypted http; use https"
-            _log.warning("key_unencrypted", server=url, reason=why)
-
-    def hide(self, text: str) -> str:
-        return without(text, (self._key,))
 
 
 def _is_private(url: str) -> bool:
@@ -211,20 +155,6 @@ CHANNEL: Final = {
     "grpc.min_reconnect_backoff_ms": 2000,  # milliseconds that one attempt may take
 }
 
-# absent: no gRPC server there; unproven: nothing to compare yet, or the key may not compare.
-Grpc = Literal["same", "other", "absent", "unproven"]
-
-
-async def check_version(rest: AsyncQdrantClient, place: str) -> None:
-    """Raise ConfigurationError if the server is too old."""
-    version = (await rest.info()).version
-    if not is_supported(version):
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ConfigurationError(
-            f"Qdrant at {place} is version {version}; {least} or newer is needed. Upgrade the "
-            "server, or unset retrieval.qdrant_url to keep the vectors in this process"
-        )
-
 
 def is_supported(version: str) -> bool:
     """Return whether a version such as `1.19.0` or `1.20.0-dev` is new enough; True if it has no
@@ -235,67 +165,15 @@ def is_supported(version: str) -> bool:
     return tuple(map(int, numbers)) >= LEAST_VERSION
 
 
-async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
-    """Return whether two clients reach one instance or cluster. Raises what `rest` raises."""
-    held = (await rest.get_collections()).collections
-    if not held:
-        return "unproven"
-    own = await _unless_refused(rest, held[0].name)
-    if own is None:
-        return "unproven"
-    try:
-        other = await grpc.collection_cluster_info(held[0].name)
-    except Exception as error:
-        code = getattr(error, "code", None)
-        name = getattr(code(), "name", "") if callable(code) else ""
-        return "absent" if name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"} else "other"
-    return "same" if peers(own) & peers(other) else "other"
-
-
-def peers(info: Any) -> set[int]:
-    """Return the ids of the peer that answers and of those known to hold shards of the
-    collection."""
-    return {info.peer_id, *(shard.peer_id for shard in info.remote_shards)}
-
-
-async def _unless_refused(client: AsyncQdrantClient, name: str) -> Any:
-    """Return None if the key does not allow the request, or the collection has just been
-    deleted."""
-    try:
-        return await client.collection_cluster_info(name)
-    except Exception as error:
-        if getattr(error, "status_code", None) in {401, 403, 404}:
-            return None
-        raise
-
-
 Answer = TypeVar("Answer")
-
-LOOK_S = 1.0  # seconds that one check of version and ports may take
-LOOK_AGAIN_S = 5.0  # seconds between two checks, until gRPC is used
-
-
-_ELSEWHERE = (
-    "another server responds at retrieval.qdrant_grpc_port; REST is used instead. Set it to the "
-    "gRPC port of retrieval.qdrant_url, or to 0 for REST only"
-)
-
-
-_WHY_REST: dict[Grpc, str] = {
-    "other": "another server responds at retrieval.qdrant_grpc_port",
-    "absent": "no gRPC server responds at retrieval.qdrant_grpc_port",
-    "unproven": "gRPC is used after a collection has proved that both ports belong to one server",
-    "same": "gRPC is used from the next call on",
-}
 
 
 class QdrantServer:
     """Connects at its first use; each call may take `timeout_s`, in whole seconds.
 
-    gRPC is used once `grpc_port` is proved to be the same server as `url`, and REST until then.
-    None means REST's port plus one; 0 means REST only. `url` may contain an API key in place of a
-    password if no `key` is given; no message repeats it. The URL `:memory:` selects qdrant-client's
-    in-process engine, for tests.
+    Calls go over gRPC if `grpc_port` is given, else over REST. `url` may contain an API key in
+    place of a password if no `key` is given; no message repeats it. `ca_files` are trusted besides
+    the public authorities. The URL `:memory:` selects qdrant-client's in-process engine, for tests.
     """
 
     def __init__(
@@ -307,166 +185,97 @@ class QdrantServer:
         key: str = "",
         ca_files: Sequence[Path] = (),
     ) -> None:
-        self._access = ServerAccess(url, key, ca_files)
+        self._address = address_of(url)
+        self._key = key or self._address.password
+        self._ca_files = ca_files
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)
-        self._making: asyncio.Task[None] | None = None
-        self._client: AsyncQdrantClient | None = None  # uses the chosen protocol
-        self._rest: AsyncQdrantClient | None = None
-        self._grpc: AsyncQdrantClient | None = None
-        self._settled = False  # nothing is left to check
-        self._looking: asyncio.Task[None] | None = None
-        self._looked: float | None = None
-        self._refusal: ConfigurationError | None = None
-        self._relation: Grpc | None = None
+        self._making: asyncio.Task[AsyncQdrantClient] | None = None
+        self._client: AsyncQdrantClient | None = None
 
     @property
     def protocol(self) -> str:
         """The protocol in use: `gRPC` or `REST`."""
-        return "gRPC" if self._client is not None and self._client is self._grpc else "REST"
+        return "gRPC" if self._grpc_port else "REST"
 
     async def call(self, request: Callable[[AsyncQdrantClient], Awaitable[Answer]]) -> Answer:
         """Send a request. Raises ConfigurationError, StoreError or RetrievalFailure, with their
         cause."""
-        client = await self.connect()
+        client = self._client or await self.connect()
         try:
             return await request(client)
         except Exception as error:
-            raise self._failure(error) from error
+            made = failure(error, f"Qdrant at {self.place}", self._timeout_s)
+            raise type(made)(without(made.detail, (self._key,))) from error
 
-    async def spoken(self) -> str:
-        """Return the protocol in use, and why it is not gRPC. Raises as `connect` does, and
-        BackendUnavailable if the server does not answer."""
-        await self.look()
+    async def check(self) -> str:
+        """Return the server's version and the protocol in use. Raises as `call` does, and
+        ConfigurationError for a server that is too old."""
+        version = (await self.call(lambda client: client.info())).version
+        if not is_supported(version):
+            least = ".".join(map(str, LEAST_VERSION))
+            raise ConfigurationError(
+                f"Qdrant at {self.place} is version {version}; {least} or newer is needed. Upgrade "
+                "the server, or unset retrieval.qdrant_url to keep the vectors in this process"
+            )
         await self.call(lambda client: client.get_collections())
-        if self.protocol == "gRPC":
-            return "gRPC is used"
-        if self._grpc is None:
-            return "REST is used"
-        return f"REST is used; {_WHY_REST[self._relation or 'unproven']}"
+        return f"version {version}, {self.protocol} is used"
 
     async def aclose(self) -> None:
-        if self._making is not None:
-            await asyncio.wait({self._making})
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
-        for client in {self._rest, self._grpc} - {None}:
-            assert client is not None
-            await client.close()
-        self._client = self._rest = self._grpc = None
-        self._settled = False
+        making, self._making, self._client = self._making, None, None
+        if making is not None:
+            await asyncio.wait({making})
+            if making.exception() is None:
+                await making.result().close()
 
     async def connect(self) -> AsyncQdrantClient:
-        """Return the client to use. The first caller waits for a check of the server, for `LOOK_S`
-        seconds at most; later checks delay nobody. Raises ConfigurationError for a server that is
-        too old."""
-        if self._client is None:
-            await self._make()
-        if not self._settled and (self._looked is None or self._is_due(self._looked)):
-            await self._look(wait=self._looked is None)
-        if self._refusal is not None:
-            raise self._refusal
-        assert self._client is not None
-        return self._client
-
-    async def look(self) -> None:
-        """Check the server now, unless gRPC is in use: before and after a collection is created,
-        since an empty server proves nothing. Raises as `connect` does."""
-        if self._client is None:
-            await self._make()
-        if not self._settled:
-            await self._look(wait=True)
-        if self._refusal is not None:
-            raise self._refusal
-
-    def _is_due(self, looked: float) -> bool:
-        return self._looking is None and time.monotonic() - looked >= LOOK_AGAIN_S
-
-    async def _look(self, wait: bool) -> None:
-        """Check in a separate task, so that a cancelled caller does not end it."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look_once())
-        if wait:
-            await asyncio.wait({self._looking}, timeout=LOOK_S)
-
-    async def _look_once(self) -> None:
-        try:
-            with anyio.move_on_after(LOOK_S):
-                await self._examine()
-        except Exception as error:  # the next call to the server fails too, and reports it
-            _log.debug("qdrant check failed", place=self.place, reason=str(error)[:300])
-        finally:
-            self._looked, self._looking = time.monotonic(), None
-
-    async def _examine(self) -> None:
-        if self._rest is None:
-            return
-        try:
-            await check_version(self._rest, self.place)
-        except ConfigurationError as error:
-            self._refusal = error
-            return
-        self._refusal = None
-        if self._grpc is None:
-            self._settled = True
-            return
-        relation = await compare(self._rest, self._grpc)
-        if relation == "same":
-            self._client, self._settled = self._grpc, True
-        elif relation == "other" and relation != self._relation:
-            _log.warning(
-                "qdrant gRPC port belongs to another server", place=self.place, reason=_ELSEWHERE
-            )
-        self._relation = relation
-
-    async def _make(self) -> None:
-        """Create the clients in a separate task, because a cancelled caller would lose them."""
+        """Return the client, which is created in a worker thread: importing qdrant_client takes
+        0.6 s, and its clients read files. A separate task, because a cancelled caller would lose
+        it. Raises ConfigurationError."""
         if self._making is None:
-            self._making = asyncio.create_task(self._make_clients())
+            self._making = asyncio.create_task(anyio.to_thread.run_sync(self._open))
             self._making.add_done_callback(retrieve)
-        await asyncio.shield(self._making)
-
-    async def _make_clients(self) -> None:
-        """Create the clients in a worker thread: importing qdrant_client takes 0.6 s, and its
-        clients read files."""
         try:
-            self._rest, self._grpc = await anyio.to_thread.run_sync(self._open)
-        except ValueError as error:
+            self._client = await asyncio.shield(self._making)
+        except (ValueError, ConfigurationError) as error:
+            self._making = None
+            if isinstance(error, ConfigurationError):
+                raise
             raise ConfigurationError(
                 f"retrieval.qdrant_url: {self.place} is not a URL: {error}"
             ) from error
-        finally:
-            self._making = None
-        self._client = self._rest
+        return self._client
 
-    def _open(self) -> tuple[AsyncQdrantClient, AsyncQdrantClient | None]:
-        """Create clients for REST and, if a port is to be tried, for gRPC."""
-        module = importlib.import_module("qdrant_client")
+    def _open(self) -> AsyncQdrantClient:
+        """Create the client. Raises ConfigurationError if the files of authorities contain no
+        certificates, and ValueError for an invalid URL."""
+        module: Any = importlib.import_module("qdrant_client")
         if self.place == ":memory:":
-            self._settled = True
-            return module.AsyncQdrantClient(":memory:"), None
-        parts = urlsplit(self.place)
-        port = parts.port or (443 if parts.scheme == "https" else 6333)
-        grpc_port = port + 1 if self._grpc_port is None else self._grpc_port
-        options = {
-            "port": port,
+            memory: AsyncQdrantClient = module.AsyncQdrantClient(":memory:")
+            return memory
+        parts, url = urlsplit(self.place), self._address.url
+        options: dict[str, Any] = {
+            "port": parts.port or (443 if parts.scheme == "https" else 6333),
             "timeout": self._timeout_s,
             "check_compatibility": False,  # the client would warn on standard error
         }
-        self._access.warn()
-        rest = self._access.client(module, **options)
-        if not grpc_port:
-            return rest, None
-        return rest, self._access.client(
-            module,
-            **options,
-            grpc_port=grpc_port,
-            prefer_grpc=True,
-            grpc_options=dict(CHANNEL),
-        )
+        if self._grpc_port:
+            options |= {"prefer_grpc": True, "grpc_port": self._grpc_port}
+            options["grpc_options"] = dict(CHANNEL)
+        if context := tls_context(self._ca_files, "retrieval.ca_files"):
+            import certifi  # noqa: PLC0415 (a requirement of qdrant-client)
 
-    def _failure(self, error: Exception) -> RevelatorError:
-        made = failure(error, f"Qdrant at {self.place}", self._timeout_s)
-        return type(made)(self._access.hide(made.detail))
+            authorities = [Path(certifi.where()), *self._ca_files]
+            roots = b"\n".join(file.read_bytes() for file in authorities)
+            options["verify"] = context
+            options["grpc_options"] = options.get("grpc_options", {}) | {"root_certificates": roots}
+        if self._key and not _is_private(url):
+            why = "Qdrant's API key is sent over unencrypted http; use https"
+            _log.warning("key_unencrypted", server=url, reason=why)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the client warns about the same
+            made: AsyncQdrantClient = module.AsyncQdrantClient(
+                url=url, api_key=self._key or None, **options
+            )
+        return made

@@ -254,7 +254,7 @@ async def _create(
     quantization: Quantization,
     replace: bool,
 ) -> None:
-    await server.look()
+    await server.connect()
     from qdrant_client.models import PayloadSchemaType  # noqa: PLC0415
 
     if await server.call(lambda client: client.collection_exists(own)):
@@ -273,7 +273,6 @@ async def _create(
             own, "filter", field_schema=PayloadSchemaType.KEYWORD, wait=True
         )
     )
-    await server.look()
 
 
 def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> Any:

@@ -12,10 +12,8 @@ from typing import Any
 import anyio.to_thread
 import grpc
 import pytest
-import structlog
+import structlog.testing
 from aiohttp import web
-from qdrant_client.grpc import CollectionClusterInfoResponse
-from structlog.testing import capture_logs
 
 from service.core.errors import (
     BackendUnavailable,
@@ -38,9 +36,6 @@ pytestmark = [
 
 
 VERSION = {"title": "qdrant", "version": "1.19.0"}
-PEER = 7
-CLUSTER = {"peer_id": PEER, "shard_count": 0, "local_shards": [], "remote_shards": [],
-           "shard_transfers": []}  # fmt: skip
 
 
 class Wrong:
@@ -53,7 +48,6 @@ class Wrong:
         self.told: dict[str, Any] = {
             "/": VERSION,
             "/collections": {"result": {"collections": [{"name": "c"}]}},
-            "/collections/c/cluster": {"result": CLUSTER},
         }
         self.url = ""
 
@@ -122,24 +116,18 @@ async def test_nobody_there() -> None:
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A gRPC server that tells its peer id and ends every other call with one status, and a
-    message that repeats what it was sent."""
+    """A gRPC server that ends every call with one status, and a message that repeats what it was
+    sent."""
 
-    def __init__(
-        self, code: grpc.StatusCode, details: str = "for a reason", peer: int = PEER
-    ) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str = "for a reason") -> None:
         self._code = code
         self._details = details
-        self._peer = peer
         self.methods: list[str] = []
 
     def service(self, details: Any) -> Any:
         self.methods.append(details.method)
 
         async def answer(request: bytes, context: Any) -> bytes:
-            if details.method.endswith("/CollectionClusterInfo"):
-                told: bytes = CollectionClusterInfoResponse(peer_id=self._peer).SerializeToString()
-                return told
             sent = " ".join(f"{name}: {value}" for name, value in context.invocation_metadata())
             await context.abort(self._code, f"{self._details}; {sent}")
             return b""
@@ -172,7 +160,7 @@ async def refusing(handler: Refusing) -> AsyncIterator[int]:
         (grpc.StatusCode.INTERNAL, RetrievalFailure, "failed: for a reason"),
     ],
 )
-async def test_grpc_is_spoken_where_it_is_the_same_server(
+async def test_grpc_is_spoken_where_its_port_is_set(
     wrong: Wrong, code: grpc.StatusCode, expected: type[RevelatorError], told: str
 ) -> None:
     handler = Refusing(code)
@@ -182,27 +170,13 @@ async def test_grpc_is_spoken_where_it_is_the_same_server(
     assert "/collections/c/points/count" not in wrong.paths
 
 
-async def test_rest_is_spoken_where_another_has_the_grpc_port(wrong: Wrong) -> None:
-    handler = Refusing(grpc.StatusCode.INTERNAL, peer=PEER + 1)
-    async with refusing(handler) as port:
-        server = QdrantServer(wrong.url, 1.0, port)
-        structlog.reset_defaults()  # another test may have left its level
-        with capture_logs() as logs:
-            await failing(server, RetrievalFailure, "failed: .*for a reason")
-    assert wrong.paths[-1] == "/collections/c/points/count"
-    assert handler.methods == ["/qdrant.Collections/CollectionClusterInfo"]
-    event = "qdrant gRPC port belongs to another server"
-    (line,) = [each for each in logs if each["event"] == event]
-    assert "retrieval.qdrant_grpc_port" in line["reason"]
-
-
-async def test_a_server_that_is_too_old_is_refused(wrong: Wrong) -> None:
-    wrong.told["/"] = {**VERSION, "version": "1.15.5"}
+async def test_check_refuses_a_server_that_is_too_old(wrong: Wrong) -> None:
     server = QdrantServer(wrong.url, 1.0, 0)
+    assert await server.check() == "version 1.19.0, REST is used"
+    wrong.told["/"] = {**VERSION, "version": "1.15.5"}
     with pytest.raises(ConfigurationError, match=r"is version 1\.15\.5; 1\.16 or newer is needed"):
-        await server.call(lambda client: client.count("c"))
+        await server.check()
     await server.aclose()
-    assert "/collections/c/points/count" not in wrong.paths
 
 
 @pytest.mark.parametrize(
@@ -219,16 +193,6 @@ async def test_a_server_that_is_too_old_is_refused(wrong: Wrong) -> None:
 )
 def test_versions(version: str, enough: bool) -> None:
     assert is_supported(version) is enough
-
-
-async def test_two_peers_of_one_cluster_are_one_server(wrong: Wrong) -> None:
-    shard = {"shard_id": 0, "peer_id": PEER + 1, "state": "Active"}
-    wrong.told["/collections/c/cluster"] = {"result": {**CLUSTER, "remote_shards": [shard]}}
-    async with refusing(Refusing(grpc.StatusCode.INTERNAL, peer=PEER + 1)) as port:
-        server = QdrantServer(wrong.url, 1.0, port)
-        await server.connect()
-        assert server.protocol == "gRPC"
-        await server.aclose()
 
 
 async def test_a_full_disk_is_told_from_too_many_requests(wrong: Wrong) -> None:
@@ -267,7 +231,7 @@ async def test_a_caller_who_leaves_loses_no_client(
             await server.connect()
     left.set()
     await server.aclose()
-    assert [rest._client._closed for rest, _ in made] == [True]
+    assert [client._client._closed for client in made] == [True]
 
 
 @pytest.mark.parametrize(
@@ -284,8 +248,6 @@ async def test_a_key_that_others_can_read_on_the_way_is_warned_of(url: str, warn
     server = QdrantServer(url, 1.0)
     with warnings.catch_warnings(), structlog.testing.capture_logs() as logs:
         warnings.simplefilter("error")
-        for client in server._open():
-            assert client is not None
-            await client.close()
+        await server._open().close()
     assert [each["event"] for each in logs] == ["key_unencrypted"] * warned
     assert "secret" not in str(logs)
