@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
 import structlog
@@ -140,7 +141,7 @@ def qdrant(request: pytest.FixtureRequest) -> Iterator[tuple[str, int | None]]:
     """A real Qdrant, as URL and gRPC port: the one of QDRANT_URL, or one that is started here."""
     given = os.environ.get("QDRANT_URL")
     if given:
-        yield given, None
+        yield given, (urlsplit(given).port or 6333) + 1
         return
     with running_qdrant(request.getfixturevalue("qdrant_script")) as node:
         yield node.url, node.grpc_port

@@ -24,7 +24,7 @@ collections = typer.Typer(
 @collections.command("list")
 def list_all(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all collections with their counts and embedding models."""
-    from service.retrieval.commands import list_collections  # noqa: PLC0415
+    from service.cli.upkeep import list_collections  # noqa: PLC0415
 
     settings = begin("error", config, data_dir=data, key=key)
     run(lambda: list_collections(settings, url=url))
@@ -35,7 +35,7 @@ def show(
     name: Name, config: Config = None, data: Data = None, url: Url = None, key: Key = None
 ) -> None:
     """Show a collection's counts, metadata fields, text analysis and embedding model."""
-    from service.retrieval.commands import show_collection  # noqa: PLC0415
+    from service.cli.upkeep import show_collection  # noqa: PLC0415
 
     settings = begin("error", config, data_dir=data, key=key)
     run(lambda: show_collection(settings, name, url=url))
@@ -53,7 +53,7 @@ def delete(
     key: Key = None,
 ) -> None:
     """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
-    from service.retrieval.commands import delete_collection  # noqa: PLC0415
+    from service.cli.upkeep import delete_collection  # noqa: PLC0415
 
     settings = begin("error", config, data_dir=data, key=key)
     if not yes:

@@ -223,7 +223,7 @@ def ingest(
     longer has are removed. Documents of deleted files stay in the collection, until you use
     --replace.
     """
-    from service.retrieval.commands import run_ingest  # noqa: PLC0415
+    from service.cli.ingest import run_ingest  # noqa: PLC0415
 
     settings = begin("warning", config, data_dir=data, key=key)
     code = run(
@@ -293,7 +293,7 @@ def check(
     With --collection: show differences between the manifest, the BM25 store and the dense store.
     """
     from service.cli.check import check_in_terminal  # noqa: PLC0415
-    from service.retrieval.commands import check_collection  # noqa: PLC0415
+    from service.cli.upkeep import check_collection  # noqa: PLC0415
 
     if repair and collection is None:
         fail("--repair needs a collection. Add --collection NAME.")

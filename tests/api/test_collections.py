@@ -15,8 +15,8 @@ from yarl import URL
 
 from service.api import wire as bodies
 from service.api.app import create_app
+from service.cli.ingest import run_ingest
 from service.client import Client
-from service.retrieval.commands import run_ingest
 from service.retrieval.documents import Document
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need

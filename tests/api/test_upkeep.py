@@ -15,10 +15,10 @@ from aiohttp import web
 
 from service.api.documents import Finding
 from service.api.wire import TOLD_S, followed
+from service.client import send_followed, session_with
 from service.core.errors import StoreError
 from service.core.progress import Follow
 from service.core.settings import Settings
-from service.retrieval.client import send_followed, session_with
 from service.retrieval.collections.catalog import Collections
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored

@@ -13,7 +13,7 @@ import pytest
 from service.api import documents
 from service.api import wire as bodies
 from service.api.documents import BATCH
-from service.retrieval.ingest.client import ingest_through
+from service.cli.upload import ingest_through
 from service.retrieval.ingest.pipeline import Listener, Progress
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored

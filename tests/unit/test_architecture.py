@@ -30,10 +30,9 @@ RETRIEVAL = (
     ("embedding",),
     ("base", "documents"),
     ("stores",),
-    ("collections", "client"),
+    ("collections",),
     ("search", "ingest"),
     ("factory",),
-    ("commands",),
 )
 
 # What may name a concrete engine or store.

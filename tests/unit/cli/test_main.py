@@ -152,7 +152,7 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.retrieval.commands.run_ingest", interrupted)
+    monkeypatch.setattr("service.cli.ingest.run_ingest", interrupted)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # these tests go on
     code, output = run("ingest", "revelator.jsonl", "--collection", "x")
     assert (code, output) == (130, "Interrupted. Run the same command again to continue.\n")
@@ -161,7 +161,7 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
 LASTING = """
 import sys, threading, time
 import anyio
-import service.retrieval.commands as commands
+import service.cli.ingest as commands
 from service.cli.main import main
 
 async def ingest(*_, **__):

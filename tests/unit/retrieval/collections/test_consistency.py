@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+from service.cli.upkeep import lines_of
 from service.core.domain import Passage
 from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
-from service.retrieval.commands import lines_of
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import HASHING
 

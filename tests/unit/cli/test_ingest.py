@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from service.cli.ingest import run_ingest
 from service.core.errors import ConfigurationError, InvalidRequest, RetrievalFailure, StoreError
 from service.core.locks import DirectoryOwned, acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
-from service.retrieval.commands import run_ingest
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from tests.support.documents import ingest_documents

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import anyio.to_thread
 import orjson
 
+from service.client import send, session_with
 from service.core.errors import NotFound
 from service.core.settings import Settings
-from service.retrieval.client import send, session_with
 from service.retrieval.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
 from service.retrieval.ingest.sources import (
