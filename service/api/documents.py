@@ -35,6 +35,7 @@ from service.api.wire import (
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import parse
+from service.retrieval.collections.check import CollectionReport
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -408,35 +409,6 @@ FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
 T = TypeVar("T")
 
 
-class Finding(BaseModel):
-    """A difference between manifest and stores.
-
-    `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
-    `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
-    (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
-    interrupted), `embedding` (embedded with other settings), `lost` (a server no longer holds the
-    collection, or files are damaged) or `digests` (those of the files are missing). `count` and the
-    first few `ids` are set for the first four kinds; for `lost`, `count` is the number of passages.
-    """
-
-    kind: str
-    detail: str
-    count: int
-    ids: list[str]
-
-
-class CollectionReport(BaseModel):
-    """The differences found and, after a repair, what was done and which differences are left."""
-
-    collection: str
-    documents: int
-    passages: int
-    vectors: int
-    findings: list[Finding]
-    done: list[str]
-    left: list[Finding]
-
-
 @router.get(
     "/collections/{name}/check",
     dependencies=ADMINISTER,
@@ -473,9 +445,7 @@ async def _reported(
     request: Request, name: str, stores: Any, *, repair: bool
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
-        check = lambda: stores.check(name, repair=repair, follow=follow)  # noqa: E731
-        report = await _drained(request, check)
-        return CollectionReport.model_validate(report, from_attributes=True)
+        return await _drained(request, lambda: stores.check(name, repair=repair, follow=follow))
 
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return await work(unseen)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.core.terminal import printable
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CheckReport, StoreDifference
+from service.retrieval.collections.check import CollectionReport, Finding
 from service.retrieval.collections.manifest import check_name, describe
 from service.retrieval.factory import open_embedded
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 330.0  # a deletion waits for the questions that run on the collection
 # seconds for one request; a repair that is cut off can be run again
 CHECK_TIMEOUT_S: Final = 3_600.0
-REPORT: Final = TypeAdapter(CheckReport)
 
 Description = Mapping[str, Any]  # of a collection, as HTTP shows it
 
@@ -46,7 +44,7 @@ class _Direct:
     async def delete(self, name: str) -> None:
         await self._collections.delete(name)
 
-    async def check(self, name: str, *, repair: bool, follow: Follow) -> CheckReport:
+    async def check(self, name: str, *, repair: bool, follow: Follow) -> CollectionReport:
         return await self._collections.check(name, repair=repair, follow=follow)
 
 
@@ -66,11 +64,11 @@ class _ByServer:
     async def delete(self, name: str) -> None:
         await send(self._session, "DELETE", f"{self._base}/{name}")
 
-    async def check(self, name: str, *, repair: bool, follow: Follow) -> CheckReport:
+    async def check(self, name: str, *, repair: bool, follow: Follow) -> CollectionReport:
         method, work = ("POST", "repair") if repair else ("GET", "check")
         url = f"{self._base}/{name}/{work}"
         report = await send_followed(self._session, method, url, follow)
-        return REPORT.validate_python(report)
+        return CollectionReport.model_validate(report)
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:
@@ -124,7 +122,7 @@ async def check_collection(settings: Settings, name: str, *, repair: bool) -> in
     return 1 if (report.left if report.done else report.findings) else 0
 
 
-def lines_of(report: CheckReport) -> list[str]:
+def lines_of(report: CollectionReport) -> list[str]:
     """Return the lines of text for a report."""
     counts = (
         f"collection {report.collection}: {report.documents:,} documents, "
@@ -137,7 +135,7 @@ def lines_of(report: CheckReport) -> list[str]:
     return lines + _finding_lines("left", report.left)
 
 
-def _finding_lines(word: str, findings: Sequence[StoreDifference]) -> list[str]:
+def _finding_lines(word: str, findings: Sequence[Finding]) -> list[str]:
     lines = []
     for finding in findings:
         more = ", …" if finding.count > len(finding.ids) else ""

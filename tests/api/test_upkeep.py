@@ -13,13 +13,13 @@ import anyio.to_thread
 import pytest
 from aiohttp import web
 
-from service.api.documents import Finding
 from service.api.wire import TOLD_S, followed
 from service.client import send_followed, session_with
 from service.core.errors import StoreError
 from service.core.progress import Follow
 from service.core.settings import Settings
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.check import Finding
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored
 from tests.support.live import Live

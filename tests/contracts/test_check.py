@@ -14,7 +14,7 @@ from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import StoreDifference
+from service.retrieval.collections.check import Finding
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever
@@ -74,7 +74,7 @@ class Followed(list[tuple[str, int, int]]):
         return [stage for stage, _ in found]
 
 
-def kinds(findings: list[StoreDifference]) -> dict[str, int]:
+def kinds(findings: list[Finding]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for finding in findings:
         counted[finding.kind] = counted.get(finding.kind, 0) + (finding.count or 1)

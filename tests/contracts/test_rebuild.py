@@ -17,7 +17,7 @@ from service.retrieval.base import SearchRequest, SideName
 from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CheckReport
+from service.retrieval.collections.check import CollectionReport
 from service.retrieval.documents import PassageRecord, parse_document
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever
@@ -211,7 +211,7 @@ async def test_questions_are_answered_while_it_is_repaired(
     async with opened(world.data, world.backends) as collections:
         await filled(collections)
         await world.lose(collections)
-    halt, reports = Halt(), list[CheckReport]()
+    halt, reports = Halt(), list[CollectionReport]()
 
     def halting(payload: Any, parts: int) -> PassageRecord:
         halt.stand()

@@ -24,7 +24,7 @@ import anyio
 
 from service.retrieval.collections import lifecycle, manifest
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CheckReport
+from service.retrieval.collections.check import CollectionReport
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
@@ -90,7 +90,7 @@ async def run(
         await collections.aclose()
 
 
-async def repair(data: Path, embedder: HashingEmbedder) -> CheckReport:
+async def repair(data: Path, embedder: HashingEmbedder) -> CollectionReport:
     """`revelator check --repair` in this process."""
     collections = Collections(data, embedder, Sample(data / "no-sample"))
     try:

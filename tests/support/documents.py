@@ -28,7 +28,6 @@ async def ingest_documents(
     indexed = unchanged = 0
     async with collections.writing(collection) as writer:
         for batch in distinct(good):
-            written = await writer.write(batch)
-            indexed += written.indexed
-            unchanged += written.unchanged
+            new, known = await writer.write(batch)
+            indexed, unchanged = indexed + new, unchanged + known
     return {"indexed": indexed, "unchanged": unchanged, "failed": failed}

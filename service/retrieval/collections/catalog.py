@@ -23,7 +23,7 @@ from service.core.progress import Follow, unseen
 from service.retrieval.base import Analysis, OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.check import CheckReport, StoreDifference
+from service.retrieval.collections.check import CollectionReport, Finding
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.health import CollectionHealth
 from service.retrieval.collections.lifecycle import RETIRE_S, LifeCycle
@@ -235,7 +235,7 @@ class Collections:
 
     async def check(
         self, name: str, *, repair: bool = False, follow: Follow = unseen
-    ) -> CheckReport:
+    ) -> CollectionReport:
         """Compare the collection's manifest and stores, or repair them, after its writer has ended.
         If it was embedded with other settings, repairing embeds it again. `follow` is called with
         each stage and the passages of it that are done."""
@@ -247,7 +247,7 @@ class Collections:
             work = check.repair if repair else check.check
             report = await work(collection, self._embedder, follow)
             if spoilt is not None:
-                report.findings.append(StoreDifference("manifest", spoilt))
+                report.findings.append(Finding(kind="manifest", detail=spoilt))
             if spoilt is not None and repair:
                 await collection.save(collection.manifest)
                 report.done.append("manifest written again")
@@ -262,7 +262,7 @@ class Collections:
             return error.detail
         return None if stored else "the manifest is missing; --repair writes it again"
 
-    async def _embed_again(self, name: str, follow: Follow) -> CheckReport:
+    async def _embed_again(self, name: str, follow: Follow) -> CollectionReport:
         _check_writable(name)
         before = await self.check(name, follow=follow)
         async with (

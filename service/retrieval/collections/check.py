@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio.to_thread
+from pydantic import BaseModel, ConfigDict
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
@@ -31,34 +31,50 @@ WORDS: Final[dict[Kind, str]] = {
 }
 
 
-@dataclass(slots=True)
-class StoreDifference:
-    """One kind of difference: its count, and the first few passage ids."""
+# Models of HTTP, too, whose responses have every field.
+_WHOLE: Final = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class Finding(BaseModel):
+    """A difference between manifest and stores.
+
+    `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
+    `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
+    (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
+    interrupted), `embedding` (embedded with other settings), `lost` (a server no longer holds the
+    collection, or files are damaged) or `digests` (those of the files are missing). `count` and the
+    first few `ids` are set for the first four kinds; for `lost`, `count` is the number of passages.
+    """
+
+    model_config = _WHOLE
 
     kind: str
     detail: str
     count: int = 0
-    ids: list[str] = field(default_factory=list)
+    ids: list[str] = []
 
 
-@dataclass(slots=True)
-class CheckReport:
-    """What a check found and, after a repair, what was done and what is left (JSON over HTTP)."""
+class CollectionReport(BaseModel):
+    """The differences found and, after a repair, what was done and which differences are left."""
+
+    model_config = _WHOLE
 
     collection: str
     documents: int = 0
     passages: int = 0
     vectors: int = 0
-    findings: list[StoreDifference] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
-    left: list[StoreDifference] = field(default_factory=list)
+    findings: list[Finding] = []
+    done: list[str] = []
+    left: list[Finding] = []
 
 
-async def check(collection: Collection, embedder: Embedder, follow: Follow = unseen) -> CheckReport:
+async def check(
+    collection: Collection, embedder: Embedder, follow: Follow = unseen
+) -> CollectionReport:
     """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
-    report, tally = CheckReport(manifest.name), Tally()
+    report, tally = CollectionReport(collection=manifest.name), Tally()
     counts = await count_passages(collection)
     if None in counts.values():
         report.documents, report.passages = manifest.documents, manifest.passages
@@ -66,14 +82,14 @@ async def check(collection: Collection, embedder: Embedder, follow: Follow = uns
         why = await anyio.to_thread.run_sync(_reasons, collection)
         report.findings = _losses(counts, manifest, why)
         return report
-    found: dict[Kind, StoreDifference] = {}
+    found: dict[Kind, Finding] = {}
 
     def read(done: int) -> None:
         follow("comparing", done, counts["bm25"] or 0)
 
     async with closing(differences(collection, tally, read)) as found_differences:
         async for kind, ids, _ in found_differences:
-            finding = found.setdefault(kind, StoreDifference(kind, WORDS[kind]))
+            finding = found.setdefault(kind, Finding(kind=kind, detail=WORDS[kind]))
             finding.count += len(ids)
             finding.ids += ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
@@ -84,17 +100,17 @@ async def check(collection: Collection, embedder: Embedder, follow: Follow = uns
             f"the vectors were made with other embedding settings: {apart}; --repair embeds every "
             "passage again"
         )
-        report.findings.append(StoreDifference("embedding", detail))
+        report.findings.append(Finding(kind="embedding", detail=detail))
     # Stores that differ were changed by no writer that ended, so that there are no digests.
     if not found and await anyio.to_thread.run_sync(_undigested, collection):
         detail = f"the digests of the files, in {collection.folder}, are missing or damaged"
-        report.findings.append(StoreDifference("digests", detail))
+        report.findings.append(Finding(kind="digests", detail=detail))
     return report
 
 
 async def repair(
     collection: Collection, embedder: Embedder, follow: Follow = unseen
-) -> CheckReport:
+) -> CollectionReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
     report = await check(collection, embedder, follow)
@@ -133,7 +149,7 @@ def _undigested(collection: Collection) -> bool:
     return bool(wanted and sealed(collection.folder) is None)
 
 
-def _losses(counts: Counts, manifest: Manifest, why: str) -> list[StoreDifference]:
+def _losses(counts: Counts, manifest: Manifest, why: str) -> list[Finding]:
     """Describe what is lost, and how `--repair` can undo it."""
     lost = [side for side, count in counts.items() if count is None]
     if len(lost) == 2:
@@ -145,10 +161,10 @@ def _losses(counts: Counts, manifest: Manifest, why: str) -> list[StoreDifferenc
     count = manifest.passages
     text = f"no longer has this collection ({count:,} passages){why}; {can}"
     names = dict(zip(SIDES, manifest.stores, strict=True))
-    return [StoreDifference("lost", f"{names[side]} {text}", count) for side in lost]
+    return [Finding(kind="lost", detail=f"{names[side]} {text}", count=count) for side in lost]
 
 
-def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
+def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
     """Compare the manifest with the BM25 store."""
     values = {
         "documents": (manifest.documents, tally.documents),
@@ -156,8 +172,9 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
         "content_hash": (manifest.content_hash, tally.content_hash),
     }
     findings = [
-        StoreDifference(
-            "manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}"
+        Finding(
+            kind="manifest",
+            detail=f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}",
         )
         for name, (mine, theirs) in values.items()
         if mine != theirs
@@ -165,8 +182,10 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
     unknown = tally.fields - set(manifest.metadata_fields)
     if unknown:
         names = ", ".join(sorted(unknown)[:FEW])
-        findings.append(StoreDifference("manifest", f"the manifest lacks metadata fields: {names}"))
+        findings.append(
+            Finding(kind="manifest", detail=f"the manifest lacks metadata fields: {names}")
+        )
     if manifest.state != "complete":
         what = "a repair" if manifest.state == "repairing" else "an ingest"
-        findings.append(StoreDifference("building", f"{what} was interrupted"))
+        findings.append(Finding(kind="building", detail=f"{what} was interrupted"))
     return findings

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from service.cli.upkeep import lines_of
 from service.core.domain import Passage
-from service.retrieval.collections.check import CheckReport, StoreDifference
+from service.retrieval.collections.check import CollectionReport, Finding
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
@@ -46,13 +46,15 @@ def test_counts_alone_tell_what_is_wrong() -> None:
 
 
 def test_what_a_person_reads() -> None:
-    report = CheckReport("c", 1, 2, 3)
+    report = CollectionReport(collection="c", documents=1, passages=2, vectors=3)
     assert lines_of(report) == [
         "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
     ]  # fmt: skip
-    report.findings = [StoreDifference("surplus", "vectors without a passage", 3, ["a", "b"])]
+    report.findings = [
+        Finding(kind="surplus", detail="vectors without a passage", count=3, ids=["a", "b"])
+    ]
     report.done = ["vectors removed: 3"]
-    report.left = [StoreDifference("building", "an ingest was cut short")]
+    report.left = [Finding(kind="building", detail="an ingest was cut short")]
     assert lines_of(report)[1:] == [
         "found: vectors without a passage: 3 (a, b, …)",
         "done: vectors removed: 3",

@@ -173,9 +173,9 @@ async def test_vectors_that_came_along_are_stored_many_at_a_time(
 
         monkeypatch.setattr(dense, "upsert", upsert)
         async with collections.writing("c") as writer:
-            written = await writer.write(documents, chunked=chunked)
+            await writer.write(documents, chunked=chunked)
         assert sizes == [90, 10]
-        assert (written.embedded, embedder.passages) == (100, 10)
+        assert (writer.embedded, embedder.passages) == (100, 10)
         assert (await collections.check("c")).findings == []
 
 
