@@ -157,7 +157,7 @@ async def test_another_embedding_is_told_and_embedded_again(
         after = await collections.manifest(NAME)
         new = {"generation": after.generation, "embedding": embedder.contract}
         assert after.generation > before.generation
-        assert after.model_copy(update={"leftovers": ()}) == before.model_copy(update=new)
+        assert after.model_copy(update={"leftovers": {}}) == before.model_copy(update=new)
         bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense
         assert len(bm25) == before.passages

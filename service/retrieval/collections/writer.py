@@ -76,9 +76,8 @@ class CollectionWriter:
         self._follow = follow
         self._began = self._wrote = self._cut_short = False
         # The dense store holds fewer passages than BM25, so that a document counts as unchanged
-        # only if its vectors are found; or more, which may belong to documents still to be written.
-        self._lacking = self._surplus = False
-        self._repair = False
+        # only if its vectors are found.
+        self._lacking = self._repair = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
         self._fields = set(collection.manifest.metadata_fields)
@@ -90,8 +89,7 @@ class CollectionWriter:
         if None in counts.values():
             self.restored = await rebuild(self._collection, counts, self._follow)
             counts = await count_passages(self._collection)
-        passages, vectors = counts["bm25"] or 0, counts["dense"] or 0
-        self._lacking, self._surplus = vectors < passages, vectors > passages
+        self._lacking = (counts["dense"] or 0) < (counts["bm25"] or 0)
         interrupted = self._collection.manifest.interrupted
         self._repair = self._lacking or self.restored > 0 or interrupted
         return self
@@ -248,13 +246,8 @@ class CollectionWriter:
             for record in bm25.document(document_id)
         ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
-        absent = self._absent(records)
+        absent = self._unembedded(records)
         return _Changes(known, changed, records, len(old), stale, absent, vectors)
-
-    def _absent(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
-        """Return the passages without a vector. If both stores agreed at the beginning, there is no
-        vector of a passage that BM25 does not know."""
-        return self._unembedded(records) if self._repair or self._surplus else [*records]
 
     def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])

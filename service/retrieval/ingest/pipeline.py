@@ -172,47 +172,33 @@ async def write_batches(
     listener: Listener,
 ) -> IngestResult:
     """Write batches in order and report the results."""
-    report = IngestResult()
-    tally = _Tally(report, listener, total_bytes)
+    report, start, documents = IngestResult(), 0, 0
     async for batch in batches:
-        await _write(writer, batch, tally)
+        for entry in batch.entries:
+            if isinstance(entry.found, SourceProblem):
+                report.fail(entry.found)
+                listener.problem(entry.found)
+        end = batch.entries[-1].position
+        for part in distinct(batch.documents):
+
+            def on_part(
+                share: float, first: int = start, last: int = end, done: int = documents
+            ) -> None:
+                position = first + int(share * (last - first))
+                listener.progress(Progress(position, total_bytes, done))
+
+            indexed, unchanged = await writer.write(part, on_part, batch.chunked)
+            report.indexed += indexed
+            report.unchanged += unchanged
+            documents += len(part)
+        for entry in batch.entries:
+            if isinstance(entry.found, WholeFile):
+                file = entry.found
+                report.removed += await writer.keep_of_file(file.name, file.document_ids)
+        start = end
+        listener.progress(Progress(end, total_bytes, documents))
     report.embedded = writer.embedded
     return report
-
-
-@dataclass(slots=True)
-class _Tally:
-    report: IngestResult
-    listener: Listener
-    total: int | None
-    documents: int = 0
-    position: int = 0
-
-    def show(self, position: int, documents: int) -> None:
-        self.listener.progress(Progress(position, self.total, documents))
-
-
-async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
-    for entry in batch.entries:
-        if isinstance(entry.found, SourceProblem):
-            tally.report.fail(entry.found)
-            tally.listener.problem(entry.found)
-    start, end = tally.position, batch.entries[-1].position
-    for part in distinct(batch.documents):
-
-        def on_part(share: float) -> None:
-            tally.show(start + int(share * (end - start)), tally.documents)
-
-        indexed, unchanged = await writer.write(part, on_part, batch.chunked)
-        tally.report.indexed += indexed
-        tally.report.unchanged += unchanged
-        tally.documents += len(part)
-    for entry in batch.entries:
-        if isinstance(entry.found, WholeFile):
-            file = entry.found
-            tally.report.removed += await writer.keep_of_file(file.name, file.document_ids)
-    tally.position = end
-    tally.show(end, tally.documents)
 
 
 def distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:
