@@ -35,10 +35,10 @@ from service.api.wire import (
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import parse
-from service.retrieval.collections.check import CollectionReport
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
+    CollectionReport,
     DocumentIds,
     FailedDocument,
     IngestReport,

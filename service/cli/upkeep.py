@@ -17,8 +17,7 @@ from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.core.terminal import printable
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CollectionReport, Finding
-from service.retrieval.collections.manifest import check_name, describe
+from service.retrieval.collections.manifest import CollectionReport, Finding, check_name, describe
 from service.retrieval.factory import open_embedded
 
 if TYPE_CHECKING:

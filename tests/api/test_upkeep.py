@@ -19,7 +19,7 @@ from service.core.errors import StoreError
 from service.core.progress import Follow
 from service.core.settings import Settings
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Finding
+from service.retrieval.collections.manifest import Finding
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored
 from tests.support.live import Live

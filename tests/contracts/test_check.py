@@ -14,7 +14,7 @@ from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Finding
+from service.retrieval.collections.manifest import Finding
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever

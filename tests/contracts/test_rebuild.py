@@ -17,7 +17,7 @@ from service.retrieval.base import SearchRequest, SideName
 from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CollectionReport
+from service.retrieval.collections.manifest import CollectionReport
 from service.retrieval.documents import PassageRecord, parse_document
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever

@@ -24,8 +24,7 @@ import anyio
 
 from service.retrieval.collections import lifecycle, manifest
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import CollectionReport
-from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.manifest import CollectionReport, Manifest
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest.pipeline import IngestResult, ingest

@@ -23,11 +23,16 @@ from service.core.progress import Follow, unseen
 from service.retrieval.base import Analysis, OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.check import CollectionReport, Finding
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.health import CollectionHealth
 from service.retrieval.collections.lifecycle import RETIRE_S, LifeCycle
-from service.retrieval.collections.manifest import EMBEDDED, Manifest, check_name
+from service.retrieval.collections.manifest import (
+    EMBEDDED,
+    CollectionReport,
+    Finding,
+    Manifest,
+    check_name,
+)
 from service.retrieval.collections.rebuild import count_passages
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter

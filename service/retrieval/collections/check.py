@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
@@ -13,7 +12,7 @@ from service.core.progress import Follow, unseen
 from service.retrieval.collections.backends import damaged
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Kind, Tally, differences
-from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.manifest import CollectionReport, Finding, Manifest
 from service.retrieval.collections.rebuild import Counts, count_passages
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
@@ -29,43 +28,6 @@ WORDS: Final[dict[Kind, str]] = {
     "outdated": "passages with an outdated vector",
     "surplus": "vectors without a passage",
 }
-
-
-# Models of HTTP, too, whose responses have every field.
-_WHOLE: Final = ConfigDict(json_schema_serialization_defaults_required=True)
-
-
-class Finding(BaseModel):
-    """A difference between manifest and stores.
-
-    `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
-    `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
-    (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
-    interrupted), `embedding` (embedded with other settings), `lost` (a server no longer holds the
-    collection, or files are damaged) or `digests` (those of the files are missing). `count` and the
-    first few `ids` are set for the first four kinds; for `lost`, `count` is the number of passages.
-    """
-
-    model_config = _WHOLE
-
-    kind: str
-    detail: str
-    count: int = 0
-    ids: list[str] = []
-
-
-class CollectionReport(BaseModel):
-    """The differences found and, after a repair, what was done and which differences are left."""
-
-    model_config = _WHOLE
-
-    collection: str
-    documents: int = 0
-    passages: int = 0
-    vectors: int = 0
-    findings: list[Finding] = []
-    done: list[str] = []
-    left: list[Finding] = []
 
 
 async def check(

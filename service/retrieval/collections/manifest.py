@@ -20,7 +20,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import anyio.to_thread
 import orjson
@@ -290,3 +290,40 @@ class StoredDocument(BaseModel):
     title: str
     metadata: dict[str, Any]
     passages: list[StoredPassage]
+
+
+# Responses have every field.
+_WHOLE: Final = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class Finding(BaseModel):
+    """A difference between manifest and stores.
+
+    `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
+    `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
+    (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
+    interrupted), `embedding` (embedded with other settings), `lost` (a server no longer holds the
+    collection, or files are damaged) or `digests` (those of the files are missing). `count` and the
+    first few `ids` are set for the first four kinds; for `lost`, `count` is the number of passages.
+    """
+
+    model_config = _WHOLE
+
+    kind: str
+    detail: str
+    count: int = 0
+    ids: list[str] = []
+
+
+class CollectionReport(BaseModel):
+    """The differences found and, after a repair, what was done and which differences are left."""
+
+    model_config = _WHOLE
+
+    collection: str
+    documents: int = 0
+    passages: int = 0
+    vectors: int = 0
+    findings: list[Finding] = []
+    done: list[str] = []
+    left: list[Finding] = []

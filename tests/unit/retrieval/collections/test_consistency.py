@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from service.cli.upkeep import lines_of
 from service.core.domain import Passage
-from service.retrieval.collections.check import CollectionReport, Finding
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
-from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
+from service.retrieval.collections.manifest import (
+    EMPTY_HASH,
+    CollectionReport,
+    Finding,
+    Manifest,
+    add_to_hash,
+)
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import HASHING
 
