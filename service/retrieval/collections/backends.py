@@ -25,7 +25,7 @@ from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Mani
 from service.retrieval.stores import elastic_store, qdrant_store
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.digests import SIDES, damage, seal, sealed, set_aside, unchanged
-from service.retrieval.stores.elastic_server import ElasticServer, Login
+from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_graph import recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -221,31 +221,22 @@ def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:
 
 def open_backends(settings: RetrievalSettings) -> Backends:
     """Create the backends without connecting."""
-    url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
     # Searches have a shorter limit than writes: each is bounded by its guard.
     limit_s = max(WRITE_S, settings.timeout_s)
-    return Backends(
-        ElasticServer(url, limit_s, _login(settings)) if url else None,
-        QdrantServer(
-            qdrant_url,
+    elastic = qdrant = None
+    if url := settings.elasticsearch_url:
+        elastic = ElasticServer(
+            url,
             limit_s,
-            settings.qdrant_grpc_port,
-            key=_plain(settings.qdrant_key),
+            user=settings.elasticsearch_user or "",
+            password=_plain(settings.elasticsearch_password),
+            api_key=_plain(settings.elasticsearch_api_key),
             ca_files=settings.ca_files,
         )
-        if qdrant_url
-        else None,
-        settings.quantization,
-    )
-
-
-def _login(settings: RetrievalSettings) -> Login:
-    return Login(
-        settings.elasticsearch_user or "",
-        _plain(settings.elasticsearch_password),
-        _plain(settings.elasticsearch_api_key),
-        settings.ca_files,
-    )
+    if url := settings.qdrant_url:
+        key, port = _plain(settings.qdrant_key), settings.qdrant_grpc_port
+        qdrant = QdrantServer(url, limit_s, port, key=key, ca_files=settings.ca_files)
+    return Backends(elastic, qdrant, settings.quantization)
 
 
 def _plain(secret: SecretStr | None) -> str:

@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +26,7 @@ from service.core.errors import (
     StoreError,
     StoreLost,
 )
-from service.core.settings.urls import Address, address_of, basic, shown, without
+from service.core.settings.urls import address_of, basic, shown, without
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -99,49 +99,28 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """The credentials of the client, and the certificates that the server is verified with."""
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    api_key: str = field(default="", repr=False)
-    ca_files: Sequence[Path] = ()
-
-    def options(self, address: Address) -> dict[str, Any]:
-        """Return the client's options. The URL's credentials are used if there are no others.
-        Raises ConfigurationError if `ca_files` contain no certificates."""
-        options: dict[str, Any] = {}
-        if self.api_key:
-            options["api_key"] = self.api_key
-        elif self.user:
-            options["basic_auth"] = (self.user, self.password)
-        elif address.has_login:
-            options["basic_auth"] = (address.user, address.password)
-        if context := tls_context(self.ca_files, "retrieval.ca_files"):
-            options["ssl_context"] = context
-        return options
-
-    def hide(self, text: str, address: Address) -> str:
-        sent = basic(self.user or address.user, self.password or address.password)
-        return without(text, (self.password, self.api_key, address.password, sent))
-
-
 class ElasticServer:
     """Connects at its first use; each call may take `timeout_s` seconds. While the server is
     silent, calls are not sent: they wait up to that long for it to answer.
 
-    `url` needs a port, and may contain user:password if `login` is empty. No message repeats them.
+    `url` needs a port, and may contain user:password if no other credentials are given. No message
+    repeats them. `ca_files` are trusted besides the public authorities.
     """
 
     def __init__(
         self,
         url: str,
         timeout_s: float,
-        login: Login | None = None,
+        *,
+        user: str = "",
+        password: str = "",
+        api_key: str = "",
+        ca_files: Sequence[Path] = (),
     ) -> None:
         self._address = address_of(url)
-        self._login = login or Login()
+        self._login = user or self._address.user, password or self._address.password
+        self._api_key = api_key
+        self._ca_files = ca_files
         self.place = shown(url)
         self._timeout_s = timeout_s
         self._lock = anyio.Lock()
@@ -239,7 +218,8 @@ class ElasticServer:
     def failure(self, problem: Complaint, of: str = "") -> RevelatorError:
         """Return our error for a complaint."""
         error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(problem))
-        reason = self._login.hide(problem.reason, self._address) or "-"
+        secrets = (self._login[1], self._api_key, self._address.password, basic(*self._login))
+        reason = without(problem.reason, secrets) or "-"
         message = text.format(status=problem.status, kind=problem.kind, reason=of + reason)
         return error(f"Elasticsearch at {self.place} {message}")
 
@@ -260,13 +240,21 @@ class ElasticServer:
         return client
 
     def _open(self, timeout_s: float) -> AsyncElasticsearch:
-        """Create a client. Raises ValueError for an invalid URL."""
+        """Create a client. Raises ValueError for an invalid URL, ConfigurationError for files of
+        authorities without certificates."""
         from elasticsearch import AsyncElasticsearch  # noqa: PLC0415
 
+        options: dict[str, Any] = {}
+        if self._api_key:
+            options["api_key"] = self._api_key
+        elif any(self._login):
+            options["basic_auth"] = self._login
+        if context := tls_context(self._ca_files, "retrieval.ca_files"):
+            options["ssl_context"] = context
         # One retry, because a server that was restarted has closed the pooled connections.
         return AsyncElasticsearch(
             self._address.url,
-            **self._login.options(self._address),
+            **options,
             request_timeout=timeout_s,
             max_retries=1,
             retry_on_status=(),

@@ -7,7 +7,7 @@ import re
 import unicodedata
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -197,20 +197,28 @@ _LETTERS = {
 }  # fmt: skip
 
 
-class _Folded(dict[int, str]):
-    """A table for str.translate, which computes the folded form of a character at its first use."""
+class _Table(dict[int, str]):
+    """A table for str.translate, which computes the `form` of a character at its first use."""
+
+    def __init__(self, form: Callable[[str], str], known: Iterable[tuple[int, str]] = ()) -> None:
+        super().__init__(known)
+        self._form = form
 
     def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        plain = "".join(c for c in unicodedata.normalize("NFKD", letter) if c.isascii())
-        marks = [c for c in unicodedata.normalize("NFKD", letter) if not c.isascii()]
-        whole = plain.isalnum() and all(unicodedata.category(c)[0] == "M" for c in marks)
-        self[code] = plain if whole else letter
+        self[code] = self._form(chr(code))
         return self[code]
 
 
+def _folded(letter: str) -> str:
+    parts = unicodedata.normalize("NFKD", letter)
+    plain = "".join(part for part in parts if part.isascii())
+    marks = [part for part in parts if not part.isascii()]
+    whole = plain.isalnum() and all(unicodedata.category(part)[0] == "M" for part in marks)
+    return plain if whole else letter
+
+
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-_FOLDED = _Folded({ord(letter): plain for letter, plain in _LETTERS.items()})
+_FOLDED = _Table(_folded, ((ord(letter), plain) for letter, plain in _LETTERS.items()))
 
 
 def fold(text: str) -> str:
@@ -233,18 +241,13 @@ _JOINERS = "\u200c\u200d"
 _WORD = re.compile(rf"[^\s{_INNER}]+(?:[{_INNER}][^\s{_INNER}]+)*")
 
 
-class _Kept(dict[int, str]):
-    """A table for str.translate, which keeps letters, digits and marks; filled at a character's
-    first use."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        stays = unicodedata.category(char)[0] in "LNM" or char in f"_{_INNER}{_JOINERS}"
-        self[code] = char if stays else " "
-        return self[code]
+def _kept(char: str) -> str:
+    """Keep letters, digits and marks."""
+    stays = unicodedata.category(char)[0] in "LNM" or char in f"_{_INNER}{_JOINERS}"
+    return char if stays else " "
 
 
-_KEPT = _Kept()
+_KEPT = _Table(_kept)
 
 
 def query_words(text: str) -> list[str]:
