@@ -14,7 +14,7 @@ RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
 Method = Literal[
     "anrag", "autorag", "dragin", "efficientrag",
     "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
-    "ircot", "iter_retgen", "self_ask",
+    "ircot", "iter_retgen", "self_ask", "searcher",
 ]  # fmt: skip
 LoopName = Literal["none", Method]
 RequestLoop = Literal["default", Method]

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 
+NO_ENCODER: Final = "none"
 FOLDER: Final = Path(__file__).with_name("bundles")
 
 
@@ -42,8 +43,9 @@ class Bundle(BaseModel):
         return {**self.request, **next(own, {})}
 
     def applied(self, settings: Settings) -> Settings:
-        """Return the settings with those of the bundle."""
-        changed = {}
+        """Return the settings with those of the bundle, in which a language model reads."""
+        reader = settings.roles.reader.model_copy(update={"encoder": NO_ENCODER})
+        changed: dict[str, Any] = {"roles": settings.roles.model_copy(update={"reader": reader})}
         for name, values in self.settings.items():
             section = getattr(settings, name)
             changed[name] = type(section).model_validate({**dict(section), **values})
@@ -56,6 +58,8 @@ class Bundle(BaseModel):
         if "settings" not in common:
             yield "settings of the server (not known)"
             return
+        if common["settings"]["roles"]["reader"].get("encoder") != NO_ENCODER:
+            yield f"roles.reader.encoder ({NO_ENCODER})"
         for section, values in self.settings.items():
             ours = common["settings"].get(section) or {}
             for name, value in values.items():

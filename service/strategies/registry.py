@@ -18,10 +18,11 @@ from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.flare import Flare
 from service.strategies.routes import Complex, Compound, Direct, Single
+from service.strategies.searcher import Searcher
 
 _ALL: Final[tuple[type[Method], ...]] = (
     Anrag, Autorag, Dragin, EfficientRag, NoRetrieval, OneRetrieval, EntropyGate, FixedLength,
-    FixedSentence, Flare, Ircot, IterRetgen, SelfAsk,
+    FixedSentence, Flare, Ircot, IterRetgen, SelfAsk, Searcher,
 )  # fmt: skip
 LOOPS: Final = {loop.name: loop for loop in _ALL}
 SAMPLED: Final = tuple(loop.name for loop in _ALL if loop.sampled)

@@ -30,6 +30,7 @@ from service.core.settings.loops import (
     EfficientragSettings,
     HanragSettings,
     RoutesSettings,
+    SearcherSettings,
 )
 from service.core.settings.names import advice_on
 from service.core.settings.retrieval import RetrievalSettings
@@ -70,6 +71,7 @@ class Settings(Section):
     autorag: AutoragSettings = AutoragSettings()
     dragin: DraginSettings = DraginSettings()
     efficientrag: EfficientragSettings = EfficientragSettings()
+    searcher: SearcherSettings = SearcherSettings()
     baselines: BaselinesSettings = BaselinesSettings()
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()

@@ -103,6 +103,19 @@ class DraginSettings(Section):
     )
 
 
+SearcherProtocol = Literal["search_r1", "autorefine", "r1_searcher", "simple_deep_searcher"]
+
+
+class SearcherSettings(Section):
+    """Models that were trained to search (METHODS.md §10)."""
+
+    protocol: SearcherProtocol | None = Field(
+        None,
+        description="Tags and form of results that the reader's model was trained on, for the loop "
+        "`searcher`. Default: as the name of the model tells.",
+    )
+
+
 class BaselinesSettings(Section):
     """The baselines that gate or draft (METHODS.md §7)."""
 

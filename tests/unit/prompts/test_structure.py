@@ -30,6 +30,7 @@ from service.strategies.chains import self_ask_prompt
 from service.strategies.draft_text import opening_layout, shown
 from service.strategies.efficientrag import reading_prompt as efficientrag_prompt
 from service.strategies.flare import asking_prompt
+from service.strategies.searcher import instruction
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY, TINY_TEMPLATES
@@ -98,6 +99,7 @@ FILLS: dict[str, Fill] = {
     ),
     "flare_question": asking_prompt,
     "self_ask": asked_himself,
+    "searcher": lambda prompts, text, _: instruction(prompts, "search_r1", text),
 }
 
 
