@@ -40,6 +40,7 @@ from service.strategies.drafting import (
     DraftOptions,
     count_cut,
     gives_signals,
+    glue,
     signals_of,
     token_spans,
 )
@@ -52,6 +53,7 @@ from service.strategies.rind import (
     Word,
     find_end,
     find_hit,
+    find_token,
     generation_context,
     group_words,
     judge,
@@ -59,8 +61,10 @@ from service.strategies.rind import (
     last_tokens,
     query_text,
     score_sentences,
+    score_tokens,
     score_words,
     text_context,
+    top_tokens,
     word_attention,
 )
 from service.text.tagging import Splitter, Tagger, TaggerName, missing, open_tagger
@@ -87,6 +91,14 @@ class DraginOptions(DraftOptions):
 
 
 OFFICIAL: Final = DraginOptions()
+PAPER: Final = replace(
+    OFFICIAL,
+    rule=Rule(tokens=True),
+    full_context=True,
+    whole_draft=True,
+    exclude_self=True,
+    keep_passages=True,
+)
 IN_CONTEXT: Final = replace(
     OFFICIAL, full_context=True, whole_draft=True, exclude_self=True, as_published=False
 )
@@ -99,7 +111,12 @@ SERVICE: Final = replace(
     keep_examples=False,
     max_retrievals=MAX_RETRIEVALS,
 )
-PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
+PROFILES: Final = {
+    "official": OFFICIAL,
+    "paper": PAPER,
+    "in_context": IN_CONTEXT,
+    "service": SERVICE,
+}
 
 
 def resolve(settings: DraginSettings) -> DraginOptions:
@@ -133,6 +150,7 @@ class Dragin(Drafting):
     name = "dragin"
     options: DraginOptions
     tagger: Tagger
+    resumed = False  # the text goes on at a token that requested retrieval
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -165,8 +183,10 @@ class Dragin(Drafting):
     async def round(self) -> None:
         """Run lines 3 to 12: a draft that is kept, or one that is withdrawn and a retrieval."""
         step = await self.open("answer")
-        prompt = (await self.fit(replace(self.layout, passages=()))).prompt()
-        draft = Draft(prompt, self._watch())
+        passages = self.layout.passages if self.options.keep_passages else ()
+        prompt = (await self.fit(replace(self.layout, passages=passages))).prompt()
+        # the token that requested retrieval is written again, with passages
+        draft, self.resumed = Draft(prompt, self._watch(int(self.resumed))), False
         await with_restarts(partial(self._read, draft), partial(self._void, draft))
         text, hit = draft.watch.text, draft.hit
         self.count_sentences(text)
@@ -175,7 +195,7 @@ class Dragin(Drafting):
             await self.open("retrieve")
             await self._search_and_rewrite(self.question.strip(), "")
         elif hit is None or not self.may_retrieve:
-            self.write(text)
+            self._append(text)
             if text := text.strip():
                 words, threshold = _words(draft.watch.scored), self.options.rule.threshold
                 await step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
@@ -184,6 +204,17 @@ class Dragin(Drafting):
         else:
             await step.emit(Withdraw(role="draft", reason="trigger"))
             await self._retrieve(draft, hit)
+
+    async def _check_end(self, before: int) -> None:
+        """A draft that was cut at its first token has not grown, but goes on with passages."""
+        await super()._check_end(-1 if self.resumed else before)
+
+    def _append(self, text: str) -> None:
+        """Append to the text; a token may continue a word."""
+        if self.options.rule.tokens:
+            self.layout = replace(self.layout, written=glue(self.layout.written, text))
+        else:
+            self.write(text)
 
     def _wants_search(self, draft: str) -> bool:
         """Whether a draft declines before anything was searched. A model that is certain that it
@@ -194,12 +225,12 @@ class Dragin(Drafting):
 
     # ---- the draft (lines 4 and 5)
 
-    def _watch(self) -> DraftWatch:
-        return DraftWatch(self.options, self.tagger, self.splitter)
+    def _watch(self, first: int) -> DraftWatch:
+        return DraftWatch(self.options, self.tagger, self.splitter, first)
 
     async def _void(self, draft: Draft) -> None:
         visible = bool(draft.watch.text.strip())
-        draft.watch, draft.hit = self._watch(), None
+        draft.watch, draft.hit = self._watch(draft.watch.first), None
         if visible:
             await self.open_step.emit(Withdraw(role="draft", reason="restart"))
 
@@ -217,7 +248,8 @@ class Dragin(Drafting):
                 if options.full_context:
                     draft.hit = draft.hit or watch.finish()
                     if draft.hit is not None and self.may_retrieve:
-                        draft.rows = await step.timed(call.rows(hit_tokens(draft.hit)))
+                        tokens = hit_tokens(draft.hit, self.options.rule)
+                        draft.rows = await step.timed(call.rows(tokens))
             if counted.usage is None:
                 await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
         if not options.full_context and watch.tokens:
@@ -271,8 +303,16 @@ class Dragin(Drafting):
             words=_words((*hit.before, *hit.words)),
         )
         await step.emit(trigger)
-        self.write(hit.previous)
-        await self._search_and_rewrite(query, hit.sentence)
+        if not self.options.rule.tokens:
+            self.write(hit.previous)
+            return await self._search_and_rewrite(query, hit.sentence)
+        self._append(hit.previous)
+        self.resumed = True
+        self.count_withdrawn()
+        await self.search(query)
+        if not self.layout.passages:
+            step.flag("no_evidence")
+        return None
 
     async def _query(self, draft: Draft, hit: Hit) -> str:
         """Run QFS over C, read on its own or inside the draft's own context. Return the query, cut
@@ -280,6 +320,9 @@ class Dragin(Drafting):
         asked = query_text(self.layout.question, self.layout.written, hit)
         if draft.rows is not None:
             context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
+            if self.options.rule.tokens:
+                (row,) = rows
+                return top_tokens(context, row.weights, row.token - 1, self.options.query_words)
         else:
             request = ScoreRequest(text=asked.text, bos=True, row_spans=asked.hits)
             scoring = await self._score(request)
@@ -331,7 +374,11 @@ def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
     ]
 
 
-def hit_tokens(hit: Hit) -> list[int]:
+def hit_tokens(hit: Hit, rule: Rule) -> list[int]:
+    """Return the tokens whose rows are needed: those that predicted the hit words' tokens or, in
+    the paper, that of the hit itself, which predicted the next token."""
+    if rule.tokens:
+        return [hit.words[0].word.last + 1]
     pairs = zip(hit.words, hit.flags, strict=True)
     return [token for word, flag in pairs if flag for token in word.word.tokens]
 
@@ -343,6 +390,7 @@ class DraftWatch:
     If attention is that of the generation, and the whole draft need not be known, a sentence is
     judged as soon as it is complete, by the attention of queries up to its last token. So the
     verdict does not depend on how far the engine has generated, and a hit can stop the draft.
+    Tokens before number `first` request nothing.
 
     `scored` are the words of the judged sentences. Raises EngineFailure for signals that no model
     can produce.
@@ -351,6 +399,7 @@ class DraftWatch:
     options: DraginOptions
     tagger: Tagger
     splitter: Splitter
+    first: int = 0
     text: str = ""
     tokens: list[DraftToken] = field(default_factory=list)
     scored: tuple[ScoredWord, ...] = ()
@@ -375,6 +424,10 @@ class DraftWatch:
         words = self.words()
         if self.options.whole_draft:
             self._fold(len(self.tokens) - 1)
+        if self.options.rule.tokens:
+            spans = [token.span for token in self.tokens]
+            self.scored = score_tokens(self.text, spans, words, self._signals(), self.tagger)
+            return find_token(self.text, self.scored, self.options.rule, self.first)
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
             last = number == len(sentences)
@@ -416,16 +469,18 @@ class DraftWatch:
         own = words[self._start : end]
         if own:
             self._fold(own[-1].last)
-        signals = [
-            Signal(attention, token.entropy)
-            for attention, token in zip(self._maxima, self.tokens, strict=True)
-        ]
-        scored = score_words(own, signals, self.options.rule)
+        scored = score_words(own, self._signals(), self.options.rule)
         hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
         self._previous.append(sentence)
         self._start = end
         before, self.scored = self.scored, self.scored + scored
         return replace(hit, before=before) if hit else None
+
+    def _signals(self) -> list[Signal]:
+        return [
+            Signal(attention, token.entropy)
+            for attention, token in zip(self._maxima, self.tokens, strict=True)
+        ]
 
     def _fold(self, last: int) -> None:
         """Fold the maxima that queries up to token `last` changed."""

@@ -68,11 +68,13 @@ class Signal:
 class Rule:
     """`threshold` is θ. `gate_on_filter`: words without content cannot trigger
     (METHODS.md §3.4 #3). `weigh_last`: the last word of a sentence receives the mean attention of
-    the others at least."""
+    the others at least. `tokens`: each token is scored by itself, entropy times attention, as the
+    paper prints it; one without content scores 0."""
 
     threshold: float = 1.0
     gate_on_filter: bool = False
     weigh_last: bool = False
+    tokens: bool = False
 
 
 _RULE: Final = Rule()
@@ -205,6 +207,34 @@ def score_sentences(
     return [score_words([words[index] for index in own], signals, rule) for own in assigned]
 
 
+def score_tokens(
+    text: str, spans: Sequence[Span], words: Sequence[Word], signals: Sequence[Signal], tag: Tagger
+) -> tuple[ScoredWord, ...]:
+    """Score each token of a draft (the paper's equation 5): entropy times the greatest attention
+    of a later token, 0 if its word has no content. Each is a word of its own."""
+    content = tag.content_words(text)
+    scored: list[ScoredWord] = []
+    for word in words:
+        factor = float(has_content(word.text, content))
+        for token in word.tokens:
+            span, signal = spans[token], signals[token]
+            own = Word(text[slice(*span)].strip(), span, token, token)
+            score = signal.attention * signal.weight * factor
+            scored.append(ScoredWord(own, signal.attention, signal.weight, score))
+    return tuple(scored)
+
+
+def find_token(text: str, scored: Sequence[ScoredWord], rule: Rule, first: int = 0) -> Hit | None:
+    """Return the hit of the first token over θ from number `first` on. The draft is cut before it
+    (equation 6): `previous` is what stays, and no sentence is written again."""
+    hits = (token for token in scored[first:] if token.score > rule.threshold)
+    hit = next(hits, None)
+    if hit is None:
+        return None
+    before = tuple(scored[: hit.word.first])
+    return Hit(text[: hit.word.span[0]].rstrip(), "", (hit,), (True,), before)
+
+
 # ---- QFS
 
 
@@ -300,6 +330,14 @@ def word_attention(context: QueryContext, rows: Sequence[AttentionRow]) -> list[
     return [
         sum(received.get(token, 0.0) for token in word.tokens) / counted for word in context.words
     ]
+
+
+def top_tokens(context: QueryContext, weights: Sequence[float], end: int, most: int) -> str:
+    """Return the words of the `most` tokens of C before token `end` that the row attends to most,
+    in their order (the paper's 3.2)."""
+    before = [token for token in context.tokens if token < end]
+    top = set(sorted(before, key=lambda token: weights[token], reverse=True)[:most])
+    return " ".join(word.text for word in context.words if not top.isdisjoint(word.tokens))
 
 
 def keep_content_words(

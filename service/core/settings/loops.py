@@ -77,9 +77,10 @@ class EfficientragSettings(Section):
 class DraginSettings(Section):
     """DRAGIN (METHODS.md §3)."""
 
-    profile: Literal["official", "in_context", "service"] = Field(
+    profile: Literal["official", "paper", "in_context", "service"] = Field(
         "service",
-        description="`official`: as in the official code. `in_context`: with attention within the "
+        description="`official`: as in the official code. `paper`: as the paper prints it, token "
+        "by token. `in_context`: as in the code, with attention within the "
         "whole generation. `service`: with the service's further changes (METHODS.md §3.2).",
     )
     threshold: float = Field(1.0, gt=0, description="θ, the threshold of the trigger.")

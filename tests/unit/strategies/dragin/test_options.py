@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.core.settings import DraginSettings
-from service.strategies.dragin import IN_CONTEXT, OFFICIAL, SERVICE, resolve
+from service.strategies.dragin import IN_CONTEXT, OFFICIAL, PAPER, SERVICE, resolve
 
 
-def test_the_three_profiles() -> None:
+def test_the_profiles() -> None:
     assert resolve(DraginSettings(profile="official")) == OFFICIAL
     assert resolve(DraginSettings(profile="in_context")) == IN_CONTEXT
+    assert resolve(DraginSettings(profile="paper")) == PAPER
     assert resolve(DraginSettings()) == SERVICE
     assert (OFFICIAL.full_context, IN_CONTEXT.full_context) == (False, True)
     assert (OFFICIAL.rule.weigh_last, IN_CONTEXT.rule.weigh_last) == (False, False)
