@@ -88,7 +88,7 @@ PROTOCOLS: Final[Mapping[SearcherProtocol, Protocol]] = {
         ("<|begin_of_query|>", "<|end_of_query|>"),
         ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n"),
         "({n})Title: {title} Text: {text}\n",
-        _ANSWER, 5, 5, ("r1-searcher", "r1searcher"), bare=True,
+        _ANSWER, 5, 5, ("r1-searcher", "r1searcher", "rag-rl"), bare=True,
     ),
     "simple_deep_searcher": Protocol(
         ("<|begin_search_query|>", "<|end_search_query|>"),
