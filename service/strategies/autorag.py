@@ -215,7 +215,8 @@ class Autorag(Method):
     # ---- a turn of the model
 
     async def _turn(self, final: bool = False) -> None:
-        """Let the model write a turn and decide what follows; an answer is shown as it arrives."""
+        """Let the model write a turn and decide what follows; a trained model's answer is shown as
+        it arrives."""
         request = self._turn_request()
         call = OpenStep(self.inquiry, "", "retrieve")  # never shown; a step that is will be charged
         stream = TurnStream(self.policy.form)
@@ -265,7 +266,8 @@ class Autorag(Method):
                 if self._retrieval:
                     self.drafted = True
                     await self._retrieval.emit(Token(role="draft", text=piece.text))
-            elif not self._unfounded:
+            elif self.tuned and not self._unfounded:
+                # a query may still follow an untrained model's answer, and takes its place
                 await self._answer(piece.text, read_turn(text, self.policy.form).thought)
 
     async def _answer(self, text: str, thought: str | None) -> None:

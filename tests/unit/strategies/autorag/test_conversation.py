@@ -489,3 +489,13 @@ async def test_the_same_document_is_not_written_twice() -> None:
     outputs = [ASKS, ASKS_ON, AGAIN, ScriptStep("Norma is by Bellini.\n"), reads]
     events = await run(outputs, settings=FEW_SHOT, max_steps=2)
     assert [end.flags for end in ends(events)][:3] == [[], [], ["closed_book", "no_progress"]]
+
+
+@pytest.mark.anyio
+async def test_an_answer_with_a_query_leaves_no_empty_step() -> None:
+    both = "Analysis: It is Verdi.\n\nFinal Answer: Verdi\n\nRefined Query: composer of Norma"
+    events = await run([both, ANSWERS], settings=FEW_SHOT)
+    kinds = [event.kind for event in events if isinstance(event, StepStart)]
+    assert kinds == ["retrieve", "answer"]
+    assert not any(isinstance(event, Withdraw) and event.role == "answer" for event in events)
+    assert standing(events, "answer") == "Catania, Sicily"
