@@ -47,7 +47,8 @@ def test_the_section_takes_the_place_of_the_one_before() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert text.count(HEADING) == 1
     once = with_section(f"{text}\n## After\n", f"{HEADING}\nmade before\n")
-    assert once.endswith(f"{HEADING}\nmade before\n\n## After\n")
+    assert f"{HEADING}\nmade before\n\n## 10. " in once
+    assert once.endswith("\n## After\n")
     twice = with_section(once, f"{HEADING}\nmade now\n\n")
     assert twice == once.replace("made before", "made now")
     assert with_section("a\n", f"{HEADING}x") == f"a\n{HEADING}x\n"
