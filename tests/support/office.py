@@ -12,23 +12,24 @@ _ESCAPED, _BACKSLASHED = re.compile(r"[()\\]"), r"\\\g<0>"
 IMAGE = None  # instead of a page's text: the page is an image
 
 
-def pdf(pages: Sequence[str | None], title: str = "") -> bytes:
-    """Return a PDF with these page texts in Helvetica. Line breaks are kept."""
+def pdf(pages: Sequence[str | None], title: str = "", *, drawn: bool = False) -> bytes:
+    """Return a PDF with these page texts in Helvetica. Line breaks are kept. With `drawn`, the
+    pages are given by their operators."""
     count, objects = len(pages), list[bytes]()
     kids = " ".join(f"{5 + 2 * n} 0 R" for n in range(count))
     objects.append(b"<< /Type /Catalog /Pages 2 0 R >>")
     objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {count} >>".encode())
     objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
-    image = b"<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray "
-    objects.append(image + b"/BitsPerComponent 8 /Length 1 >>\nstream\n\x80\nendstream")
+    pixel = b"<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray "
+    objects.append(pixel + b"/BitsPerComponent 8 /Length 1 >>\nstream\n\x80\nendstream")
     for n, text in enumerate(pages):
         resources = "/XObject << /I 4 0 R >>" if text is IMAGE else "/Font << /F 3 0 R >>"
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {6 + 2 * n} 0 R "
             f"/Resources << {resources} >> >>".encode()
         )
-        drawn = "q 612 0 0 792 0 0 cm /I Do Q" if text is IMAGE else _written(text)
-        content = drawn.encode("latin-1")
+        image = "q 612 0 0 792 0 0 cm /I Do Q"
+        content = (image if text is IMAGE else text if drawn else _written(text)).encode("latin-1")
         objects.append(b"<< /Length %d >>\nstream\n%b\nendstream" % (len(content), content))
     objects.append(f"<< /Title ({title}) >>".encode("latin-1"))
     return _assembled(objects)

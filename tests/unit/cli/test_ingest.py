@@ -153,7 +153,7 @@ async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
     with pytest.raises(InvalidRequest, match="gone does not exist"):
         await run_ingest([file, tmp_path / "gone"], "c", own)
     with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, beir, hipporag, text"):
-        await run_ingest([file], "c", own, format="csv")
+        await run_ingest([file], "c", own, format="ods")
     with pytest.raises(StoreError, match="run the same command again"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")
     with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):

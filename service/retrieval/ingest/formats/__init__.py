@@ -13,15 +13,13 @@ from service.retrieval.ingest.formats.pages import (
     DOCX,
     HTML,
     MARKDOWN,
-    PDF,
-    PDF_MAGIC,
     TEXT,
     looks_like_html,
     read_docx,
     read_html,
-    read_pdf,
     read_text,
 )
+from service.retrieval.ingest.formats.pdf import PDF, PDF_MAGIC, read_pdf
 from service.retrieval.ingest.formats.rows import (
     MAGIC,
     looks_like_beir,
@@ -35,6 +33,14 @@ from service.retrieval.ingest.formats.rows import (
     read_musique,
     read_parquet,
 )
+from service.retrieval.ingest.formats.sheets import (
+    CSV,
+    PPTX,
+    XLSX,
+    read_csv,
+    read_pptx,
+    read_xlsx,
+)
 
 FORMATS: Final[Mapping[str, Reader]] = {
     "jsonl": read_jsonl,
@@ -46,35 +52,43 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "html": read_html,
     "pdf": read_pdf,
     "docx": read_docx,
+    "csv": read_csv,
+    "xlsx": read_xlsx,
+    "pptx": read_pptx,
     # Never detected: these files hold questions, and are ingested only on request.
     "hotpotqa": read_hotpotqa,
     "2wiki": read_2wiki,
     "musique": read_musique,
 }
 KNOWN: Final = (
-    ".jsonl, .json, .parquet, .tsv, .txt, .md, .html, .pdf, .docx, and .gz or .zst of them"
+    ".jsonl, .json, .parquet, .csv, .tsv, .txt, .md, .html, .pdf, .docx, .xlsx, .pptx, and .gz or "
+    ".zst of them"
 )
 _LINES = frozenset({".jsonl", ".ndjson"})
 _NAMED = {
     ".parquet": "parquet",
-    ".tsv": "dpr",
     **dict.fromkeys(TEXT | MARKDOWN, "text"),
     **dict.fromkeys(HTML, "html"),
     **dict.fromkeys(PDF, "pdf"),
     **dict.fromkeys(DOCX, "docx"),
+    **dict.fromkeys(CSV, "csv"),
+    **dict.fromkeys(XLSX, "xlsx"),
+    **dict.fromkeys(PPTX, "pptx"),
 }
 # formats whose documents are named after files
-BY_NAME: Final = frozenset({"text", "html", "pdf", "docx"})
+BY_NAME: Final = frozenset({"text", "html", "pdf", "docx", "csv", "xlsx", "pptx"})
 _UNSAID = frozenset({"", ".json"})  # suffixes that do not determine the format
+_ZIP = b"PK\x03\x04"
+_PARTS = {b"word/document.xml": "docx", b"xl/workbook.xml": "xlsx", b"ppt/presentation.xml": "pptx"}
 
 
 def detect(path: Path, head: bytes) -> str | None:
     """Return the name of the format, or None if the file is of an unknown kind."""
     suffix = plain_suffix(path)
-    if head.startswith(MAGIC):
-        return "parquet"
-    if head.startswith(PDF_MAGIC):
-        return "pdf"
+    if known := _by_beginning(head):
+        return known
+    if suffix == ".tsv" and looks_like_dpr(head):
+        return "dpr"
     if suffix in _LINES:
         return "beir" if looks_like_beir(head) else "jsonl"
     if suffix in _UNSAID:
@@ -85,6 +99,16 @@ def detect(path: Path, head: bytes) -> str | None:
 def is_named(path: Path, format: str | None) -> bool:
     """Return whether the ids of a file's documents begin with its name."""
     return (format or _NAMED.get(plain_suffix(path))) in BY_NAME
+
+
+def _by_beginning(head: bytes) -> str | None:
+    """Return the format of binary files, which counts more than their names."""
+    if head.startswith(MAGIC):
+        return "parquet"
+    if head.startswith(PDF_MAGIC):
+        return "pdf"
+    parts = [each for each in _PARTS if each in head] if head.startswith(_ZIP) else []
+    return _PARTS[min(parts, key=head.index)] if parts else None
 
 
 def _by_content(head: bytes) -> str | None:

@@ -1,13 +1,12 @@
-"""Formats of documents for people: HTML, DOCX, PDF, and plain text."""
+"""Formats of documents for people: HTML, DOCX, Markdown, and plain text."""
 
 from __future__ import annotations
 
 import codecs
 import io
-import logging
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -29,7 +28,6 @@ from service.retrieval.ingest.formats.editions import edition, front_matter
 from service.retrieval.ingest.formats.tables import html_table, with_markdown_tables
 
 if TYPE_CHECKING:
-    from pypdf import PageObject, PdfReader
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 HTML: Final = frozenset({".html", ".htm", ".xhtml"})
@@ -78,21 +76,41 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
     sections = list(_sections(tree))
     if not sections:
         yield SourceRow(0, NO_TEXT)
+        return
     titled = title or _first_heading(tree)
-    if not titled and source.path != STANDARD_INPUT:
-        titled = source.path.stem
+    yield from _documents(source, sections, titled, edition(source.label), url)
+
+
+def _documents(
+    source: Input, sections: Sequence[Section], title: str, given: Mapping[str, str], url: str = ""
+) -> Iterator[SourceRow]:
+    """Yield each section as a document. The title, which is searched, has its path of headings."""
+    if not title and source.path != STANDARD_INPUT:
+        title = source.path.stem
     used: set[str] = set()
     for number, section in enumerate(sections, 1):
         anchor = section.anchor
         if not anchor or anchor in used or anchor.isdigit() or len(anchor) > LONGEST_ANCHOR:
             anchor = f"section={number}"
         used.add(anchor)
-        value = _value(section, titled, url) | edition(source.label)
+        path = section.headings
+        if path and path[0] in title:  # it only repeats the title
+            path = path[1:]
+        value: dict[str, Any] = {"title": path_title((title, *path)), "text": section.text}
+        if section.headings:
+            value["heading"] = section.headings[-1]
+        if url:
+            value["url"] = f"{url}#{section.anchor}" if section.anchor else url
+        value |= given
         if source.path != STANDARD_INPUT:
             value["id"] = source.label if len(sections) == 1 else f"{source.label}#{anchor}"
         yield SourceRow(number, made(value))
-    if sections:
-        yield SourceRow(0, AllRead.ALL_READ)
+    yield SourceRow(0, AllRead.ALL_READ)
+
+
+def path_title(path: Sequence[str]) -> str:
+    """Return a title and the headings below it, as in "Handbook › Leave › Parental leave"."""
+    return " › ".join(part for part in path if part)[:LONGEST_TITLE]
 
 
 def looks_like_html(start: bytes) -> bool:
@@ -126,22 +144,6 @@ def _meant(declared: str) -> str:
     if name.startswith(("utf-7", "utf-16", "utf-32", "ucs", "unicode")):
         return "utf-8"
     return "cp1252" if name in LATIN else declared
-
-
-def _value(section: Section, title: str, url: str) -> dict[str, Any]:
-    """Return the fields of a section's document. Its title, which is searched, includes the path of
-    headings, without a first one that only repeats the title.
-    """
-    path = section.headings
-    if path and path[0] in title:
-        path = path[1:]
-    heading = ": ".join(part for part in (title, " > ".join(path)) if part)
-    value: dict[str, Any] = {"title": heading[:LONGEST_TITLE], "text": section.text}
-    if section.headings:
-        value["heading"] = section.headings[-1]
-    if url:
-        value["url"] = f"{url}#{section.anchor}" if section.anchor else url
-    return value
 
 
 def _title(tree: LexborHTMLParser) -> str:
@@ -270,148 +272,68 @@ def _tidy(text: str) -> str:
 
 DOCX: Final = frozenset({".docx"})
 MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the part with the text; images are not read
-_BODY: Final = "word/document.xml"
 _STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
-_NOT_DOCX: Final = "not a DOCX file; save it in Word or LibreOffice as .docx"
+_OLD: Final = b"\xd0\xcf\x11\xe0"  # of encrypted files and of Office before 2007
 
 
 @reads_whole("DOCX", "mammoth", "selectolax")
 def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each section."""
-    readable, html = _html(content)
-    if not readable:
-        yield SourceRow(0, html)
+    if problem := package_problem(content, "word/document.xml", "DOCX"):
+        yield SourceRow(0, problem)
+        return
+    import mammoth  # noqa: PLC0415
+
+    try:
+        html = mammoth.convert_to_html(
+            io.BytesIO(content),
+            style_map=_STYLES,
+            include_embedded_style_map=False,
+            convert_image=lambda _: [],
+        ).value
+    except Exception as error:  # a damaged file may fail anywhere in the parser
+        yield SourceRow(0, f"the DOCX file is damaged ({type(error).__name__}); save it again")
         return
     for row in rows_of(source, html):
         yield SourceRow(0, "the document has no text") if row.found == NO_TEXT else row
 
 
-def _html(content: bytes) -> tuple[bool, str]:
-    """Return whether the file could be read, and the HTML or the problem."""
-    import mammoth  # noqa: PLC0415
-
+def package_problem(content: bytes, part: str, format: str) -> str | None:
+    """Return why a file of Office, of which `part` has the text, cannot be read, if so."""
+    if content.startswith(_OLD):
+        return (
+            f"the file has a password or is in a format before {format}; save a copy without a "
+            f"password as .{format.lower()}"
+        )
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             if sum(part.file_size for part in packed.infolist() if _is_read(part)) > MOST_UNPACKED:
-                return False, f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
-            packed.getinfo(_BODY)
-        result = mammoth.convert_to_html(
-            io.BytesIO(content),
-            style_map=_STYLES,
-            include_embedded_style_map=False,
-            convert_image=lambda _: [],
-        )
+                return f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
+            packed.getinfo(part)
     except (zipfile.BadZipFile, KeyError):
-        return False, _NOT_DOCX
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        return False, f"the DOCX file is damaged ({type(error).__name__}); save it again"
-    return True, str(result.value)
+        name = f".{format.lower()}"
+        return f"not a {format} file; save it in its program or LibreOffice as {name}"
+    return None
 
 
 def _is_read(part: zipfile.ZipInfo) -> bool:
     return part.filename.endswith((".xml", ".rels"))
 
 
-# PDF: each page with text is a document (extra `documents`).
-
-PDF: Final = frozenset({".pdf"})
-PDF_MAGIC: Final = b"%PDF-"
-MOST_LISTED: Final = 20  # page numbers in one message
-OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
-# a hyphen at the end of a line
-_HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
-
-
-@reads_whole("PDF", "pypdf")
-def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
-    """Yield a document for each page with text, and a problem for the pages that are images."""
-    try:
-        yield from _page_rows(source, content)
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        reason = str(error).strip() or type(error).__name__
-        yield SourceRow(0, f"the PDF is damaged: {reason}; download or export it again")
-
-
-def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
-    from pypdf import PdfReader  # noqa: PLC0415
-
-    # the parser's warnings; errors are reported by page
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-    reader = PdfReader(io.BytesIO(content))
-    if reader.is_encrypted and not reader.decrypt(""):
-        yield SourceRow(0, "the PDF needs a password; save a copy without one")
-        return
-    title, pages = _pdf_title(source, reader), len(reader.pages)
-    read, images = 0, list[int]()
-    for number, page in enumerate(reader.pages, 1):
-        if source.path != STANDARD_INPUT:
-            source.reached(number / pages)
-        try:
-            text = _text(page)
-        except Exception as error:  # the other pages may be readable
-            yield SourceRow(number, f"the page cannot be read: {type(error).__name__}: {error}")
-            continue
-        if text:
-            read += 1
-            yield SourceRow(number, made(_page_value(source, title, number, text)))
-        elif _has_images(page):
-            images.append(number)
-    if read:
-        yield SourceRow(0, AllRead.ALL_READ)
-    if images and read:
-        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
-    elif not read:
-        what = "are images, as of a scan" if images else "have no text"
-        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {OCR}")
-
-
-def _page_value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
-    value: dict[str, Any] = {"title": title, "text": text, "page": number} | edition(source.label)
-    if source.path != STANDARD_INPUT:
-        value["id"] = f"{source.label}#page={number}"  # how browsers open a page (RFC 8118)
-    return value
-
-
-def _pdf_title(source: Input, reader: PdfReader) -> str:
-    title = str((reader.metadata and reader.metadata.title) or "").strip()
-    stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    return (_sound(title) or stem)[:LONGEST_TITLE]
-
-
-def _text(page: PageObject) -> str:
-    """Return the text of a page; words divided at the end of a line are joined."""
-    return _HYPHEN.sub("", _sound(page.extract_text())).strip()
-
-
-def _sound(text: str) -> str:
-    """Remove characters that do not occur in text, which fonts with a broken encoding yield."""
-    return text.replace("\0", "").encode("utf-8", "ignore").decode()
-
-
-def _has_images(page: PageObject) -> bool:
-    try:
-        return len(page.images) > 0
-    except Exception:  # drawings that cannot be listed do not matter
-        return False
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:MOST_LISTED])
-    more = len(numbers) - MOST_LISTED
-    return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-# Plain text and Markdown: a file is one document.
+# Plain text, which is one document, and Markdown.
 
 TEXT = frozenset({".txt", ".text"})
 MARKDOWN = frozenset({".md", ".markdown"})
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+)", re.MULTILINE)
+_HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.+)")
+_UNDERLINE: Final = re.compile(r" {0,3}(=+|-+)[ \t]*")
+_FENCE: Final = re.compile(r" {0,3}(```|~~~)")
+_NO_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 
 @reads_whole()
 def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
-    """Yield the document: its id is the name of the file, its title Markdown's first heading or the
-    stem of the name."""
+    """Yield a text as one document, whose id is the name of the file and whose title is the stem of
+    it; Markdown is cut at its headings."""
     try:
         text = content.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -420,16 +342,33 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
     if "\0" in text:
         yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return
-    given, heading = dict[str, str](), None
+    given, title, sections = dict[str, str](), "", list[Section]()
     if plain_suffix(source.path) in MARKDOWN:
         given, text = front_matter(text)
-        heading = _HEADING.search(text)
-        text = with_markdown_tables(text)
-    stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    own = heading[1].strip().rstrip("# \t") if heading else ""
-    title = own or given.get("title") or stem
-    value: dict[str, Any] = {"title": title[:LONGEST_TITLE], "text": text}
-    value |= edition(source.label, given)
-    if source.path != STANDARD_INPUT:
-        value["id"] = source.label
-    yield SourceRow(0, made(value))
+        sections = list(_markdown_sections(with_markdown_tables(text)))
+        top = {section.headings[0] for section in sections if section.headings}
+        title = top.pop() if len(top) == 1 else given.get("title", "")
+    sections = [each for each in sections if each.text.strip()] or [Section((), "", text)]
+    yield from _documents(source, sections, title, edition(source.label, given))
+
+
+def _markdown_sections(text: str) -> Iterator[Section]:
+    """Yield the parts between headings, also those without a text. Lines in code are none."""
+    path, lines, anchor, fence = list[tuple[int, str]](), list[str](), "", ""
+    for line in text.split("\n"):
+        if mark := _FENCE.match(line):
+            fence = "" if fence == mark[1] else fence or mark[1]
+        heading = None if fence else _HEADING.fullmatch(line)
+        under = None if fence or heading else _UNDERLINE.fullmatch(line)
+        if under and lines and lines[-1].strip():
+            level, name = (1 if under[1][0] == "=" else 2), lines.pop()
+        elif heading and len(heading[1]) <= len(SECTIONS):
+            level, name = len(heading[1]), heading[2]
+        else:
+            lines.append(line)
+            continue
+        yield Section(tuple(each for _, each in path), anchor, "\n".join(lines))
+        name = name.strip().rstrip("# \t")
+        path = [each for each in path if each[0] < level] + [(level, name)]
+        lines, anchor = [], _NO_ANCHOR.sub("", name.lower()).replace(" ", "-")
+    yield Section(tuple(each for _, each in path), anchor, "\n".join(lines))

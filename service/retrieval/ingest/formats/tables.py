@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_CELLS: Final = 500  # columns of a row, and how far a merged cell may reach
 _DIGIT = re.compile(r"\d")
+# a number, but no year, which may be the name of a column
+_NUMBER = re.compile(r"(?!(?:19|20)\d\d$)[-+]?\d[\d.,  ']*%?")
 _RULE = re.compile(r":?-++:?")  # a cell of the line below a header
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -32,19 +34,33 @@ def table_text(rows: Rows, *, headed: bool | None = None, caption: str = "") -> 
     if not plain:
         return ""
     if headed is None:
-        headed = _looks_headed(plain)
+        headed = looks_headed(plain)
     header, body = (plain[0], plain[1:]) if headed and len(plain) > 1 else ([], plain)
     lines = [f"{caption.rstrip('.:')}."] if caption else []
     lines += [_line(header, row) for row in body]
     return "\n".join(lines)
 
 
-def _looks_headed(rows: Rows) -> bool:
+def looks_headed(rows: Rows) -> bool:
+    """Return whether all cells of the first row are different texts, and numbers only below."""
     first, *others = rows
     if not others or not all(first) or len(set(first)) < len(first) or len(first) < 2:
         return False
     below = "".join(cell for row in others for cell in row)
     return not _DIGIT.search("".join(first)) and (len(first) > 2 or bool(_DIGIT.search(below)))
+
+
+def names_columns(row: Sequence[str]) -> bool:
+    """Return whether a first row can have the names of columns: no cell is a number."""
+    return any(row) and not any(_NUMBER.fullmatch(cell.strip()) for cell in row)
+
+
+def one_header(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return a table whose header has two rows, as where a cell "2025" stands above "Q1" and "Q2",
+    with a header of one."""
+    top, below, *others = rows
+    pairs = zip(top, below, strict=False)
+    return [[a if a == b else f"{a} {b}".strip() for a, b in pairs], *map(list, others)]
 
 
 def _line(header: Sequence[str], row: Sequence[str]) -> str:

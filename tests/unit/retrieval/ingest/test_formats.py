@@ -161,12 +161,13 @@ def test_standard_input(
         ("x.json", b"\xef\xbb\xbf[", "hipporag"),
         ("x.json", b'{"id": "a"}', "jsonl"),
         ("x.json", b"?", "jsonl"),
-        ("x.tsv.zst", b"?", "dpr"),
+        ("x.tsv.zst", b"?", "csv"),
+        ("x.tsv.zst", b"text\tid\ttitle\n", "dpr"),
         ("x.bin", b"PAR1", "parquet"),
         ("x.md", b"# H", "text"),
         ("-", b"id\ttext\ttitle\n", "dpr"),
         ("-", b"a,b,c", None),
-        ("x.csv", b"id\ttext\ttitle\n", None),
+        ("x.csv", b"id\ttext\ttitle\n", "csv"),
     ],
 )
 def test_which_format(name: str, head: bytes, format: str | None) -> None:

@@ -159,7 +159,7 @@ def test_a_table_without_header(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
     path.write_bytes(b"1\tt\tT\n2\tt\tT\n")
     what = "the first line must name the columns id, text and title, with tabs between them"
-    assert read(path) == ([], [f":1: {what}"])
+    assert read(path, "dpr") == ([], [f":1: {what}"])
 
 
 def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

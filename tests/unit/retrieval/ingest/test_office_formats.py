@@ -14,6 +14,7 @@ import pytest
 
 from service.retrieval.documents import Document
 from service.retrieval.ingest.formats import base, child, detect, pages
+from service.retrieval.ingest.formats import pdf as pdf_format
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.formats.pages import decoded
 from service.retrieval.ingest.sources import (
@@ -26,7 +27,7 @@ from service.retrieval.ingest.sources import (
 from tests.conftest import need
 from tests.support.office import IMAGE, docx, pdf
 
-need("selectolax", "mammoth", "pypdf")
+need("selectolax", "mammoth", "pypdf", "pdfplumber")
 
 PAGE = """<!DOCTYPE html><html><head><title>The manual</title>
 <link rel="canonical" href="https://example.org/manual#top"><style>p { color: red }</style></head>
@@ -67,16 +68,16 @@ def test_a_page_is_cut_at_its_headings(tmp_path: Path) -> None:
     assert not problems
     assert [(each.id, each.title, each.text) for each in found] == [
         ("manual.html#section=1", "The manual", "Begin here,\nor there."),
-        ("manual.html#install", "The manual: Install", "Run the installer."),
+        ("manual.html#install", "The manual › Install", "Run the installer."),
         (
             "manual.html#section=3",
-            "The manual: Install > Linux",
+            "The manual › Install › Linux",
             "Use apt.\n\nThen restart.\n\nAt last, log in.",
         ),
-        ("manual.html#linux", "The manual: Install > Other & older", "Name: BSD; Age: 48."),
+        ("manual.html#linux", "The manual › Install › Other & older", "Name: BSD; Age: 48."),
         (
             "manual.html#section=5",
-            "The manual: Install > Other & older > Notes",
+            "The manual › Install › Other & older › Notes",
             "One.\n\nTwo.\n\na  b\nc",
         ),
     ]
@@ -205,8 +206,8 @@ def test_a_docx_is_cut_at_its_headings(tmp_path: Path) -> None:
     assert not problems
     assert [(each.id, each.title, each.text) for each in found] == [
         ("r.docx#section=1", "Report of the year", "A summary."),
-        ("r.docx#section=2", "Report of the year: Sales", "They <rose>."),
-        ("r.docx#section=3", "Report of the year: Sales > Abroad", "They fell.\n\nBy half."),
+        ("r.docx#section=2", "Report of the year › Sales", "They <rose>."),
+        ("r.docx#section=3", "Report of the year › Sales › Abroad", "They fell.\n\nBy half."),
     ]
     assert [each.metadata["heading"] for each in found][1:] == ["Sales", "Abroad"]
 
@@ -228,7 +229,7 @@ def test_a_title_without_a_text_of_its_own_is_the_title(tmp_path: Path) -> None:
     paragraphs = [("Title", "Recipes"), ("Heading 1", "Rye"), ("", "It rests."),
                   ("Heading 1", "Bun"), ("", "It is new.")]  # fmt: skip
     found, _ = read(tmp_path / "r.docx", docx(paragraphs))
-    assert [each.title for each in found] == ["Recipes: Rye", "Recipes: Bun"]
+    assert [each.title for each in found] == ["Recipes › Rye", "Recipes › Bun"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,8 @@ def test_a_title_without_a_text_of_its_own_is_the_title(tmp_path: Path) -> None:
         ("a.html", "<script>1</script>", None),
         ("a.docx", b"no such file", None),
         (f"{'a' * 505}.html", "<p>One.<h1>Two</h1>More.", None),  # the ids are too long
-        ("a.md", "# One", None),
+        ("a.md", "# One", {"a.md"}),
+        ("a.txt", "\n", None),
     ],
 )
 def test_a_file_that_was_read_whole_names_its_documents(
@@ -261,7 +263,7 @@ def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(["One.", "Two."]))
     in_this_process(monkeypatch)
-    monkeypatch.setattr(pages, "_text", lambda page: ["One."][page.page_number])
+    monkeypatch.setattr(pdf_format, "_text", lambda page, _: ["One."][page.page_number])
     found = [entry.found for entry in read_files([path])]
     assert [type(each) for each in found] == [Document, SourceProblem]
 

@@ -73,15 +73,33 @@ def test_a_huge_line_is_never_held_whole(tmp_path: Path) -> None:
     assert peak < 4_000_000
 
 
-def test_text_and_markdown_are_one_document_a_file(tmp_path: Path) -> None:
+def test_markdown_is_cut_at_its_headings(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Just text.\n")
     (tmp_path / "guide.md").write_text("intro\n\n## The `guide` ##\n\nText.\n")
     (tmp_path / "plain.md").write_text("no heading")
     files = [tmp_path / name for name in ("notes.txt", "guide.md", "plain.md")]
     documents = [entry.found for entry in read_files(files)]
     assert [(d.id, d.title) for d in documents if isinstance(d, Document)] == [
-        ("notes.txt", "notes"), ("guide.md", "The `guide`"), ("plain.md", "plain"),
+        ("notes.txt", "notes"), ("guide.md#section=1", "The `guide`"),
+        ("guide.md#the-guide", "The `guide`"), ("plain.md", "plain"),
     ]  # fmt: skip
+
+
+def test_headings_are_a_path_in_the_title(tmp_path: Path) -> None:
+    (tmp_path / "h.md").write_text(
+        "Handbook\n=====\n\n## Leave\n\n### Parental leave\n16 weeks.\n#### Notes\nPaid.\n"
+        "```sh\n# a comment\n```\n\nTravel\n---\n\nBy train.\n\n---\n\nSlowly.\n"
+    )
+    found = [entry.found for entry in read_files([tmp_path / "h.md"])]
+    assert [(d.id, d.title, d.text) for d in found if isinstance(d, Document)] == [
+        ("h.md#parental-leave", "Handbook › Leave › Parental leave",
+         "16 weeks.\n#### Notes\nPaid.\n```sh\n# a comment\n```\n"),
+        ("h.md#travel", "Handbook › Travel", "\nBy train.\n\n---\n\nSlowly.\n"),
+    ]  # fmt: skip
+    (tmp_path / "two.md").write_text("# One\na\n# Two\nb")
+    found = [entry.found for entry in read_files([tmp_path / "two.md"])]
+    titles = [each.title for each in found if isinstance(each, Document)]
+    assert titles == ["two › One", "two › Two"]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -90,16 +108,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "other" / "a.txt").write_text("two")
     (tmp_path / "empty.md").write_text("\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "x.csv").write_bytes(b"a,b")
+    (tmp_path / "x.ods").write_bytes(b"a,b")
     (tmp_path / "folder.jsonl").mkdir()
-    names = ("a.txt", "other/a.txt", "empty.md", "latin.txt", "x.csv", "gone.jsonl", "folder.jsonl")
+    names = ("a.txt", "other/a.txt", "empty.md", "latin.txt", "x.ods", "gone.jsonl", "folder.jsonl")
     good, bad = read(*(tmp_path / name for name in names))
     assert good == ["a.txt"]
     assert [problem for _, problem in bad] == [
         "another file of this run has the same name",
         "text is empty",
         "not UTF-8: byte 4",
-        f"unknown file type '.csv'; known: {KNOWN}; or set it with --format",
+        f"unknown file type '.ods'; known: {KNOWN}; or set it with --format",
         "cannot be read: No such file or directory",
         f"the folder contains no file; known formats: {KNOWN}",
     ]

@@ -1,0 +1,267 @@
+"""PDF: each page with text is a document (extra `documents`). Headers and footers that repeat are
+left out, and tables become lines of rows."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from service.retrieval.documents import LONGEST_TITLE
+from service.retrieval.ingest.formats.base import (
+    STANDARD_INPUT,
+    AllRead,
+    Input,
+    SourceRow,
+    made,
+    reads_whole,
+)
+from service.retrieval.ingest.formats.editions import edition
+from service.retrieval.ingest.formats.tables import names_columns, one_header, table_text
+
+if TYPE_CHECKING:
+    from pdfplumber.page import Page
+    from pypdf import PageObject, PdfReader
+
+WINDOW: Final = 10  # pages that are compared for what repeats
+EDGE: Final = 2  # lines at the top and at the bottom of a page that may be headers and footers
+PDF: Final = frozenset({".pdf"})
+PDF_MAGIC: Final = b"%PDF-"
+MOST_LISTED: Final = 20  # page numbers in one message
+OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
+_NUMBERS: Final = re.compile(r"\d+")
+# a hyphen at the end of a line
+_HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
+
+
+@reads_whole("PDF", "pypdf", "pdfplumber")
+def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
+    """Yield a document for each page with text, and a problem for the pages that are images."""
+    try:
+        yield from _page_rows(source, content)
+    except Exception as error:  # a damaged file may fail anywhere in the parser
+        reason = str(error).strip() or type(error).__name__
+        yield SourceRow(0, f"the PDF is damaged: {reason}; download or export it again")
+
+
+def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
+    from pypdf import PdfReader  # noqa: PLC0415
+
+    # the parser's warnings; errors are reported by page
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    reader = PdfReader(io.BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        yield SourceRow(0, "the PDF needs a password; save a copy without one")
+        return
+    title, pages = _pdf_title(source, reader), len(reader.pages)
+    read, images = 0, list[int]()
+    for number, text, problem in _texts(source, reader, content):
+        if problem:
+            yield SourceRow(number, problem)
+        elif text:
+            read += 1
+            yield SourceRow(number, made(_page_value(source, title, number, text)))
+        elif _has_images(reader.pages[number - 1]):
+            images.append(number)
+    if read:
+        yield SourceRow(0, AllRead.ALL_READ)
+    if images and read:
+        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
+    elif not read:
+        what = "are images, as of a scan" if images else "have no text"
+        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {OCR}")
+
+
+def _texts(source: Input, reader: PdfReader, content: bytes) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each page, its text without what repeats, and its problem."""
+    tables, repeated, pages = PageTables(content), set[str](), len(reader.pages)
+    for start in range(0, pages, WINDOW):
+        texts, problems = dict[int, str](), dict[int, str]()
+        for number, page in enumerate(reader.pages[start : start + WINDOW], start + 1):
+            if source.path != STANDARD_INPUT:
+                source.reached(number / pages)
+            try:
+                texts[number] = _text(page, tables)
+            except Exception as error:  # the other pages may be readable
+                what = f"{type(error).__name__}: {error}"
+                texts[number], problems[number] = "", f"the page cannot be read: {what}"
+        repeated |= _repeated([text for text in texts.values() if text])
+        for number, text in texts.items():
+            yield number, _without(text, repeated), problems.get(number, "")
+
+
+def _page_value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
+    value: dict[str, Any] = {"title": title, "text": text, "page": number} | edition(source.label)
+    if source.path != STANDARD_INPUT:
+        value["id"] = f"{source.label}#page={number}"  # how browsers open a page (RFC 8118)
+    return value
+
+
+def _pdf_title(source: Input, reader: PdfReader) -> str:
+    title = str((reader.metadata and reader.metadata.title) or "").strip()
+    stem = "" if source.path == STANDARD_INPUT else source.path.stem
+    return (_sound(title) or stem)[:LONGEST_TITLE]
+
+
+def _text(page: PageObject, tables: PageTables) -> str:
+    """Return the text of a page; words divided at the end of a line are joined."""
+    text = page.extract_text()
+    return _HYPHEN.sub("", _sound(tables.text_of(page, text) or text)).strip()
+
+
+def _repeated(texts: Sequence[str]) -> set[str]:
+    """Return the lines, without their numbers, that begin or end most of these pages."""
+    seen = Counter(line for text in texts for line in {*map(_bare, _edges(text))})
+    return {line for line, count in seen.items() if count >= max(3, 0.6 * len(texts))}
+
+
+def _without(text: str, repeated: set[str]) -> str:
+    """Return the text of a page without headers and footers that others have as well."""
+    lines = text.split("\n")
+    kept = [
+        line for at, line in enumerate(lines)
+        if EDGE <= at < len(lines) - EDGE or _bare(line) not in repeated
+    ]  # fmt: skip
+    return "\n".join(kept).strip()
+
+
+def _edges(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines[:EDGE] + lines[EDGE:][-EDGE:]
+
+
+def _bare(line: str) -> str:
+    """Return a line with the same text for each page number."""
+    return _NUMBERS.sub("0", " ".join(line.split()))
+
+
+def _sound(text: str) -> str:
+    """Remove characters that do not occur in text, which fonts with a broken encoding yield."""
+    return text.replace("\0", "").encode("utf-8", "ignore").decode()
+
+
+def _has_images(page: PageObject) -> bool:
+    try:
+        return len(page.images) > 0
+    except Exception:  # drawings that cannot be listed do not matter
+        return False
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:MOST_LISTED])
+    more = len(numbers) - MOST_LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+# Tables. pdfplumber finds cells between lines. It takes ten times as long as the text, and so reads
+# only pages with drawn lines. Columns without lines are found by the gaps of the text.
+
+_RULED: Final = 6  # operators that draw lines or rectangles, of a table of four cells
+_DRAWN: Final = re.compile(rb"(?<=[\d.\s])(?:re|l)\s")
+_GAP: Final = re.compile(r"\s{2,}")
+_VALUE: Final = re.compile(r"\d")
+_CELL: Final = 30  # characters of a cell on average; columns of prose have longer lines
+_SMALLEST: Final = 3  # rows of a table without lines
+
+
+class PageTables:
+    """Finds the tables of a document, page after page. A table may go on from one to the next."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._opened: Any = None
+        self._header: Sequence[str] = ()
+
+    def text_of(self, page: PageObject, plain: str) -> str | None:
+        """Return the text of a page with its tables as rows; None if it has none."""
+        drawn = page.get_contents()
+        if drawn is not None and len(_DRAWN.findall(drawn.get_data())) >= _RULED:
+            found = self._ruled(page.page_number or 0)
+            if found:
+                return found
+        short = [line for line in plain.split("\n") if len(line) < _CELL or "  " in line]
+        if sum(bool(_VALUE.search(line)) for line in short) < _SMALLEST:
+            return None
+        return _by_gaps(page.extract_text(extraction_mode="layout"))
+
+    def _ruled(self, number: int) -> str | None:
+        import pdfplumber  # noqa: PLC0415
+
+        if self._opened is None:
+            self._opened = pdfplumber.open(io.BytesIO(self._content))
+        page: Page = self._opened.pages[number]
+        try:
+            blocks, top, found = list[str](), 0.0, False
+            for table in sorted(page.find_tables(), key=lambda each: each.bbox[1]):
+                rows = [list(row) for row in table.extract()]
+                if len(rows) < 2 or len(rows[0]) < 2 or table.bbox[1] < top:
+                    continue  # a frame, or a table in another
+                blocks.append(_between(page, top, table.bbox[1]))
+                blocks.append(self._written(rows))
+                top, found = table.bbox[3], True
+            return (
+                "\n".join(filter(None, [*blocks, _between(page, top, page.height)]))
+                if found
+                else None
+            )
+        finally:
+            page.close()
+
+    def _written(self, rows: list[list[str | None]]) -> str:
+        """Return rows as text. A table whose first row has values continues the one before it."""
+        for at, row in enumerate(rows):  # cells that others were merged with
+            for column, cell in enumerate(row):
+                if cell is None and (column or at):
+                    row[column] = rows[at - 1][column] if at else row[column - 1]
+        cells = [[cell or "" for cell in row] for row in rows]
+        cells = (
+            one_header(cells) if "" not in cells[0] and len({*cells[0]}) < len(cells[0]) else cells
+        )
+        if names_columns(cells[0]):
+            self._header = cells[0]
+        elif len(self._header) == len(cells[0]):
+            cells.insert(0, list(self._header))
+        return table_text(cells, headed=None if len(cells[0]) == 2 else names_columns(cells[0]))
+
+
+def _between(page: Page, top: float, bottom: float) -> str:
+    if bottom - top < 1:
+        return ""
+    left, _, right, _ = page.bbox
+    text: str = page.crop(
+        (left, max(top, page.bbox[1]), right, min(bottom, page.bbox[3]))
+    ).extract_text()
+    return text
+
+
+def _by_gaps(layout: str) -> str | None:
+    """Return a text with the tables that gaps of two and more spaces divide into columns."""
+    written, rows, found = list[str](), list[list[str]](), False
+    for line in layout.split("\n"):
+        cells = _GAP.split(line.strip())
+        if rows and len(cells) != len(rows[0]) and line.strip():
+            found |= _end(rows, written)
+        if len(cells) > 1:
+            rows.append(cells)
+        elif line.strip():
+            written.append(cells[0])
+    found |= _end(rows, written)
+    return "\n".join(written) if found else None
+
+
+def _end(rows: list[list[str]], written: list[str]) -> bool:
+    """Move rows to the text, as a table if they look like one, which is returned."""
+    size = sum(len(cell) for row in rows for cell in row) / max(1, sum(map(len, rows)))
+    values = sum(any(_VALUE.search(cell) for cell in row) for row in rows[1:])
+    is_table = len(rows) >= _SMALLEST and size < _CELL and values >= 0.8 * (len(rows) - 1)
+    if is_table:
+        written.append(
+            table_text(rows, headed=names_columns(rows[0]) if len(rows[0]) > 2 else None)
+        )
+    else:
+        written += [" ".join(row) for row in rows]
+    rows.clear()
+    return is_table
