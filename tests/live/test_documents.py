@@ -47,12 +47,12 @@ NOT_RUN: Final = {
     "(printf": "needs a cluster: a test below makes the object",
 }
 PROGRAMS = {"revelator", "python", "curl"}
-NEEDED: Final = {"revelator ingest handbook.pdf": ("pypdf", "mammoth", "selectolax")}
+NEEDED: Final = {"revelator ingest handbook.pdf": ("pypdf", "pdfplumber", "mammoth", "selectolax")}
 PRINTED: Final = {  # what must be in the output, by the beginnings of commands
     'revelator ask "How many days of leave': "26 days",
     "revelator chat": "Jonas Pell",
-    "revelator ingest handbook.pdf": "3 documents indexed, 0 unchanged, 0 failed",
-    "revelator ingest docs/*.md": "1 documents indexed, 1 unchanged, 0 failed",
+    "revelator ingest handbook.pdf": "4 documents indexed, 0 unchanged, 0 failed",
+    "revelator ingest docs/*.md": "1 documents indexed, 2 unchanged, 0 failed",
     "revelator evaluate": "accuracy",
     "curl http://127.0.0.1:8000/answer -H": '"answer":"20 September 1966"',
     "curl -X PUT http://127.0.0.1:8000/collections/default": '"state":"complete"',
