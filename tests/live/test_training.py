@@ -85,7 +85,7 @@ def test_smoke_and_the_same_weights_after_a_kill(recipe: str, tmp_path: Path) ->
     assert not (cut / "checkpoint.json").exists()
     finished(recipe, "--smoke", "--out", str(cut), "--resume")
     assert weights(cut) == weights(whole)
-    assert len(weights(whole)) > 2  # besides the losses' table
+    assert len(weights(whole)) > 1  # besides the losses' table
 
 
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
