@@ -75,15 +75,12 @@ def rows_body(tokens: Sequence[int]) -> bytes:
 
 
 def score_body(request: ScoreRequest, model: str | None) -> bytes:
-    item: dict[str, Any] = {
-        "bos": request.bos,
-        "row_spans": request.row_spans,
-    }
+    body: dict[str, Any] = {"bos": request.bos, "row_spans": request.row_spans, "model": model}
     if request.text is None:
-        item["token_ids"] = request.token_ids
+        body["token_ids"] = request.token_ids
     else:
-        item["text"] = request.text
-    return encode_json({"items": [item], "model": model})
+        body["text"] = request.text
+    return encode_json(body)
 
 
 def spans_body(text: str) -> bytes:
@@ -132,14 +129,11 @@ def read_rows(body: Any) -> ContextRows:
 
 @_of_json
 def read_scoring(body: Any) -> Scoring:
-    """Read the result of the only item that was sent. Raises BadReply."""
-    (result,) = body["results"]
     tokens = tuple(
-        ScoredToken(int(id_), _span(span), float(a), float(b))
-        for id_, span, a, b in result["tokens"]
+        ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
     )
-    usage = TokenUsage(int(result["prompt_tokens"]), 0)
-    return Scoring(tokens, tuple(_row(row) for row in result["rows"]), usage)
+    usage = TokenUsage(int(body["prompt_tokens"]), 0)
+    return Scoring(tokens, tuple(_row(row) for row in body["rows"]), usage)
 
 
 @_of_json

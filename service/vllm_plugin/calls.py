@@ -56,7 +56,7 @@ def bytes_of(
     if not attention:
         return 4 * numbers
     kept = rows * prompt if score else most_tokens * (prompt + most_tokens)
-    waiting = 0 if score else most_tokens * (most_tokens + 1)
+    waiting = 2 * prompt if score else most_tokens * (most_tokens + 1)
     return 4 * (2 * heads * watched + kept + waiting + numbers)
 
 
@@ -117,12 +117,10 @@ class Calls:
     one rank.
     """
 
-    def __init__(
-        self, backend: AttentionBackend, encoder: PromptEncoder, *, ranks: int, heads: int
-    ) -> None:
+    def __init__(self, backend: AttentionBackend, encoder: PromptEncoder, *, heads: int) -> None:
         self.encoder = encoder
         self.ledger = Ledger()
-        self.collector = Collector(backend.rpc, ranks)
+        self.collector = Collector(backend.rpc)
         self.context_tokens = backend.context_tokens
         self._backend = backend
         self._heads = heads
@@ -254,9 +252,9 @@ def _scoring(
     ids: Sequence[int], spans: Sequence[Span], inbox: Inbox, rows: Sequence[int]
 ) -> Scoring:
     inbox.take()
-    if inbox.maxima is None:
+    if inbox.means.shape[1] < len(ids):
         raise SignalsLost("the worker has no signals for the text")
-    tokens = tuple(map(ScoredToken, ids, spans, *inbox.maxima.tolist()))
+    tokens = tuple(map(ScoredToken, ids, spans, *inbox.means.tolist()))
     kept = tuple(_row(inbox, position) for position in rows)
     return Scoring(tokens, kept, TokenUsage(len(ids), 0))
 

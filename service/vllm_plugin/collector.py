@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 
 from service.engines.signals import AttentionUpdate
-from service.vllm_plugin.packets import (
-    NOTHING,
-    Floats,
-    Packet,
-    RankMerger,
-    merge_rows,
-    weighted,
-)
+from service.vllm_plugin.packets import NOTHING, Floats, Packet, merge_rows, weighted
 
 Rpc = Callable[..., Awaitable[list[Any]]]
 
@@ -26,15 +19,16 @@ class SignalsLost(Exception):
 
 
 class Inbox:
-    """The data that arrived for one call and were not taken yet."""
+    """The data that arrived for one call and were not taken yet; `means` (2, tokens) are the latest
+    maxima of a draft, or those of a score, once complete.
+    """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self) -> None:
         self.numbers: list[tuple[float, float]] = []
         self.updates: list[Sequence[AttentionUpdate]] = []
         self.rows: dict[int, Floats] = {}
-        self.maxima: Floats | None = None  # of a score, once complete: (2, tokens)
+        self.means: Floats = np.zeros((2, 0), np.float32)
         self.error: str | None = None
-        self._merger = RankMerger(ranks)
 
     def put(self, packets: Sequence[Packet]) -> None:
         """Store one packet of every rank."""
@@ -43,14 +37,13 @@ class Inbox:
             self.error = errors[0]
             return
         heads = [packet["heads"] for packet in packets]
-        if "maxima" in packets[0]:
-            means = [np.frombuffer(packet["maxima"], np.float32) for packet in packets]
-            self.maxima = weighted([mean.reshape(2, -1) for mean in means], heads)
-            self.rows |= merge_rows([packet["rows"] for packet in packets], heads)
-        else:
-            self.updates += self._merger.updates(packets)
-            sent = np.frombuffer(packets[0]["numbers"], np.float32)  # every rank has all logits
-            self.numbers += ((e, logprob) for e, logprob in sent.reshape(-1, 2).tolist())
+        for of_ranks in zip(*(packet["means"] for packet in packets), strict=True):
+            means = weighted(of_ranks, heads).reshape(2, -1)
+            self.updates.append(_changes(self.means, means))
+            self.means = means
+        self.rows |= merge_rows([packet["rows"] for packet in packets], heads)
+        sent = np.frombuffer(packets[0]["numbers"], np.float32)  # every rank has all logits
+        self.numbers += ((e, logprob) for e, logprob in sent.reshape(-1, 2).tolist())
 
     def take(self) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]]]:
         """Return the numbers and updates since the last call. Raises SignalsLost."""
@@ -62,11 +55,10 @@ class Inbox:
 
 
 class Collector:
-    def __init__(self, rpc: Rpc, ranks: int) -> None:
+    def __init__(self, rpc: Rpc) -> None:
         self.worker_calls = 0
         self.worker_bytes = 0
         self._rpc = rpc
-        self._ranks = ranks
         self._inboxes: dict[str, Inbox] = {}
         self._released: list[str] = []
         self._asked: dict[str, list[int]] = {}
@@ -74,7 +66,7 @@ class Collector:
         self._running: asyncio.Task[None] | None = None
 
     def open(self, call: str) -> Inbox:
-        inbox = self._inboxes[call] = Inbox(self._ranks)
+        inbox = self._inboxes[call] = Inbox()
         return inbox
 
     def close(self, call: str) -> None:
@@ -129,6 +121,14 @@ class Collector:
         for name in fetched[0]["rows"].keys() & self._inboxes.keys():
             rows = merge_rows([side["rows"][name] for side in fetched], heads)
             self._inboxes[name].rows |= rows
+
+
+def _changes(before: Floats, after: Floats) -> list[AttentionUpdate]:
+    known = np.full_like(after, -1.0)
+    known[:, : before.shape[1]] = before
+    (keys,) = np.nonzero((after != known).any(axis=0))
+    changed = zip(keys.tolist(), *after[:, keys].tolist(), strict=True)
+    return [AttentionUpdate(*each) for each in changed]
 
 
 def _settle(waiting: asyncio.Future[None] | None, error: Exception | None) -> None:

@@ -83,7 +83,7 @@ async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
         if side["obstacle"]:
             raise Unable(side["obstacle"])
     heads = max(side["heads"] for side in started)
-    calls = Calls(backend, PromptEncoder(tokenizer), ranks=len(started), heads=heads)
+    calls = Calls(backend, PromptEncoder(tokenizer), heads=heads)
     await _try(calls)
     return calls, len(started)
 

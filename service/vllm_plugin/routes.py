@@ -5,7 +5,7 @@
   last with `finish` and `usage`, or `{"error"}`; then `[DONE]`. With `attention` the stream stays
   open after the end, for at most `calls.HOLD_S`: while it is open the rows are kept.
 - `POST signals/{call}/rows`: rows of that draft; ends it, and the stream.
-- `POST score`: several texts or id lists, each read by prefill alone, in one batch.
+- `POST score`: a text or a list of ids, read by prefill alone.
 - `POST spans`: where the tokens of a text lie.
 """
 
@@ -16,7 +16,6 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Self
 
 from anyio import CancelScope
@@ -25,7 +24,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.types import Receive, Scope, Send
 
-from service.core.concurrency import gather
 from service.engines.signals import (
     AttentionRow,
     ContextRows,
@@ -65,11 +63,12 @@ class RowsBody(Body):
     tokens: list[int] = Field(max_length=4096)
 
 
-class ScoreItem(Body):
+class ScoreBody(Body):
     text: Text | None = None
     token_ids: list[int] = []
     bos: bool = False
     row_spans: list[SpanBody] = []
+    model: str | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -77,15 +76,10 @@ class ScoreItem(Body):
             raise ValueError("set either text or token_ids, not both")
         return self
 
-    def to_request(self, model: str | None) -> ScoreRequest:
+    def to_request(self) -> ScoreRequest:
         ids, spans = tuple(self.token_ids), tuple(self.row_spans)
         text = "" if self.text is None and not ids else self.text
-        return ScoreRequest(text, ids, self.bos, spans, model)
-
-
-class ScoreBody(Body):
-    items: list[ScoreItem] = Field(min_length=1, max_length=256)
-    model: str | None = None
+        return ScoreRequest(text, ids, self.bos, spans, self.model)
 
 
 class SpansBody(Body):
@@ -260,9 +254,7 @@ async def rows(call: str, body: RowsBody, calls: Held) -> JSONResponse:
 
 @router.post("/score")
 async def score(body: ScoreBody, calls: Held) -> JSONResponse:
-    requests = [item.to_request(body.model) for item in body.items]
-    scorings = await gather([partial(calls.score, request) for request in requests])
-    return JSONResponse({"results": [scoring_body(scoring) for scoring in scorings]})
+    return JSONResponse(scoring_body(await calls.score(body.to_request())))
 
 
 @router.post("/spans")

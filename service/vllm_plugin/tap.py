@@ -38,15 +38,14 @@ log = logging.getLogger(f"vllm.{NAME}")
 @dataclass(slots=True)
 class Step:
     """The batch of a step: request n has the rows starts[n] to starts[n + 1] - 1, the last of which
-    is at position ends[n] - 1. `table` and `slots` are as in vLLM's metadata.
+    is at position ends[n] - 1. `table` are the requests' blocks in `cache`.
     """
 
     starts: Sequence[int]
     ends: Sequence[int]
     table: Tensor
-    slots: Tensor
-    query: Tensor | None = None
-    cache: Tensor | None = None
+    query: Tensor
+    cache: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,7 @@ class Tap:
         self.heads = 0
         self._size = 0
         self._scale = 0.0
+        self._common: Any = None
         self._step: Step | None = None
 
     def attach(self, layer: Mapping[str, Any], obstacle: str | None) -> None:
@@ -102,23 +102,22 @@ class Tap:
 
     def see_batch(self, common: Any) -> None:
         """`common` is vLLM's `CommonAttentionMetadata` of the last layer."""
-        self.safely(self._see_batch, common)
-
-    def _see_batch(self, common: Any) -> None:
-        starts, ends = common.query_start_loc_cpu, common.seq_lens_cpu_upper_bound
-        table, slots = common.block_table_tensor, common.slot_mapping
-        self._step = Step(starts.tolist(), ends.tolist(), table, slots)
+        self._common = common
 
     def see_layer(self, query: Tensor, key: Tensor, cache: Tensor) -> None:
-        if (step := self._step) is not None:
-            self.safely(self._see_layer, step, query, key, cache)
+        common, self._common = self._common, None
+        if common is not None:
+            self.safely(self._see_layer, common, query, key, cache)
 
-    def _see_layer(self, step: Step, query: Tensor, key: Tensor, cache: Tensor) -> None:
+    def _see_layer(self, common: Any, query: Tensor, key: Tensor, cache: Tensor) -> None:
         if self.layout is None:
-            self.layout = find_layout(cache, key, step.slots)
+            self.layout = find_layout(cache, key, common.slot_mapping)
         if self.layout is None:
             self._give_up(UNKNOWN_LAYOUT)
-        step.query, step.cache = query.clone(), cache
+            return
+        starts, ends = common.query_start_loc_cpu, common.seq_lens_cpu_upper_bound
+        table = common.block_table_tensor
+        self._step = Step(starts.tolist(), ends.tolist(), table, query.clone(), cache)
 
     def finish_step(self, batch: Iterable[tuple[int, Tracked]], logits: Tensor) -> None:
         """Take what the step has of these requests, given with their places in the batch, where
@@ -132,7 +131,7 @@ class Tap:
     def _take(
         self, step: Step | None, batch: Sequence[tuple[int, Tracked]], logits: Tensor
     ) -> None:
-        if step is None or step.query is None:
+        if step is None or self.layout is None:
             self._give_up(NOT_SEEN)
             return
         parts = []
@@ -147,10 +146,11 @@ class Tap:
             for column, part in enumerate(drafts):
                 part.tracked.numbers.append((numbers, column))
         wanted = [(p, rows) for p in parts if (rows := p.tracked.missing_rows(p.first, p.count))]
-        self._take_single([each for each in wanted if not each[0].tracked.wish.score], step)
+        if single := [each for each in wanted if not each[0].tracked.wish.score]:
+            self._take_single(single, step, self.layout)
         for part, rows in wanted:
             if part.tracked.wish.score:
-                self._take_block(part, rows, step)
+                self._take_block(part, rows, step, self.layout)
 
     def safely(self, take: Callable[..., Any], *args: Any) -> Any:
         if self.failure is None:
@@ -166,14 +166,11 @@ class Tap:
         for tracked in self.calls.values():
             tracked.error = tracked.error or failure
 
-    def _take_single(self, wanted: Sequence[tuple[BatchPart, range]], step: Step) -> None:
+    def _take_single(
+        self, wanted: Sequence[tuple[BatchPart, range]], step: Step, layout: AttentionLayout
+    ) -> None:
         """Take the rows of drafts, one each, as a batch."""
-        if not wanted:
-            return
-        query, cache, layout = step.query, step.cache, self.layout
-        assert query is not None
-        assert cache is not None
-        assert layout is not None
+        query, cache = step.query, step.cache
         places = torch.tensor(
             [part.begin + rows.start - part.first for part, rows in wanted], device=query.device
         )
@@ -193,12 +190,11 @@ class Tap:
         for number, ((part, _), length) in enumerate(zip(wanted, lengths, strict=True)):
             part.tracked.take_row(weights[number, :, :length], means[number, :length])
 
-    def _take_block(self, part: BatchPart, rows: range, step: Step) -> None:
+    def _take_block(
+        self, part: BatchPart, rows: range, step: Step, layout: AttentionLayout
+    ) -> None:
         """Take the rows of a scored prompt, in blocks that bound the memory."""
-        query, cache, layout = step.query, step.cache, self.layout
-        assert query is not None
-        assert cache is not None
-        assert layout is not None
+        query, cache = step.query, step.cache
         count = -(-rows.stop // layout.block_size(cache, self._size))
         keys = layout.pick(cache, step.table[part.index, :count].long(), self._size)
         keys = keys.permute(1, 2, 0, 3).reshape(keys.shape[1], self._size, -1)

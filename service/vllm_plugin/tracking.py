@@ -71,14 +71,9 @@ class Tracked:
         self.capacity = wish.prompt if wish.score else wish.tokens
         self.rows: dict[int, Tensor] = {}
         self.numbers: list[tuple[OfStep, int]] = []  # entropy and log-probability: a column each
-        self.means: list[Tensor] = []
+        self.means: list[Tensor] = []  # after each row of a draft, or all rows of a score
         self.maxima: Maxima | None = None
         self._wanted = frozenset(wish.rows)
-
-    @property
-    def complete(self) -> bool:
-        """Whether a score is complete."""
-        return self.next_row >= self.wish.prompt
 
     @property
     def nbytes(self) -> int:
@@ -117,8 +112,11 @@ class Tracked:
         for number in range(weights.shape[1]):
             if (row := self.next_row + number) in self._wanted:
                 self.rows[row] = weights[:, number, : row + 1].mean(dim=0)
-        self._maxima(weights).fold(weights)
+        maxima = self._maxima(weights)
+        maxima.fold(weights)
         self.next_row += weights.shape[1]
+        if self.next_row == self.wish.prompt:
+            self.means.append(maxima.means())
 
     def _maxima(self, weights: Tensor) -> Maxima:
         if self.maxima is None:

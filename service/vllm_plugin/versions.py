@@ -12,6 +12,7 @@ prints the points that a vLLM lacks: of a folder that contains `vllm/`, or of a 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,8 @@ Read = Callable[
 
 
 class Point(NamedTuple):
-    """A function with these first parameters, or a class with these fields, methods or attributes
-    of its own.
+    """A class or function at the top of a file below `vllm/`, with these words in it: methods,
+    fields, parameters.
     """
 
     file: str
@@ -36,39 +37,28 @@ class Point(NamedTuple):
     has: tuple[str, ...]
 
 
-_ATTENTION = "v1/attention/backend.py"
+_ATTENTION, _REGISTRY = "v1/attention/backend.py", "v1/attention/backends/registry.py"
 _V1, _V2 = "v1/sample/logits_processor", "v1/worker/gpu/sample/logits_processor"
 # vLLM's documented interfaces for plugins, and its client for requests.
 DOCUMENTED = (
-    Point("v1/attention/backends/registry.py", "register_backend", ("backend", "class_path")),
-    Point("v1/attention/backends/registry.py", "AttentionBackendEnum", ("is_overridden",)),
+    Point(_REGISTRY, "register_backend", ("backend", "class_path")),
+    Point(_REGISTRY, "AttentionBackendEnum", ("is_overridden",)),
     Point(_ATTENTION, "AttentionBackend", ("get_impl_cls", "get_builder_cls")),
     Point(
         _ATTENTION,
-        "AttentionImpl.__init__",
+        "AttentionImpl",
         (
-            "self", "num_heads", "head_size", "scale", "num_kv_heads", "alibi_slopes",
-            "sliding_window", "kv_cache_dtype", "logits_soft_cap", "attn_type",
-            "kv_sharing_target_layer_name",
+            "num_heads", "head_size", "scale", "alibi_slopes", "sliding_window", "kv_cache_dtype",
+            "logits_soft_cap", "attn_type", "kv_sharing_target_layer_name", "forward", "layer",
+            "query", "key", "value", "kv_cache",
         ),
     ),
     Point(
         _ATTENTION,
-        "AttentionImpl.forward",
-        ("self", "layer", "query", "key", "value", "kv_cache", "attn_metadata"),
+        "AttentionMetadataBuilder",
+        ("layer_names", "vllm_config", "build", "common_prefix_len", "common_attn_metadata"),
     ),
-    Point(_ATTENTION, "AttentionMetadataBuilder", ("layer_names", "vllm_config")),
-    Point(
-        _ATTENTION,
-        "AttentionMetadataBuilder.build",
-        ("self", "common_prefix_len", "common_attn_metadata"),
-    ),
-    Point(
-        "engine/protocol.py",
-        "EngineClient.generate",
-        ("self", "prompt", "sampling_params", "request_id"),
-    ),
-    Point("engine/protocol.py", "EngineClient.collective_rpc", ("self", "method")),
+    Point("engine/protocol.py", "EngineClient", ("generate", "collective_rpc", "lora_request")),
     Point("sampling_params.py", "SamplingParams", ("extra_args", "skip_reading_prefix_cache")),
     Point("sampling_params.py", "RequestOutputKind", ("DELTA",)),
     Point(
@@ -85,11 +75,7 @@ OF_RUNNERS = (
             "LogitsProcessor",
             ("validate_params", "apply", "is_argmax_invariant", "update_state"),
         ),
-        Point(
-            f"{_V1}/builtin.py",
-            "process_dict_updates",
-            ("req_entries", "batch_update", "new_state"),
-        ),
+        Point(f"{_V1}/builtin.py", "process_dict_updates", ("batch_update", "new_state")),
     ),
     (
         Point(
@@ -109,7 +95,11 @@ OTHER = (
     Point(
         "config/compilation.py", "CompilationConfig", ("cudagraph_mode", "static_forward_context")
     ),
-    Point("config/vllm.py", "VllmConfig", ("parallel_config", "speculative_config")),
+    Point(
+        "config/vllm.py",
+        "VllmConfig",
+        ("parallel_config", "speculative_config", "compilation_config"),
+    ),
     Point(
         "entrypoints/openai/models/serving.py",
         "OpenAIServingModels",
@@ -160,69 +150,19 @@ def differences(read: Read) -> list[str]:
 
 
 def _differences(points: Iterable[Point], read: Read) -> Iterator[str]:
-    for point in points:
+    for file, name, has in points:
         try:
-            tree = ast.parse(read(point.file))
+            source = read(file)
         except (FileNotFoundError, KeyError):
-            yield f"vllm/{point.file} is gone"
+            yield f"vllm/{file} is gone"
             continue
-        node = _find(tree, point.name)
-        if node is None:
-            yield f"{point.name} is not in vllm/{point.file}"
-        elif isinstance(node, ast.ClassDef):
-            if absent := [name for name in point.has if name not in _members(node)]:
-                yield f"{point.name} of vllm/{point.file} has no {', '.join(absent)}"
-        elif _parameters(node)[: len(point.has)] != list(point.has):
-            wanted = ", ".join(point.has)
-            yield f"{point.name} of vllm/{point.file} does not begin with ({wanted})"
-
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _find(tree: ast.Module, name: str) -> ast.ClassDef | _Function | None:
-    body: Sequence[ast.stmt] = tree.body
-    found: ast.ClassDef | _Function | None = None
-    for part in name.split("."):
-        found = next(
-            (
-                each
-                for each in body
-                if isinstance(each, ast.ClassDef | _Function) and each.name == part
-            ),
-            None,
-        )
-        if found is None:
-            return None
-        body = found.body
-    return found
-
-
-def _parameters(node: _Function) -> list[str]:
-    return [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-
-
-def _members(node: ast.ClassDef) -> set[str]:
-    """Return fields, methods, and attributes that methods set on `self`."""
-    found: set[str] = set()
-    for each in node.body:
-        match each:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                found |= {name, *_set_on_self(each)}
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-                found.add(name)
-    return found
-
-
-def _set_on_self(method: ast.AST) -> set[str]:
-    return {
-        each.attr
-        for each in ast.walk(method)
-        if isinstance(each, ast.Attribute)
-        and isinstance(each.ctx, ast.Store)
-        and isinstance(each.value, ast.Name)
-        and each.value.id == "self"
-    }
+        nodes = (node for node in ast.parse(source).body if getattr(node, "name", None) == name)
+        if (node := next(nodes, None)) is None:
+            yield f"{name} is not in vllm/{file}"
+            continue
+        words = re.findall(r"\w+", ast.get_source_segment(source, node) or "")
+        if absent := [each for each in has if each not in words]:
+            yield f"{name} of vllm/{file} has no {', '.join(absent)}"
 
 
 def reader(place: Path) -> Read:

@@ -37,7 +37,7 @@ version = types.ModuleType("vllm._version")
 version.__version__, version.__version_tuple__ = "0.99.0", (0, 99, 0)
 sys.modules["vllm._version"] = version
 from service.vllm_plugin import versions
-gone = versions.Point("v1/worker/gpu_model_runner.py", "GPUModelRunner.run_step", ("self",))
+gone = versions.Point("v1/worker/gpu_model_runner.py", "GPUModelRunner", ("run_step",))
 versions.POINTS += (gone,)
 """
 
@@ -111,7 +111,7 @@ async def test_a_version_in_which_a_point_moved_is_refused_and_the_point_named(
     said = await refusal(servers[unknown], "vLLM 0.99.0 is not supported")
 
     assert "vLLM 0.99.0 is not supported" in said
-    assert "GPUModelRunner.run_step is not in vllm/v1/worker/gpu_model_runner.py" in said
+    assert "GPUModelRunner of vllm/v1/worker/gpu_model_runner.py has no run_step" in said
     assert "0.32.x" in said
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from service.core.settings import EngineSettings  # noqa: E402
 from service.engines.base import GenerationRequest, complete  # noqa: E402
 from service.engines.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
 from service.engines.vllm import VllmGenerator  # noqa: E402
+from service.vllm_plugin import NAME  # noqa: E402
 from tests.integration.eager import Eager  # noqa: E402
 from tests.stubs.tiny_model import save_tiny_model  # noqa: E402
 from tests.support.vllm import Vllm, metric, vllm_server  # noqa: E402
@@ -214,9 +217,24 @@ async def test_preempted_requests(worker: VllmGenerator, eager: Eager, chunked: 
     assert await nothing_held(worker)
 
 
-async def test_what_does_not_fit_is_refused(worker: VllmGenerator) -> None:
+async def test_what_does_not_fit_is_refused(worker: VllmGenerator, chunked: str) -> None:
     with pytest.raises(EngineRefusal, match="exceed the model's context of 1024"):
         await worker.score(ScoreRequest(passage(0, 300)))
+
+    def asked(field: Any) -> tuple[int, str]:
+        body = {"prompt": "The", "max_tokens": 2, "vllm_xargs": {NAME: field}}
+        request = urllib.request.Request(f"{chunked}/completions", json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    for field in (1, "all", ["attention", 5]):  # the field of our own routes, on one of vLLM's
+        status, said = await asyncio.to_thread(asked, field)
+        assert status == 400
+        assert "use /v1/revelator/signals" in said
 
 
 async def test_two_ranks_and_an_adapter(

@@ -113,5 +113,5 @@ async def serving(state: PluginState | None) -> AsyncIterator[str]:
 
 
 def state_of(backend: FakeBackend, encoder: PromptEncoder) -> PluginState:
-    calls = Calls(backend, encoder, ranks=1, heads=HEADS)
+    calls = Calls(backend, encoder, heads=HEADS)
     return PluginState("0.32.0", calls, None, 1)

@@ -99,15 +99,17 @@ class FakeRunner:
     """`step` runs one batch: (request, rows) each, in that order. The processor hears of slots, as
     from model runner V2."""
 
-    def __init__(self) -> None:
-        self.cache = torch.zeros(BLOCKS, KV_HEADS, BLOCK, 2 * SIZE)
+    def __init__(self, ranks: int = 1, rank: int = 0) -> None:
+        """`rank` of so many has its share of the heads."""
+        self._share = ranks, rank
+        self.cache = torch.zeros(BLOCKS, KV_HEADS // ranks, BLOCK, 2 * SIZE)
         self.writes_keys = True
         self.tap = Tap()
         backend: Any = extended("PLAIN", PLAIN)
         backend.get_builder_cls().tap = self.tap
         layers = {
             f"model.layers.{n}.attn": SimpleNamespace(
-                impl=backend.get_impl_cls()(HEADS, SIZE, scale=0.3)
+                impl=backend.get_impl_cls()(HEADS // ranks, SIZE, scale=0.3)
             )
             for n in range(2)
         }
@@ -135,6 +137,8 @@ class FakeRunner:
             torch.cat([getattr(r, name)[r.computed :][:count] for r, count in batch])
             for name in ("key", "query", "logits")
         )
+        ranks, rank = self._share
+        key, query = key.chunk(ranks, dim=1)[rank], query.chunk(ranks, dim=1)[rank]
         for row, slot in enumerate(slots if self.writes_keys else []):
             self.cache[slot // BLOCK, :, slot % BLOCK, :SIZE] = key[row]
         widest = max(len(r.blocks) for r, _ in batch)

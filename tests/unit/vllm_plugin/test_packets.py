@@ -9,7 +9,7 @@ from tests.conftest import need
 torch = need("torch")
 
 from service.vllm_plugin.collector import Inbox  # noqa: E402
-from service.vllm_plugin.packets import NOTHING, Packer, RankMerger  # noqa: E402
+from service.vllm_plugin.packets import NOTHING, Packer  # noqa: E402
 from service.vllm_plugin.tracking import OfStep, Tracked, Wish  # noqa: E402
 
 PROMPT, LENGTH = [5, 6, 7], 9
@@ -28,14 +28,16 @@ def split(matrix, parts: tuple[int, ...]):  # type: ignore[no-untyped-def]
 def test_updates_are_what_a_row_changed_and_fold_to_the_maxima() -> None:
     matrix = weights(6)
     tracked = Tracked(Wish("call", len(PROMPT), LENGTH))
-    packer, merger = Packer(tracked), RankMerger(1)
+    packer, inbox = Packer(tracked), Inbox()
     known: dict[int, tuple[float, float]] = {}
 
     for fetched in ([2], [3], [4, 5], [6, 7, 8]):  # several rows may lie between two fetches
         for row in fetched:
             tracked.take_row(matrix[:, row, : row + 1], matrix[:, row, : row + 1].mean(0))
         packet = packer.next()
-        rows = merger.updates([packet]) if packet else []
+        if packet:
+            inbox.put([packet])
+        _, rows = inbox.take()
         assert len(rows) == len([row for row in fetched if row >= len(PROMPT)])
         for row, updates in zip([r for r in fetched if r >= 3], rows, strict=True):
             for update in updates:
@@ -51,7 +53,7 @@ def test_updates_are_what_a_row_changed_and_fold_to_the_maxima() -> None:
 def test_ranks_are_weighted_by_their_heads(parts: tuple[int, ...]) -> None:
     matrix = weights(6)
     ranks = [Tracked(Wish("call", len(PROMPT), LENGTH)) for _ in parts]
-    packers, inbox = [Packer(tracked) for tracked in ranks], Inbox(len(parts))
+    packers, inbox = [Packer(tracked) for tracked in ranks], Inbox()
     known: dict[int, tuple[float, float]] = {}
 
     for row in range(2, LENGTH):
@@ -74,7 +76,7 @@ def test_ranks_are_weighted_by_their_heads(parts: tuple[int, ...]) -> None:
 def test_a_score_is_sent_once_and_whole() -> None:
     matrix = weights(4, 3)
     ranks = [Tracked(Wish("s", len(PROMPT), score=True, rows=(1,))) for _ in range(2)]
-    packers, inbox = [Packer(tracked) for tracked in ranks], Inbox(2)
+    packers, inbox = [Packer(tracked) for tracked in ranks], Inbox()
     for tracked, own in zip(ranks, split(matrix, (1, 3)), strict=True):
         tracked.take_rows(own[:, :2, :2])
     assert [packer.next() for packer in packers] == [None, None]  # the last row is missing
@@ -83,8 +85,7 @@ def test_a_score_is_sent_once_and_whole() -> None:
 
     inbox.put([packer.next() or NOTHING for packer in packers])
 
-    assert inbox.maxima is not None
     expected = torch.stack([matrix.amax(1).mean(0), matrix.tril(-1).amax(1).mean(0)])
-    assert torch.from_numpy(inbox.maxima).allclose(expected)
+    assert torch.from_numpy(inbox.means).allclose(expected)
     assert torch.from_numpy(inbox.rows[1]).allclose(matrix[:, 1, :2].mean(0))
     assert [packer.next() for packer in packers] == [None, None]

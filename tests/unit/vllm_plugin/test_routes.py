@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ from service.engines.signals import (  # noqa: E402
     SignalRequest,
 )
 from service.engines.vllm import VllmGenerator  # noqa: E402
-from service.vllm_plugin.routes import PluginState  # noqa: E402
+from service.vllm_plugin.routes import PluginState, info  # noqa: E402
 from tests.unit.vllm_plugin.fake_backend import (  # noqa: E402
     END,
     FakeBackend,
@@ -269,6 +271,19 @@ async def test_refusals_before_the_first_byte(encoder: PromptEncoder) -> None:
         with pytest.raises(EngineFailure, match="bytes on the worker"):
             await worker.score(ScoreRequest("x"))
     assert not backend.requests
+
+
+async def test_what_it_cannot_see_is_said_by_any_worker() -> None:
+    state = PluginState("9.9", None, "vLLM 9.9 is not known to this plugin")
+    request: Any = SimpleNamespace(
+        app=SimpleNamespace(state=SimpleNamespace(revelator=state)),
+    )
+    body = await info(request)
+
+    assert (body["signals"], body["reason"]) == (False, state.reason)
+    for unseen in ("sliding windows", "latent attention", "full CUDA graphs"):
+        assert unseen in body["unseen"]
+    assert "model runner V2" in body["not_run"]
 
 
 async def test_a_worker_without_the_plugin_or_that_cannot(encoder: PromptEncoder) -> None:

@@ -84,7 +84,7 @@ def test_the_worst_case_of_a_call() -> None:
     assert 0.5e6 < llama < 1e6
     assert bytes_of(1000, 128, 32, score=False, attention=False, rows=0) == 8 * 128
     score = bytes_of(1000, 1, 32, score=True, attention=True, rows=2)
-    assert score == 4 * (2 * 32 * 1000 + 2 * 1000)
+    assert score == 4 * (2 * 32 * 1000 + 2 * 1000 + 2 * 1000)
 
 
 def test_the_command_of_a_worker() -> None:

@@ -28,28 +28,15 @@ from service.vllm_plugin.versions import (
 
 def source() -> dict[str, str]:
     """Files in which every point is as it should be."""
-    classes: dict[str, dict[str, list[str]]] = {}
-    functions: dict[str, list[str]] = {}
+    texts: dict[str, str] = {}
     for point in chain(POINTS, *OF_RUNNERS):
-        owner, _, method = point.name.partition(".")
-        if method:
-            line = f"    async def {method}({', '.join(point.has)}): ..."
-            classes.setdefault(point.file, {}).setdefault(owner, []).append(line)
-        elif point.name[0].isupper():
-            first, *rest = point.has
-            own = classes.setdefault(point.file, {}).setdefault(owner, [])
-            own += [f"    {name}: int" for name in rest]
-            own.append(f"    def __init__(self):\n        self.{first} = 1")
+        first, *others = point.has
+        if point.name[0].isupper():
+            fields = "".join(f"    {name}: int\n" for name in others)
+            own = f"class {point.name}:\n{fields}    def {first}(self): ...\n"
         else:
-            functions.setdefault(point.file, []).append(
-                f"def {point.name}({', '.join(point.has)}, more=0): ..."
-            )
-    texts = {
-        file: "\n".join(f"class {name}:\n" + "\n".join(lines) for name, lines in owners.items())
-        for file, owners in classes.items()
-    }
-    for file, lines in functions.items():
-        texts[file] = "\n".join([texts.get(file, ""), *lines])
+            own = f"def {point.name}({', '.join(point.has)}, more=0): ...\n"
+        texts[point.file] = texts.get(point.file, "") + own
     return texts
 
 
@@ -105,7 +92,7 @@ def test_each_point_is_named_where_it_moved(point: Point) -> None:
     del gone[point.file]
     assert f"vllm/{point.file} is gone" in (differences(gone.__getitem__))
     last = point.name.rpartition(".")[2]
-    renamed = texts[point.file].replace(last, f"other_{last}")
+    renamed = texts[point.file].replace(f" {last}", f" other_{last}")
     told = differences({**texts, point.file: renamed}.__getitem__)
     assert any(each.startswith(point.name) and point.file in each for each in told)
     lacking = texts[point.file].replace(point.has[-1], "elsewhere")
