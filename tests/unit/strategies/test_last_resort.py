@@ -102,7 +102,7 @@ async def test_a_loop_without_an_answer_has_none(
 
     for kind in (LOOPS[loop], routes.Complex):
         monkeypatch.setattr(kind, "run", run)
-    options = {"route": "complex", "loop": loop, "last_resort": False}
+    options = {"route": "complex", "loop": loop, "last_resort": False, "prompts": "full"}
     body = await body_of([], {"": FOUND[found]}, QUESTION, **options)
     assert (body.answered, len(body.steps), body.usage.llm_calls) == (False, 1, 0)
 
