@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
-from service.api import answer, documents, health, search
+from service.api import answer, documents, files, health, search
 from service.api.access import PROBES, TenantAccess, check_exposure, own_host
 from service.api.admission import REQUEST, Admission, Drain, Turns
 from service.api.health import Readiness
@@ -195,7 +195,7 @@ def create_app(
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
-    for part in (answer, openai, search, documents, health):
+    for part in (answer, openai, search, documents, files, health):
         app.include_router(part.router)
     app.router.routes.append(mcp_route())
     if settings.server.page:

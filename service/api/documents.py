@@ -445,7 +445,7 @@ async def _reported(
     request: Request, name: str, stores: Any, *, repair: bool
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
-        return await _drained(request, lambda: stores.check(name, repair=repair, follow=follow))
+        return await drained(request, lambda: stores.check(name, repair=repair, follow=follow))
 
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return await work(unseen)
@@ -467,7 +467,7 @@ async def replace_documents(request: Request, name: str, stores: Stores) -> Inge
     left out. An interrupted body changes nothing. NDJSON is read, too."""
     items = await items_of(request)
     await stores.resolve(name)
-    return await _drained(request, lambda: _replace(name, stores, items))
+    return await drained(request, lambda: _replace(name, stores, items))
 
 
 async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> IngestReport:
@@ -485,7 +485,7 @@ async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> Ingest
     return ingest.report
 
 
-async def _drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:
+async def drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:
     """Run the work until a shutdown cancels it, and then raise Draining."""
     drain: Drain = request.app.state.drain
     with anyio.CancelScope() as scope, drain.work(scope.cancel):

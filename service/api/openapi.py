@@ -168,6 +168,18 @@ EXAMPLES: Final[dict[str, Any]] = {
         "unchanged": 0,
         "failed": [{"index": 1, "id": "x", "problem": "text is empty"}],
     },
+    "FilesReport": {
+        "files": [
+            {
+                "file": "handbook.pdf",
+                "indexed": 12,
+                "unchanged": 0,
+                "removed": 1,
+                "failed": 1,
+                "problems": ["pages without text, only images: 3"],
+            }
+        ]
+    },
     "StoredDocument": {
         "id": "lee-hall",
         "title": "Lee Hall (playwright)",

@@ -330,7 +330,7 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
     """
     held = bytearray()
     skipping = False
-    async for chunk in _chunks(request):
+    async for chunk in chunks(request):
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             held += end if not skipping else b""
@@ -346,7 +346,8 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
         yield None if skipping else bytes(held)
 
 
-async def _chunks(request: Request) -> AsyncIterator[bytes]:
+async def chunks(request: Request) -> AsyncIterator[bytes]:
+    """Yield the pieces of the body, decompressed. Raises RequestTimeout after 30 s without data."""
     stream = decoded(request)
     while True:
         try:

@@ -1,0 +1,168 @@
+"""`POST /collections/{name}/files`: files as people have them, read as `revelator ingest` does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.responses import Response
+
+from service.api.documents import FOLLOWED, REFUSALS, WRITE, Stores, drained
+from service.api.wire import (
+    EVENT_STREAM,
+    BodyTooLarge,
+    EventStream,
+    MalformedRequest,
+    chunks,
+    content_type,
+    documented,
+    followed,
+    request_id,
+)
+from service.core.progress import Follow, unseen
+from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
+
+if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
+
+MULTIPART: Final = "multipart/form-data"
+MOST_FILES: Final = 1_000  # of one request
+MOST_BYTES: Final = 500_000_000  # of one request
+MOST_PROBLEMS: Final = 20  # of one file that are listed
+LONGEST_NAME: Final = 255  # bytes, as in folders
+BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            MULTIPART: {
+                "schema": {
+                    "type": "object",
+                    "required": ["files"],
+                    "properties": {
+                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}}
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+class FileReport(BaseModel):
+    """What became of one file: its documents by what happened to them, and its first problems.
+    `removed` counts pages and sections that its earlier version had."""
+
+    file: str
+    indexed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    failed: int = 0
+    problems: list[str] = []
+
+
+class FilesReport(BaseModel):
+    """What became of each file, in the order of the request."""
+
+    files: list[FileReport]
+
+
+router = APIRouter(tags=["collections"])
+
+
+@router.post(
+    "/collections/{name}/files",
+    dependencies=WRITE,
+    response_model=FilesReport,
+    responses=documented(*REFUSALS) | FOLLOWED,
+    openapi_extra=BODY,
+    summary="Add files",
+)
+async def add_files(request: Request, name: str, stores: Stores) -> FilesReport | Response:
+    """Add files of any format that `revelator ingest` reads, each of at most 50 MB. The documents
+    of a file are named after it, and replace those of its earlier version. Nothing is indexed until
+    all files have arrived, so that a request that breaks off changes nothing; each file is then
+    indexed as a whole. With `Accept: text/event-stream`, the progress is streamed; `done` and
+    `total` count files."""
+    content_type(request, MULTIPART)
+    await stores.resolve(name)
+    form = await _form(request)
+
+    async def work(follow: Follow) -> FilesReport:
+        try:
+            return await drained(request, lambda: _ingest(stores, name, form, follow))
+        finally:
+            await form.close()
+
+    if EVENT_STREAM not in request.headers.get("accept", ""):
+        return await work(unseen)
+    return EventStream(followed(work, request_id(request)))
+
+
+async def _form(request: Request) -> FormData:
+    """Read the files; large ones are kept on disk. Raises BodyTooLarge and MalformedRequest."""
+
+    async def limited() -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in chunks(request):
+            size += len(chunk)
+            if size > MOST_BYTES:
+                raise BodyTooLarge(f"The files exceed the limit of {MOST_BYTES:,} bytes a request.")
+            yield chunk
+
+    parser = MultiPartParser(request.headers, limited(), max_files=MOST_FILES, max_fields=0)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise MalformedRequest(f"The body is not valid {MULTIPART}: {error}") from None
+    if not form:
+        raise MalformedRequest("The body has no files.")
+    return form
+
+
+async def _ingest(stores: Collections, name: str, form: FormData, follow: Follow) -> FilesReport:
+    from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
+
+    report = FilesReport(files=[])
+    uploads = [each for _, each in form.multi_items() if isinstance(each, UploadFile)]
+    async with anyio.TemporaryDirectory(prefix="revelator-") as folder:
+        for done, upload in enumerate(uploads):
+            follow("files", done, len(uploads))
+            file = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
+            found = FileReport(file=file[:LONGEST_NAME])
+            report.files.append(found)
+            if problem := _refusal(file, upload, {each.file for each in report.files[:-1]}):
+                found.problems.append(problem)
+                found.failed = 1
+                continue
+            path = Path(folder, file)
+            await anyio.to_thread.run_sync(_write, upload.file, path)
+            result = await ingest([path], name, stores)
+            found.indexed, found.unchanged = result.indexed, result.unchanged
+            found.removed, found.failed = result.removed, result.failed
+            found.problems = [
+                f"line or page {each.line}: {each.problem}" if each.line else each.problem
+                for each in result.failures[:MOST_PROBLEMS]
+            ]
+            await anyio.to_thread.run_sync(path.unlink)
+    return report
+
+
+def _refusal(file: str, upload: UploadFile, before: set[str]) -> str | None:
+    if file in {"", ".", ".."} or not file.isprintable() or len(file.encode()) > LONGEST_NAME:
+        return f"the name of the file must have 1 to {LONGEST_NAME} bytes and no control characters"
+    if file in before:
+        return "another file of this request has the same name"
+    return TOO_LARGE if (upload.size or 0) > LARGEST else None
+
+
+def _write(source: IO[Any], path: Path) -> None:
+    with path.open("wb") as file:
+        shutil.copyfileobj(source, file)
