@@ -4,6 +4,7 @@ import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } 
 import { Refused, ask, getJson } from "./stream.js";
 import { View, showPassage } from "./draw.js";
 import { element } from "./elements.js";
+import { listenForFiles } from "./files.js";
 
 const EXAMPLES = [
   "Who directed Laserblast?",
@@ -285,6 +286,12 @@ function listen() {
   byId("key-close").addEventListener("click", () => byId("key-dialog").close());
   byId("passage-close").addEventListener("click", () => byId("passage-dialog").close());
   window.addEventListener("hashchange", readLink);
+  listenForFiles({
+    collection: () => fields.collection.value || "default",
+    key: keyOf,
+    changed: learnCollections,
+    refused: (error) => aboutKey(error) && askForKey(reasonOf(error)),
+  });
 }
 
 addExamples();

@@ -22,6 +22,13 @@ export async function getJson(path, key, signal) {
   return response.json();
 }
 
+// Sends a request and returns its JSON, or null if there is none. Throws as `getJson` does.
+export async function send(method, path, key, body) {
+  const response = await fetch(path, { method, headers: headersOf(key), body, cache: "no-store" });
+  if (!response.ok) throw await refusal(response);
+  return response.status === 204 ? null : response.json();
+}
+
 // Calls `take(name, data)` for each event until `done`, and `tell(text)` about interruptions.
 // Throws Refused, or AbortError once `signal` is aborted.
 export async function ask(request, key, { take, tell, signal }) {

@@ -1,0 +1,46 @@
+"""Files that are dropped on the page: each with its result, and deleted again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.page.driving import violations
+from tests.support.live import answering, config, live
+from tests.support.scripted import ScriptedGenerator
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+
+DROP = """(files) => {
+  const data = new DataTransfer();
+  for (const [name, text] of files) data.items.add(new File([text], name));
+  const init = { dataTransfer: data, bubbles: true, cancelable: true };
+  window.dispatchEvent(new DragEvent("drop", init));
+}"""
+
+
+async def test_files_are_dropped_listed_and_deleted(
+    tab: Any, tmp_path: Path, pictures: Path
+) -> None:
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    engine = ScriptedGenerator(answering())
+    async with live(engine, settings=settings, own_stores=True) as service:
+        await tab.goto(service.url)
+        files = [["prices.csv", "Model,Price\nHP-20,1240"], ["empty.txt", ""], ["x.zip", "PK"]]
+        await tab.evaluate(DROP, files)
+        await tab.wait_for_selector("#files-told:has-text('All files are done.')")
+        rows = await tab.eval_on_selector_all(".file", "rows => rows.map(row => row.textContent)")
+        assert rows[0] == "prices.csv1 documentDelete"
+        assert rows[1] == "empty.txtthe file is empty"
+        assert "unknown file type '.zip'" in rows[2]
+        await tab.wait_for_selector("#collection option[value=default]", state="attached")
+        assert not await violations(tab)
+        await tab.screenshot(path=pictures / "files.png")
+        async with service.http.get("/collections/default") as response:
+            assert (await response.json())["documents"] == 1
+        await tab.click("button[aria-label='Delete prices.csv']")
+        await tab.wait_for_selector("#files-told:has-text('prices.csv is deleted.')")
+        async with service.http.get("/collections/default") as response:
+            assert (await response.json())["documents"] == 0
