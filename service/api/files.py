@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -109,7 +109,7 @@ async def add_files(request: Request, name: str, stores: Stores) -> FilesReport 
 async def _form(request: Request) -> FormData:
     """Read the files; large ones are kept on disk. Raises BodyTooLarge and MalformedRequest."""
 
-    async def limited() -> AsyncIterator[bytes]:
+    async def limited() -> AsyncGenerator[bytes, None]:
         size = 0
         async for chunk in chunks(request):
             size += len(chunk)
