@@ -15,6 +15,7 @@ from service.api.tenants import digest
 from service.core.errors import ConfigurationError
 from service.core.settings import Settings
 from tests.api.test_bad_input import check_problem
+from tests.api.test_files import form
 from tests.support.live import Live, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -44,6 +45,7 @@ PATHS: list[tuple[str, str, Any, str]] = [
     ("POST", "/v1/responses", RESPONSE, "ask"),
     ("GET", "/v1/models", None, "ask"),
     ("GET", "/v1/models/revelator", None, "ask"),
+    ("POST", "/collections/docs/files", lambda: form(("a.txt", "Text.")), "write"),
     ("GET", "/collections/docs/check", None, "administer"),
     ("POST", "/collections/docs/repair", None, "administer"),
     ("DELETE", "/collections/docs/documents/d", None, "write"),
@@ -69,7 +71,8 @@ def key(name: str) -> dict[str, str]:
 
 
 async def status(service: Live, name: str, method: str, path: str, body: Any = None) -> int:
-    async with service.http.request(method, path, json=body, headers=key(name)) as response:
+    given = {"data": body()} if callable(body) else {"json": body}
+    async with service.http.request(method, path, headers=key(name), **given) as response:
         if response.status == 403 and not path.startswith("/v1/"):
             await check_problem(response, 403, "not-allowed")
         await response.read()
