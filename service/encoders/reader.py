@@ -30,7 +30,7 @@ from service.encoders.windows import SHORTEST, Window, Windows
 from service.retrieval.embedding.embedders import default_threads
 from service.text.tables import other_rows
 
-SHIPPED: Final[Path | None] = None  # the folder of the encoder that reads for the shipped model
+SHIPPED: Final = Path(__file__).parents[1] / "models" / "extractor"  # reads for small models
 CARD_FILE: Final = "reader.json"
 MODEL_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"

@@ -84,9 +84,8 @@ class Capabilities:
     completions.
 
     The other values are known for models trained by this project and None for others. `passages` is
-    the number of passages that the model reads well for one answer, if small, and `one_at_a_time`
-    says that it reads them better one by one; `templates` and `autorag` are the template set and
-    the mode of Auto-RAG that it was trained with.
+    the number of passages that the model reads well for one answer, if small; `templates` and
+    `autorag` are the template set and the mode of Auto-RAG that it was trained with.
     """
 
     choices: bool = False
@@ -99,7 +98,6 @@ class Capabilities:
     passages: int | None = None
     templates: str | None = None
     autorag: AutoragMode | None = None
-    one_at_a_time: bool = False
 
     @property
     def small(self) -> bool:

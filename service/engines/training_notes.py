@@ -19,9 +19,9 @@ KEY: Final = "revelator"
 
 
 class TrainingNotes(BaseModel):
-    """The template set and the mode of Auto-RAG that a model was trained on, how many passages it
-    reads well for one answer, and whether it reads them better one at a time. None means unknown.
-    `templates` is the name of a shipped set, or of a folder inside the model's folder.
+    """The template set and the mode of Auto-RAG that a model was trained on, and how many passages
+    it reads well for one answer. None means unknown. `templates` is the name of a shipped set, or
+    of a folder inside the model's folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -29,7 +29,6 @@ class TrainingNotes(BaseModel):
     templates: str | None = None
     autorag: AutoragMode | None = None
     passages: int | None = Field(None, ge=1)
-    one_at_a_time: bool = False
 
 
 UNKNOWN: Final = TrainingNotes()

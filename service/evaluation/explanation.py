@@ -35,7 +35,6 @@ from service.evaluation.metrics import (
     score,
 )
 from service.evaluation.traces import Trace
-from service.strategies.reader import DECLINING
 from service.text.words import content_words
 
 Stage = Literal["routing", "query", "retrieval", "judging", "reading", "merging"]
@@ -46,7 +45,6 @@ _BY_KIND: Final[Mapping[StepKind, Stage]] = {
     "condense": "query", "route": "routing", "decompose": "query", "ending": "judging",
     "retrieve": "reading", "merge": "merging", "answer": "reading",
 }  # fmt: skip
-_BY_READER: Final = ("not read", DECLINING)
 _SHOWN: Final = 160  # most characters of a text in a line of evidence
 
 
@@ -91,10 +89,8 @@ def explain_trace(trace: Trace) -> Explanation:
 def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
     """Return the time of each stage in milliseconds.
 
-    The time before an event of a step is assigned to the stage whose work the event ends. Where
-    the reader reads one passage after the other, its judgements end the reading.
+    The time before an event of a step is assigned to the stage whose work the event ends.
     """
-    reading = {e.step for e in events if isinstance(e, Judgement) and e.reason in _BY_READER}
     spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     kinds: dict[str, StepKind] = {}
     last: dict[str, float] = {}
@@ -102,8 +98,7 @@ def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
         if isinstance(event, StepStart) and event.step:
             kinds[event.step] = event.kind
         elif event.step in last:
-            read = isinstance(event, Judgement) and event.step in reading
-            stage = "reading" if read else _stage_of(event, kinds[event.step])
+            stage = _stage_of(event, kinds[event.step])
             spent[stage] += event.ms - last[event.step]
         if event.step in kinds:
             last[event.step] = event.ms

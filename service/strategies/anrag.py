@@ -16,7 +16,6 @@ from service.core.settings import Settings
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome, lacking_logprobs
 from service.strategies.reader import (
-    ReadingInTurn,
     Verdict,
     answer_from_memory,
     reader_of,
@@ -119,8 +118,8 @@ class Cycle:
         self.fetches_more = judged
         self.judged = judged and "relevance" not in self.settings.skip
         self.reader = reader_of(step, question)
-        self.model = step.inquiry.roles.reader.generator.capabilities
-        own = None if self.reader.reads_all else self.model.passages
+        model = step.inquiry.roles.reader.generator.capabilities
+        own = None if self.reader.reads_all else model.passages
         self.top_k = step.inquiry.request.top_k or own or TOP_K
 
     async def run(self) -> None:
@@ -130,30 +129,13 @@ class Cycle:
         except LimitReached as limit:
             self.step.stopped_by = limit.stopped_by
             return
-        in_turn = self.model.one_at_a_time and self.settings.relevance_by is None
-        if in_turn and not self.reader.reads_all:
-            await self._read_in_turn(result)
-        elif self.judged:
+        if self.judged:
             await self.step.show_passages(result)
             await self._read(result, await self._judge(result))
         else:
             choices = keep_first(len(result.passages), self.top_k)
             await self.step.show_passages(result, choices)
             await self._read(result, choices)
-
-    async def _read_in_turn(self, result: SearchResult) -> None:
-        """Run GEN over one passage at a time, which also judges it. If none is relevant and
-        passages were to be judged, `answers.no_evidence` decides.
-        """
-        step, passages = self.step, [hit.passage for hit in result.passages]
-        await step.show_passages(result)
-        reading = ReadingInTurn(step, self.question, self.as_role)
-        if await reading.read(passages, self.top_k):
-            step.left_unread = step.answer is None and step.stopped_by != "answer"
-        elif self.judged:
-            await self._read(result, [UNSUITABLE] * len(passages))
-        else:
-            step.flag("declined")
 
     async def _judge(self, result: SearchResult) -> list[Choice]:
         """Judge all hits concurrently, as far as the limits of the question allow."""

@@ -192,8 +192,7 @@ class Planner:
         """Return the classifier's route, if the settings have one, else that of the ROUTE call.
 
         `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable
-        other route counts. A route below `router.confidence` is left to the model, unless the
-        classifier is the default of a small model, which is more often wrong.
+        other route counts. A route below `router.confidence` is left to the model.
         """
         classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
         if classifier is None:
@@ -203,7 +202,7 @@ class Planner:
         others = tuple(name for name in allowed if name != "direct")
         if route == "direct" and probability < DIRECT_CONFIDENCE and others:
             route, probability = await classifier.classify(question, others)
-        if probability >= settings.router.confidence or settings.router.kind is None:
+        if probability >= settings.router.confidence:
             return RouteChoice(route, "classifier", round(probability, 4))
         return await ask_for_route(step)
 
@@ -254,6 +253,17 @@ class RulePlanner(Planner):
     """Plans by rules where these decide, as small models would guess."""
 
     strict = True
+
+    async def route(self, step: OpenStep) -> RouteChoice:
+        """Return the route of the classifier that is the default of a small model. The model, which
+        is more often wrong, has no say, and knows too little for the route `direct`."""
+        classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
+        if classifier is None or settings.router.kind is not None:
+            return await super().route(step)
+        searching = [name for name in settings.routes.allowed if name != "direct"]
+        allowed = searching or settings.routes.allowed
+        route, probability = await classifier.classify(step.inquiry.question, allowed)
+        return RouteChoice(route, "classifier", round(probability, 4))
 
     async def next_question(
         self,

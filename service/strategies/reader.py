@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Final, Protocol
 
 from service.answer.calls import chat
-from service.answer.events import BaseEvent, Judgement, Place, Token, TokenRole, Withdraw
+from service.answer.events import BaseEvent, Place, Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep
 from service.core.concurrency import deadline, gather
 from service.core.domain import Passage
@@ -23,12 +22,10 @@ from service.encoders.inputs import passage_text
 from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import PassageText, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
-from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
+from service.strategies.reading.answers import AnswerReading, read_answer
 from service.strategies.reading.questions import parse_verdict
 from service.strategies.reading.salvage import ends_with
-from service.strategies.rules import corrected_count
 from service.text.grounding import bears
-from service.text.sentences import sentences
 from service.text.words import normal_words
 
 ANSWER_TOKENS: Final = 64
@@ -36,10 +33,8 @@ PROSE_TOKENS: Final = 128
 SAMPLE_TEMPERATURE: Final = 0.7
 RELEVANCE_LABELS: Final = ("true", "false")
 WORKER: Final = "encoder"  # in metrics
-DECLINING: Final = "the reader found no answer"
 CLAUSE_WORDS: Final = 8
 _COPULA = re.compile(r"\b(?:is|was|are|were|be|been)\b|[:：]|[.!?\n]\s")
-_PIECE = re.compile(r"#\d+\Z")
 
 RELEVANCE: Final = PromptCall("judge", parse_verdict, labels=RELEVANCE_LABELS)
 Verdict = bool | None | LimitReached
@@ -369,116 +364,3 @@ class EncoderReader:
             usage = TokenUsage(reading.pieces, 0)
             call.see(Delta("", finish="stop", usage=usage, worker=WORKER))
         return reading
-
-
-# ---- one passage at a time
-
-
-class ReadingInTurn:
-    """GEN over one passage at a time, for models that other passages distract.
-
-    The reader is shown the best-ranked passage alone, and the next one only if it finds no answer
-    there: its declining is the judgement of relevance, and most questions need one or two calls.
-    """
-
-    def __init__(self, step: OpenStep, question: str, as_role: TokenRole) -> None:
-        self._step, self._question, self._as_role = step, question, as_role
-
-    async def read(self, passages: Sequence[Passage], top_k: int) -> bool:
-        """Read at most the first `top_k` passages, grouped by document, until one document answers
-        the question; judge each passage, and leave the answer in `step.answer`.
-
-        Returns whether a passage was relevant, or whether a limit of the question, given in
-        `step.stopped_by`, ended the reading before that was known. If the reader's replies to some
-        documents cannot be read and none answers, it is asked again over the first of them.
-        """
-        step, readings = self._step, by_document(passages[:top_k])
-        unread: list[Prompt] = []
-        for index, document in enumerate(readings):
-            shown = joined(document)
-            prompt = step.inquiry.roles.reader.templates.answer(self._question, [shown])
-            try:
-                reading = await self._ask(prompt)
-            except LimitReached as limit:
-                step.stopped_by = limit.stopped_by
-                # What is left for the question's own answer may be enough to read them once more.
-                left, kept = [*chain(*readings[index:])], self._as_role == "draft"
-                await self._judge(left, None, kept, "not read")
-                await self._judge(passages[top_k:], None, False, "not read")
-                return True
-            await self._judge_by(document, reading)
-            if reading.answer:
-                left = [*chain(*readings[index + 1 :]), *passages[top_k:]]
-                await self._judge(left, None, False, "not read")
-                await self._settle(prompt, shown.text, reading.answer)
-                return True
-            if reading is NOTHING:
-                unread.append(prompt)
-        await self._judge(passages[top_k:], None, False, "not read")
-        if unread:
-            await write_answer(step, unread[0], self._as_role)
-        return bool(unread)
-
-    async def _ask(self, prompt: Prompt) -> AnswerReading:
-        step = self._step
-        request = chat(prompt, max_tokens=ANSWER_TOKENS, logprobs=step.weighed)
-        reply = await step.ask("reader", request, final=self._as_role == "answer")
-        reading = read_answer(reply.text, step.question or "")
-        if reading.answer is not None and prompt.gives(reading.answer):
-            return NOTHING
-        return DECLINED if reading.declined else reading
-
-    async def _settle(self, prompt: Prompt, text: str, answer: str) -> None:
-        step = self._step
-        step.answer = corrected_count(self._question, text, answer)
-        if step.answer != answer:
-            step.flag("computed")
-        if step.cut:
-            step.flag("shortened")
-        await step.emit(Token(role=self._as_role, text=step.answer))
-        await vote(step, prompt, self._as_role)
-
-    async def _judge_by(self, document: Sequence[Passage], reading: AnswerReading) -> None:
-        """Judge the document: it is kept, unless the reader found no answer in it."""
-        if reading.declined:
-            await self._judge(document, False, False, DECLINING)
-        elif reading.answer:
-            await self._judge(document, True, True, "relevant")
-        else:
-            await self._judge(document, None, True, "reply could not be read")
-
-    async def _judge(
-        self, passages: Sequence[Passage], relevant: bool | None, kept: bool, reason: str
-    ) -> None:
-        for each in passages:
-            judgement = Judgement(
-                passage_id=each.passage_id, relevant=relevant, kept=kept, reason=reason
-            )
-            await self._step.emit(judgement)
-
-
-def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
-    """Group the pieces of one document ("handbook#1", "handbook#2"), in the order of the first of
-    each: what one piece says often needs the other one."""
-    documents: dict[str, list[Passage]] = {}
-    for passage in passages:
-        documents.setdefault(_PIECE.sub("", passage.passage_id), []).append(passage)
-    return list(documents.values())
-
-
-def joined(pieces: Sequence[Passage]) -> PassageText:
-    """Join the pieces of a document, in its order. A sentence that ends one piece and begins the
-    next one (`service.retrieval.documents`) occurs once.
-    """
-    first, *later = sorted(pieces, key=_place)
-    text = first.text
-    for piece in later:
-        begin = next((end for _, end in sentences(piece.text)), 0)
-        repeated = text.endswith(piece.text[:begin].strip())
-        text = f"{text} {piece.text[begin:] if repeated else piece.text}".strip()
-    return PassageText(first.title, text)
-
-
-def _place(piece: Passage) -> int:
-    number = _PIECE.search(piece.passage_id)
-    return int(number[0][1:]) if number else 0

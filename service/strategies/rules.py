@@ -16,7 +16,6 @@ from service.prompts.templates import UNANSWERED, Pair
 from service.text.words import (
     MONTHS,
     NUMBER_SCALES,
-    NUMBER_WORDS,
     STOP_WORDS,
     content_words,
     letter_words,
@@ -466,43 +465,6 @@ def _thing(pair: Pair, pronoun: str) -> str | None:
 def _is_open(described: str) -> bool:
     """Whether a description is incomplete by itself ("the tower made of")."""
     return spelt_words(described)[-1].lower() in STOP_WORDS
-
-
-# ---- "How many …?"
-
-_HOW_MANY = re.compile(r"\bhow many (?:more |other |different )?([a-z]{3,})\b", re.IGNORECASE)
-_FIRST: Final = "|".join(NUMBER_WORDS)
-_NEXT: Final = "|".join([*NUMBER_WORDS, *NUMBER_SCALES, "dozen"])
-_NUMBER: Final = rf"(?:\d+(?:[,.]\d+)*|(?:{_FIRST})\b)(?:[ -](?:{_NEXT})\b)*"
-
-
-def corrected_count(question: str, text: str, answer: str) -> str:
-    """Return the number that `text` gives of what `question` counts, in the place of an `answer`
-    that begins with the number of something else ("four", of "four months", for "How many days?").
-
-    Return `answer` where the question counts nothing, where `text` has no such number or several,
-    and where the answer's number may be right: `text` does not always have it before another noun.
-    """
-    asked = _HOW_MANY.search(question)
-    given = re.match(_NUMBER, answer, re.IGNORECASE)
-    if not asked or not given or asked[1].casefold() in STOP_WORDS:
-        return answer
-    after = re.findall(rf"(?<!\w){re.escape(given[0])}[ -]([a-z]+)", text, re.IGNORECASE)
-    words = {*letter_words(question.casefold()), *STOP_WORDS}
-    if not after or not words.isdisjoint(word.casefold() for word in after):
-        return answer
-    of_it = rf"(?<![\w.,])({_NUMBER}) (?:[a-z]+ )?{_inflected(asked[1])}\b"
-    found = re.findall(of_it, text, re.IGNORECASE)
-    numbers = {normal_words(number) for number in found}
-    return str(found[0]) if len(numbers) == 1 and normal_words(given[0]) not in numbers else answer
-
-
-def _inflected(noun: str) -> str:
-    """Return an expression of the singular and the plural of a noun."""
-    noun = noun.casefold()
-    if noun.endswith("ies"):
-        return rf"{noun[:-3]}(?:y|ies)"
-    return rf"{noun.removesuffix('s')}(?:e?s)?"
 
 
 # ---- a merge that a part is missing from

@@ -316,11 +316,10 @@ function passageList(step, open) {
   return [...made, shown];
 }
 
-// Most passages that were not read were not needed: an earlier one has answered.
 function judgedAs(kept, reason) {
   if (kept === null) return "not judged yet";
   if (kept) return "kept";
-  return reason === "not read" ? reason : `dropped${reason ? `: ${reason}` : ""}`;
+  return `dropped${reason ? `: ${reason}` : ""}`;
 }
 
 function passageLine(step, passage, open) {

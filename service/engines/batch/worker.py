@@ -274,7 +274,6 @@ class BatchedGenerator(ABC):
             passages=self._notes.passages,
             templates=self._notes.templates,
             autorag=self._notes.autorag,
-            one_at_a_time=self._notes.one_at_a_time,
         )
 
     @property

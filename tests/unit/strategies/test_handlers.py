@@ -202,7 +202,7 @@ async def test_a_small_reader_is_not_asked_to_merge_where_a_part_has_no_answer()
         say(["Task: answer", "Where is"], "no answer found"),
     ]
     hits = {"Norma": [NORMA], "Atlantis": [NOISE]}
-    able = replace(SHORT_FORMS, passages=3, one_at_a_time=True)
+    able = replace(SHORT_FORMS, passages=3)
     body = await body_of(script, hits, "both?", route="compound", capabilities=able)
     assert body.answer == "Bellini. No answer was found to: Where is Atlantis?"
     assert "unsupported" not in flags(body)

@@ -133,7 +133,7 @@ FIRST = [
     ScriptStep("Who composed the opera Norma?", "Task: refine"),
     ScriptStep("Vincenzo Bellini", ["Task: answer", "Who composed"]),
 ]
-SMALL = replace(SHORT_FORMS, passages=3, one_at_a_time=True)
+SMALL = replace(SHORT_FORMS, passages=3)
 HITS = {"nationality": [BELLINI], "": [OPERA]}
 
 
