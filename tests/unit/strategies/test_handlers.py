@@ -200,6 +200,7 @@ async def test_a_small_reader_is_not_asked_to_merge_where_a_part_has_no_answer()
         decomposed("Who composed Norma?", "Where is Atlantis?"),
         say(["Task: answer", "Who composed"], "Bellini"),
         say(["Task: answer", "Where is"], "no answer found"),
+        say("Task: relevance", "true", 2),
     ]
     hits = {"Norma": [NORMA], "Atlantis": [NOISE]}
     able = replace(SHORT_FORMS, passages=3)

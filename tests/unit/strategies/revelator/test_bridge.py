@@ -134,18 +134,19 @@ FIRST = [
     ScriptStep("Vincenzo Bellini", ["Task: answer", "Who composed"]),
 ]
 SMALL = replace(SHORT_FORMS, passages=3)
+JUDGED = ScriptStep("true", "Task: relevance", times=None)
 HITS = {"nationality": [BELLINI], "": [OPERA]}
 
 
 @pytest.mark.anyio
 async def test_a_small_model_is_not_asked_for_the_second_hop() -> None:
-    script = [*FIRST, ScriptStep("Sicilian", ["Task: answer", CROSSING])]
+    script = [*FIRST, JUDGED, ScriptStep("Sicilian", ["Task: answer", CROSSING])]
     body = await body_of(script, HITS, ASKED, capabilities=SMALL, route="complex", loop="anrag")
     assert [step.query for step in body.steps if step.query][1:] == [CROSSING]
     assert (body.answer, body.steps[-1].flags, body.usage.llm_calls) == (
         "Sicilian",
         ["computed"],
-        4,
+        6,
     )
     assert [citation.passage_id for citation in body.citations] == ["norma", "bellini"]
 
@@ -154,6 +155,7 @@ async def test_a_small_model_is_not_asked_for_the_second_hop() -> None:
 async def test_where_the_second_hop_finds_nothing_the_model_is_asked() -> None:
     script = [
         *FIRST,
+        JUDGED,
         ScriptStep("no answer found", ["Task: answer", CROSSING]),
         ScriptStep("Where was Vincenzo Bellini from?", ["Task: refine", "Vincenzo Bellini"]),
         ScriptStep("Sicily", ["Task: answer", "Where was"]),
@@ -249,12 +251,13 @@ async def test_a_small_model_asks_the_last_clause_first() -> None:
     clause, crossing = "In which city was Norma performed?", "What is the airport in Milan?"
     script = [
         ScriptStep("no", "Task: ending"),
+        JUDGED,
         ScriptStep("Milan", ["Task: answer", clause]),
         ScriptStep("Linate", ["Task: answer", crossing]),
     ]
     body = await body_of(script, {"": [OPERA]}, asked, capabilities=SMALL, route="complex")
     assert [step.query for step in body.steps if step.query] == [clause, crossing]
-    assert (body.answer, body.usage.llm_calls) == ("Linate", 3)
+    assert (body.answer, body.usage.llm_calls) == ("Linate", 5)
 
 
 @pytest.mark.anyio
@@ -262,6 +265,7 @@ async def test_where_the_clause_finds_nothing_the_model_is_asked() -> None:
     asked = "What is the airport in the city where Norma was performed?"
     script = [
         ScriptStep("no", "Task: ending"),
+        JUDGED,
         ScriptStep("no answer found", ["Task: answer", "In which city was Norma performed?"]),
         ScriptStep("Where was Norma given?", "Task: refine"),
         ScriptStep("Milan", ["Task: answer", "Where was Norma given?"]),
