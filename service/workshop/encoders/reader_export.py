@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import TensorProto, helper
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from service.core.files import write_whole
@@ -24,6 +25,11 @@ OURS: Final = {  # names of MPNet's tensors: names of BERT's
     "attention.attn.o": "attention.output.dense",
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
+NAMED: Final = {"words": "word_embeddings.weight", "places": "position_embeddings.weight"}
+PARTS: Final = (  # MPNet's parts of a layer after the three matrices of attention, in order
+    "attention.attn.o", "attention.LayerNorm", "intermediate.dense", "output.dense",
+    "output.LayerNorm",
+)  # fmt: skip
 
 
 def export_reader(trained: Path, card: ReaderCard, folder: Path) -> None:
@@ -59,6 +65,61 @@ def build_reader(trained: Path, products: Products = "integer") -> bytes:
         shape: list[str | int] = ["texts", "tokens", 2] if head == "span" else ["texts", 4]
         outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     return bytes(graph.model(("ids", "mask"), outputs).SerializeToString())
+
+
+def restore_reader(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the configuration and the weights of an exported reader of MPNet's kind, as
+    `build_reader` takes them, so that training can go on from what ships. Matrices stay as int8
+    rounded them.
+
+    The constants of a graph are numbered in the order in which `BertGraph` adds them.
+    """
+    graph = onnx.load(folder / MODEL_FILE).graph
+    layers = [node for node in graph.node if node.op_type == "MultiHeadAttention"]
+    if not layers or len(layers[0].input) < 6:  # the last one adds the distances of tokens
+        raise ValueError(f"{folder / MODEL_FILE} is not an MPNet")
+    norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+    constants = map(numpy_helper.to_array, graph.initializer)
+    weights: dict[str, Any] = {"words": next(constants) * next(constants)}
+    next(constants)  # position 0
+    weights["places"] = np.pad(next(constants), ((2, 0), (0, 0)))
+    weights["LayerNorm.weight"], weights["LayerNorm.bias"] = next(constants), next(constants)
+    weights = {f"encoder.embeddings.{NAMED.get(n, n)}": value for n, value in weights.items()}
+    distances = next(each for each in constants if each.ndim == 2)
+    table = np.zeros((BUCKETS, len(distances)), np.float32)
+    table[_buckets()] = distances.T
+    weights["encoder.encoder.relative_attention_bias.weight"] = table
+    next(constants)
+    for layer in range(len(layers)):
+        name = f"encoder.encoder.layer.{layer}"
+        joint = np.split(next(constants).T * next(constants)[:, None], 3)
+        for part, matrix, bias in zip("qkv", joint, np.split(next(constants), 3), strict=True):
+            weights[f"{name}.attention.attn.{part}.weight"] = matrix
+            weights[f"{name}.attention.attn.{part}.bias"] = bias
+        for part in PARTS:
+            value = next(constants)
+            if value.dtype == np.int8:
+                value = value.T * next(constants)[:, None]
+            elif value.dtype == np.uint8:  # (output, blocks, inputs), where 128 represents 0
+                scales = next(constants).reshape(*value.shape[:2], 1)
+                value = ((value.astype(np.float32) - 128) * scales).reshape(len(value), -1)
+            weights[f"{name}.{part}.weight"] = value
+            weights[f"{name}.{part}.bias"] = next(constants)
+    next(constants)  # the place of the kind
+    for head in ("span", "kind"):
+        weights[f"{head}.weight"], weights[f"{head}.bias"] = next(constants).T, next(constants)
+    words = weights["encoder.embeddings.word_embeddings.weight"]
+    config = {
+        "model_type": "mpnet",
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": helper.get_node_attr_value(layers[0], "num_heads"),
+        "layer_norm_eps": helper.get_node_attr_value(norm, "epsilon"),
+        "vocab_size": words.shape[0], "hidden_size": words.shape[1],
+        "intermediate_size": len(weights["encoder.encoder.layer.0.intermediate.dense.bias"]),
+        "max_position_embeddings": len(weights["encoder.embeddings.position_embeddings.weight"]),
+        "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    return config, {name: np.array(value, np.float32, order="C") for name, value in weights.items()}
 
 
 def _as_bert(weights: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from service.encoders.answers import KINDS
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.encoders.reader import ReaderCard
 from service.encoders.windows import SHORTEST, Windows
-from service.workshop.encoders.reader_export import export_reader
+from service.workshop.encoders.reader_export import export_reader, restore_reader
 from service.workshop.encoders.reading import (
     Example,
     Group,
@@ -59,7 +59,9 @@ CONFIG, TOKENIZER, WEIGHTS, STATE = "config.json", "tokenizer.json", "model.safe
 
 
 class ReaderTraining(RecipeSettings):
-    base: Path = Field(Path(), description="Folder of an encoder, or of an earlier reader.")
+    base: Path = Field(
+        Path(), description="Folder of an encoder, of an earlier run, or of a reader."
+    )
     layers: int = Field(6, ge=1, description="Number of layers of the encoder that are used.")
     frozen: int = Field(2, ge=0, description="Lower layers that stay as they are.")
     longest: int = Field(160, ge=SHORTEST, le=512, description="Word pieces of an input.")
@@ -91,16 +93,21 @@ class ReaderNetwork(nn.Module):
 
 
 def open_network(folder: Path, layers: int) -> ReaderNetwork:
-    """Return the network of an earlier run, or of an encoder with a new head."""
+    """Return the network of an earlier run, of a reader as it ships, or of an encoder with a new
+    head."""
     make: Any = AutoModel
     try:
-        config = AutoConfig.from_pretrained(folder)
-        config.num_hidden_layers = min(layers, config.num_hidden_layers)
-        weights = load_file(folder / WEIGHTS)
-        if "span.weight" not in weights:
-            return ReaderNetwork(
-                make.from_pretrained(folder, config=config, add_pooling_layer=False)
-            )
+        if (folder / WEIGHTS).exists():
+            config = AutoConfig.from_pretrained(folder)
+            config.num_hidden_layers = min(layers, config.num_hidden_layers)
+            weights = load_file(folder / WEIGHTS)
+            if "span.weight" not in weights:
+                encoder = make.from_pretrained(folder, config=config, add_pooling_layer=False)
+                return ReaderNetwork(encoder)
+        else:
+            values, arrays = restore_reader(folder)
+            config = AutoConfig.for_model(**values)
+            weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
         network = ReaderNetwork(make.from_config(config, add_pooling_layer=False))
         network.load_state_dict(weights)
     except (OSError, ValueError, RuntimeError) as error:

@@ -256,6 +256,17 @@ def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None
     assert np.abs(made[0] - places.numpy())[real].max() < 1e-4
     assert np.abs(made[1] - kinds.numpy()).max() < 1e-4
 
+    # Training goes on from what ships: the exported weights come back as int8 rounded them.
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    export_reader(tmp_path, ReaderCard(longest=96), shipped)
+    restored = open_network(shipped, layers=2).eval()
+    with torch.inference_mode():
+        again, _ = restored(ids, mask)
+    assert 0 < float((again - places)[mask.bool()].abs().max()) < 0.05
+    save_network(restored, shipped, tmp_path)
+    assert build_reader(tmp_path) == (shipped / "model.onnx").read_bytes()
+
 
 async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder: Path) -> None:
     settings = Settings.model_validate({"roles": {"reader": {"encoder": str(folder)}}})
