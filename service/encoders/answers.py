@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
 from service.text.sentences import sentences
-from service.text.tables import Row, rows_of
+from service.text.tables import Cell, Row, rows_of
+from service.text.words import normal_words
 
 KINDS: Final[tuple[AnswerKind, ...]] = ("span", "yes", "no", "none")
 LONGEST_ANSWER: Final = 30  # pieces
@@ -26,11 +27,15 @@ _SEVERAL = re.compile(
     r"|(?:which|what) (?:\w+ )?(?!was|is|does|has)\w+s\b|list\b|name (?:the|all)\b)",
     re.I,
 )
+_EXPLAINED = re.compile(
+    r"(?:and |but )?(?:why\b|how (?:do|does|did|can|could|should|must|to)\b|(?:explain|describe)\b)",
+    re.I,
+)
 _NAME = re.compile(r"\b(?=\w*[A-ZÀ-Þ]|\w*\d)\w+(?:[-'’.]\w+)*")
 _DIGIT = re.compile(r"\d")
 _BETWEEN = re.compile(r"\s{0,9}(?:,(?: (?:and|or|und|et))? |;\s| (?:and|or|und|et) )\s*")
 
-Form = Literal["one", "several", "yes_no"]
+Form = Literal["one", "several", "yes_no", "sentence"]
 
 
 def form_of(question: str) -> Form:
@@ -38,6 +43,8 @@ def form_of(question: str) -> Form:
     asked = question.strip()
     if _YES_OR_NO.match(asked) and " or " not in asked:
         return "yes_no"
+    if _EXPLAINED.match(asked):
+        return "sentence"
     return "several" if _SEVERAL.match(asked) else "one"
 
 
@@ -93,17 +100,18 @@ class _Scored:
 
 
 def best_of(
-    passage: int, window: Window, places: Any, kinds: Any, text: str, form: Form,
+    passage: int, window: Window, places: Any, kinds: Any, text: str, question: str,
     barred: Sequence[Row] = (),
 ) -> Candidate | None:  # fmt: skip
     """Return the best answer in a window of `text`, or None if it has no text.
 
     `places` (pieces, 2) and `kinds` (4,) are the logits of the window, `barred` the rows of tables
-    that the question is not about. Yes and no are answers to a question that asks for them, several
-    spans to one that asks for several.
+    that `question` is not about. Yes and no are answers to a question that asks for them, several
+    spans to one that asks for several, a sentence to one that asks why or how.
     """
     import numpy as np  # noqa: PLC0415
 
+    form = form_of(question)
     starts, ends = places[window.first : window.first + len(window.spans)].T.copy()
     barred = [row for row in barred if _meets(row, window)]  # of a thousand, those that matter
     for n, (left, right) in enumerate(window.spans):
@@ -117,16 +125,20 @@ def best_of(
         odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
         return Candidate(passage, kind, (), odds, odds, -odds)
     place, span = found
-    rows = [row for row in rows_of(text) if _meets(row, window) and row not in barred]
-    cells = [cell for row in rows for cell in row.cells]
-    own = next((cell for cell in cells if cell.start <= span[0] < cell.end), None)
+    rows = rows_of(text)
+    own = next(
+        (cell for row in rows for cell in row.cells if cell.start <= span[0] < cell.end), None
+    )
     if own:
         whole = own.end - own.start <= WHOLE_CELL or form == "several"
         span = (own.start, own.end) if whole else (span[0], min(span[1], own.end))
     spans: tuple[tuple[int, int], ...] = (span,)
-    if form == "several":
-        column = [cell[1:] for cell in cells if own and cell.header == own.header]
-        spans = tuple(_parts(scored, column or _members(text, span), place, span))
+    if form == "several" and own:
+        spans = tuple(_column(rows, own, question, text))
+    elif form == "several":
+        spans = tuple(_parts(scored, _members(text, span), place, span))
+    elif form == "sentence" and not own:
+        spans = (_sentence(text, span),)
     none = float(kinds[3] - np.logaddexp.reduce(kinds[:3]))
     return Candidate(passage, "span", spans, place, place - float(places[0].sum()), none)
 
@@ -160,11 +172,39 @@ def missing_names(question: str, text: str) -> int:
     return sum(word.casefold().removesuffix("'s") not in folded for word in words)
 
 
+def _column(rows: Sequence[Row], own: Cell, question: str, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the cells of the column of `own`, in the rows that have what `question` names of its
+    row."""
+
+    def values(row: Row) -> dict[str, str]:
+        return {cell.header: text[cell.start : cell.end].casefold() for cell in row.cells}
+
+    (row,) = (row for row in rows if own in row.cells)
+    asked = f" {' '.join(normal_words(question))} "
+    named = {
+        (header, value)
+        for header, value in values(row).items()
+        if header != own.header and f" {' '.join(normal_words(value)) or '-'} " in asked
+    }
+    for each in rows:
+        held = values(each)
+        if held.keys() == values(row).keys() and named <= held.items():
+            yield from (cell[1:] for cell in each.cells if cell.header == own.header)
+
+
+def _sentence(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Return where the sentence of `span` is, without the space around it."""
+    for start, end in sentences(text):
+        if start <= span[0] < end:
+            sentence = text[start:end]
+            begin = start + len(sentence) - len(sentence.lstrip())
+            return begin, max(span[1], start + len(sentence.rstrip()))
+    return span
+
+
 def _members(text: str, span: tuple[int, int]) -> list[tuple[int, int]]:
     """Return the members of the enumeration in the sentence of `span`."""
-    start, end = next(
-        (pair for pair in sentences(text) if pair[0] <= span[0] < pair[1]), (0, len(text))
-    )
+    start, end = _sentence(text, span)
     marks = [match.span() for match in _BETWEEN.finditer(text, start, end)]
     edges = [start, *(edge for mark in marks for edge in mark), end]
     return list(zip(edges[::2], edges[1::2], strict=True))

@@ -22,7 +22,7 @@ from service.core.extras import missing_packages
 from service.core.onnx import open_onnx
 from service.core.settings import ReaderRoleSettings
 from service.core.validation import first_problem
-from service.encoders.answers import Candidate, best_of, form_of, in_order, missing_names
+from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.base import Extractor, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
@@ -189,7 +189,7 @@ class _Model:
         windows = [(at, window) for at, each in enumerate(cut) for window in each]
         windows = [windows[index] for index in nearest_windows(windows, MOST_WINDOWS)]
         best: dict[int, Candidate] = {}
-        form, barred = form_of(question), other_rows(question, [text for _, text in passages])
+        barred = other_rows(question, [text for _, text in passages])
         lengths = [len(window.ids) for _, window in windows]
         for pack in packs(lengths):
             if gone.is_set():
@@ -197,7 +197,7 @@ class _Model:
             outputs = self._pass([windows[index][1] for index in pack])
             for index, places, kinds in zip(pack, *outputs, strict=True):
                 at, window = windows[index]
-                each = best_of(at, window, places, kinds, passages[at][1], form, barred[at])
+                each = best_of(at, window, places, kinds, passages[at][1], question, barred[at])
                 if each and (at not in best or each.place > best[at].place):
                     best[at] = each
         for at, each in best.items():

@@ -22,7 +22,7 @@ from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import ReaderRoleSettings, Settings
-from service.encoders.answers import Candidate, best_of, form_of, in_order, missing_names
+from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
@@ -75,7 +75,7 @@ def candidate(
         ]
         places[window.first + inside[0], 0] = places[window.first + inside[-1], 1] = score
     (barred,) = other_rows(question, [text])
-    best = best_of(0, window, places, np.array(kinds, float), text, form_of(question), barred)
+    best = best_of(0, window, places, np.array(kinds, float), text, question, barred)
     assert best is not None
     return [text[a:b] for a, b in best.spans] or [best.kind]
 
@@ -129,6 +129,20 @@ Part: Seal; Fits: HP-20, HP-35; Task: Grease it with 15 g of the oil that the su
             "What does a seal fit?",
             (1, 0, 0, 0),
             ["HP-20, HP-35"],
+        ),
+        (
+            ROWS,
+            [("650 EUR", 5)],
+            "What are the fees?",
+            (1, 0, 0, 0),
+            ["free", "650 EUR", "420 EUR"],
+        ),
+        (  # the whole sentence
+            "It was late. The pump stopped because its seal broke. It was replaced.",
+            [("its seal broke", 5)],
+            "Why did the pump stop?",
+            (1, 0, 0, 0),
+            ["The pump stopped because its seal broke."],
         ),
         ("It is allowed.", [("allowed", 5)], "Is it allowed?", (0, 2, 1, 0), ["yes"]),
         ("It is allowed.", [("allowed", 5)], "Is it allowed or not?", (0, 2, 1, 0), ["allowed"]),
