@@ -28,8 +28,7 @@ _SEVERAL = re.compile(
     re.I,
 )
 _EXPLAINED = re.compile(
-    r"(?:and |but )?(?:why\b|how (?:do|does|did|can|could|should|must|to)\b|(?:explain|describe)\b)",
-    re.I,
+    r"(?:why|explain|describe|how (?:do|does|did|can|could|should|must|to))\b", re.IGNORECASE
 )
 _NAME = re.compile(r"\b(?=\w*[A-ZÀ-Þ]|\w*\d)\w+(?:[-'’.]\w+)*")
 _DIGIT = re.compile(r"\d")

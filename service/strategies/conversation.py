@@ -1,8 +1,9 @@
 """Condenses a conversation into one question.
 
 A last message that can be understood alone is asked unchanged: a pure function recognises the clear
-cases, and in the others the model repeats the message. All other messages are rewritten by the
-model, and its text is checked against the conversation. So are messages that are longer than a
+cases, and in the others the model repeats the message. All other messages are rewritten, by rules
+for small models where these decide, else by the model, whose text is checked against the
+conversation. So are messages that are longer than a
 question.
 """
 
@@ -113,13 +114,14 @@ async def condense(scope: Scope) -> None:
         return
     step = scope.step("condense", _ends(message) if long else message)
     await step.start()
-    strict = planner_of(inquiry.roles.revelator).strict
+    planner = planner_of(inquiry.roles.revelator)
+    written = None if long else planner.continued(message, pairs_of(history))
     try:
-        written = await write_question(
+        written = written or await write_question(
             step,
             _long_prompt(step, message, history) if long else _prompt(step, message, history),
             call=replace(QUESTION, max_tokens=CONDENSED_TOKENS),
-            fits=lambda question: agrees(question, message, history, strict=strict),
+            fits=lambda question: agrees(question, message, history, strict=planner.strict),
         )
     except LimitReached:
         step.flag("repaired")

@@ -27,6 +27,7 @@ from service.strategies.reading.salvage import ends_with
 from service.strategies.rules import (
     bridge_answer,
     comparison_answer,
+    follow_up,
     last_clause,
     resolve_pronouns,
     substitute_answers,
@@ -240,6 +241,11 @@ class Planner:
         """Whether the pairs answer the question."""
         return await judge_ending(step, question, pairs)
 
+    def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
+        """Return the question that a message asks which continues a conversation, None if a model
+        must write it."""
+        return None
+
     def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
         """Return the answer that follows from the pairs, None if a model must write it."""
         return None
@@ -284,6 +290,12 @@ class RulePlanner(Planner):
         if _planned(question, pairs, asked) is not None:
             return False
         return await super().enough(step, question, pairs, asked)
+
+    def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
+        asked: list[Pair] = []
+        for question, answer in pairs:
+            asked.append(Pair(follow_up(question, asked) or question, answer))
+        return follow_up(message, asked)
 
     def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
         return comparison_answer(question, pairs) or bridge_answer(question, pairs)

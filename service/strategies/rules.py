@@ -467,6 +467,90 @@ def _is_open(described: str) -> bool:
     return spelt_words(described)[-1].lower() in STOP_WORDS
 
 
+# ---- a message that continues a conversation
+
+_CONTINUES = re.compile(r"^\W*(?:(?:and|but|or|so)\b\W*)?(?:(?:what|how) about\b)?\s*", re.I)
+_ASKS = re.compile(
+    r"\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can|may|must)\b",
+    re.I,
+)
+_AT = re.compile(r"\b(?:in|for|of|on|at|from|to|with|by|during) ", re.I)
+_REFERS = re.compile(r"\b(?:its?|they|them|their|this|that|these|those)\b", re.I)
+_JOINING: Final = frozenset(["of", "for", "with", "in", "to"])
+_AUXILIARIES: Final = frozenset([
+    "do", "does", "did", "can", "could", "may", "must", "will", "would", "should",
+])  # fmt: skip
+_VERBS: Final = frozenset([
+    "take", "get", "need", "give", "apply", "cost", "last", "begin", "start", "end", "kept",
+])  # fmt: skip
+# Words that alone are no topic.
+_ASIDE: Final = frozenset([
+    "many", "much", "long", "often", "old", "far", "big", "number", "name", "day", "days", "hour",
+    "hours", "minute", "minutes", "place", "employee", "employees", "person", "people", "someone",
+    "anyone",
+])  # fmt: skip
+
+
+def follow_up(message: str, earlier: Sequence[Pair]) -> str | None:
+    """Return a message that continues a conversation as a question that can be understood alone.
+
+    "What about the HP-90?" asks the question before about another thing, and a pronoun stands for
+    what that question is about. None if it is not clear what is meant.
+    """
+    if not earlier:
+        return None
+    asked, message = earlier[-1].question.rstrip(" ?.!"), message.rstrip(" ?.!")
+    rest = _CONTINUES.sub("", message, count=1)
+    if 0 < len(rest) < len(message) and not _ASKS.search(rest):
+        return f"{_about_another(rest, asked)}?"
+    question = f"{rest[:1].upper()}{rest[1:]}?"
+    pronoun, topic = _REFERS.search(question), _topic(asked)
+    if pronoun is None or not topic or _EMPTY.match(question, pronoun.end()):
+        resolved = resolve_pronouns(question, earlier)
+        return None if resolved == question else resolved
+    owner = "'s" if pronoun[0].lower() in _OWNERS else ""
+    return f"{question[: pronoun.start()]}{topic}{owner}{question[pronoun.end() :]}"
+
+
+def _about_another(thing: str, asked: str) -> str:
+    """Return the question before with another thing in it: in the place of its last name, if that
+    is a name too, after its last preposition, or in the place of what it is about."""
+    at = _AT.match(thing)
+    thing = thing[at.end() :] if at else thing
+    names = list(_ANY_NAME.finditer(asked)) if _ANY_NAME.search(f", {thing}") else []
+    if names:
+        return f"{asked[: names[-1].start()]}{thing}{asked[names[-1].end() :]}"
+    if at and (places := list(_AT.finditer(asked))):
+        return f"{asked[: places[-1].end()]}{thing}"
+    head = _AT.split(_topic(asked))[0].strip()
+    if at or not head:
+        return f"{asked} for {thing}"
+    return asked.replace(head, thing.removeprefix("the "), 1)
+
+
+def _topic(question: str) -> str:
+    """Return the longest description in a question ("days of annual leave"), or ""."""
+    found: list[list[str]] = []
+    phrase: list[str] = []
+    asks = False  # a verb follows
+    for word in [*re.findall(r"[\w'’&.-]+", question), "?"]:
+        lower = word.lower()
+        if phrase and (lower in _JOINING or (lower == "the" and phrase[-1].lower() in _JOINING)):
+            phrase.append(word)
+            continue
+        ends = lower in STOP_WORDS | _AUXILIARIES | _VERBS or word == "?"
+        if not ends:
+            phrase.append(word)
+            continue
+        while phrase and (phrase[-1].lower() in _JOINING or phrase[-1].lower() == "the"):
+            phrase.pop()
+        if asks and len(phrase) > 1 and lower not in _VERBS | {"have", "has", "be"}:
+            phrase.pop()
+        found.append(phrase)
+        phrase, asks = [], asks or lower in _AUXILIARIES
+    return " ".join(max(found, key=lambda words: sum(w.lower() not in _ASIDE for w in words)))
+
+
 # ---- a merge that a part is missing from
 
 PROSE_JOINT: Final = "; "
