@@ -33,9 +33,9 @@ class HanragSettings(Section):
     relevance_by: Literal["model", "labeler"] | None = Field(
         None,
         description="What judges the relevance of passages: `model` (the judge's model, as in the "
-        "paper) or `labeler` (EfficientRAG's labeler). Default: the reader itself for models that "
-        "read one passage at a time (such as the shipped one), the labeler for others known to "
-        "judge poorly, if it can run, else the model.",
+        "paper) or `labeler` (EfficientRAG's labeler). Default: the encoder that reads, if there "
+        "is one (`roles.reader.encoder`), else the labeler for models known to judge poorly, if it "
+        "can run, else the model.",
     )
     fetch_k: int = Field(
         10, ge=1, le=100, description="Number of passages per search that are judged."
