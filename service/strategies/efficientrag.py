@@ -231,11 +231,13 @@ class EfficientRag(Method):
         self.options = PROFILES[self.inquiry.settings.efficientrag.profile]
         log.debug("efficientrag", id=self.inquiry.id, **asdict(self.options))
         self.pool = CandidatePool(self.options.deduplicate)
-        following: str | Read = self.question
+        self.query = self.question
+        following: str | Read = self.query
         left = self.request.max_steps or MAX_STEPS
         while isinstance(following, str) and self.may_go_on():
             left -= 1
-            following = await self._hop(following, left)
+            self.query = following
+            following = await self._hop(self.query, left)
         if isinstance(following, Read):
             self.stopped_by = following.stopped_by
         return await self._conclude()
@@ -329,10 +331,11 @@ class EfficientRag(Method):
         return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - len(prompt.encode()))
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
-        """Stream the answer. With the official prompt, an example of the prompt stands."""
+        """Stream the answer. An encoder, which joins no passages, reads the last query, which names
+        what was found before. With the official prompt, an example of the prompt stands."""
         official = self.options.official
         if self.inquiry.roles.extractor is not None and passages and not official:
-            return await reader_of(step, self.question).read(passages, self.as_role)
+            return await reader_of(step, self.query).read(passages, self.as_role)
         prompt = reading_prompt(self.templates, self.question, passages, official)
         if self.templates.has(TEMPLATE) and (official or passages):
             return await write_answer(

@@ -19,7 +19,7 @@ from tests.deploy.images import FOLDER, image, instructions
 from tests.deploy.test_processes import KEY, START_S, free_port, until
 
 TAG = "localhost/revelator-test"
-MOST_BYTES = 650_000_000
+MOST_BYTES = 720_000_000
 BUILDAH = os.environ | {"STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
 # Mounts of its own, in which the root is only read. The command replaces the shell.
 START = """

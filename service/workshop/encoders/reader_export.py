@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,20 +92,7 @@ def restore_reader(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     weights["encoder.encoder.relative_attention_bias.weight"] = table
     next(constants)
     for layer in range(len(layers)):
-        name = f"encoder.encoder.layer.{layer}"
-        joint = np.split(next(constants).T * next(constants)[:, None], 3)
-        for part, matrix, bias in zip("qkv", joint, np.split(next(constants), 3), strict=True):
-            weights[f"{name}.attention.attn.{part}.weight"] = matrix
-            weights[f"{name}.attention.attn.{part}.bias"] = bias
-        for part in PARTS:
-            value = next(constants)
-            if value.dtype == np.int8:
-                value = value.T * next(constants)[:, None]
-            elif value.dtype == np.uint8:  # (output, blocks, inputs), where 128 represents 0
-                scales = next(constants).reshape(*value.shape[:2], 1)
-                value = ((value.astype(np.float32) - 128) * scales).reshape(len(value), -1)
-            weights[f"{name}.{part}.weight"] = value
-            weights[f"{name}.{part}.bias"] = next(constants)
+        weights |= _layer(f"encoder.encoder.layer.{layer}", constants)
     next(constants)  # the place of the kind
     for head in ("span", "kind"):
         weights[f"{head}.weight"], weights[f"{head}.bias"] = next(constants).T, next(constants)
@@ -120,6 +108,24 @@ def restore_reader(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
     return config, {name: np.array(value, np.float32, order="C") for name, value in weights.items()}
+
+
+def _layer(name: str, constants: Iterator[Any]) -> dict[str, Any]:
+    weights = {}
+    joint = np.split(next(constants).T * next(constants)[:, None], 3)
+    for part, matrix, bias in zip("qkv", joint, np.split(next(constants), 3), strict=True):
+        weights[f"{name}.attention.attn.{part}.weight"] = matrix
+        weights[f"{name}.attention.attn.{part}.bias"] = bias
+    for part in PARTS:
+        value = next(constants)
+        if value.dtype == np.int8:
+            value = value.T * next(constants)[:, None]
+        elif value.dtype == np.uint8:  # (output, blocks, inputs), where 128 represents 0
+            scales = next(constants).reshape(*value.shape[:2], 1)
+            value = ((value.astype(np.float32) - 128) * scales).reshape(len(value), -1)
+        weights[f"{name}.{part}.weight"] = value
+        weights[f"{name}.{part}.bias"] = next(constants)
+    return weights
 
 
 def _as_bert(weights: dict[str, Any]) -> dict[str, Any]:

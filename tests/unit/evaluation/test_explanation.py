@@ -210,14 +210,3 @@ async def test_what_a_terminal_would_obey_is_left_out(explained: Any, tmp_path: 
     lines = lines_of(read_trace(tmp_path / "t.jsonl"), told)
     assert any("Verdi" in line for line in lines)
     assert not {"\x1b", "\x9b"} & {*"".join(lines)}
-
-
-@pytest.mark.parametrize(("reason", "stage"), [("not read", "reading"), ("irrelevant", "judging")])
-def test_the_time_of_a_reader_that_judges_is_reading(reason: str, stage: str) -> None:
-    """It reads one passage after the other, and the events of it all come at the end."""
-    events = [
-        at(0, "1", StepStart(kind="retrieve")),
-        at(40, "1", Judgement(passage_id="a", relevant=True, kept=True, reason="relevant")),
-        at(40, "1", Judgement(passage_id="b", kept=False, reason=reason)),
-    ]
-    assert {name for name, ms in time_by_stage(events).items() if ms} == {stage}

@@ -8,6 +8,7 @@ from service.answer.events import RouteChosen
 from service.core.domain import RouteName
 from service.core.settings import Settings
 from service.encoders.router import likeliest
+from service.engines.base import Capabilities
 from tests.stubs.fake_classifier import FakeClassifier
 from tests.support.asking import body_of, events_of
 from tests.support.scripted import ScriptStep
@@ -55,9 +56,21 @@ async def test_by_default_the_small_model_is_not_asked() -> None:
     classifier = FakeClassifier("single", 0.4)
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     unsure = settings(0.8, kind=None)
-    events = await events_of(said, {}, QUESTION, settings=unsure, classifier=classifier)
+    small = Capabilities(passages=3)
+    events = await events_of(said, {}, QUESTION, small, settings=unsure, classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by, chosen.confidence) == ("single", "classifier", 0.4)
+
+
+async def test_the_small_model_does_not_answer_from_memory() -> None:
+    classifier = FakeClassifier("direct", 0.99, second="single")
+    said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    small = Capabilities(passages=3)
+    events = await events_of(
+        said, {}, QUESTION, small, settings=settings(0.8, kind=None), classifier=classifier
+    )
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert chosen.route == "single"
 
 
 async def test_a_route_that_is_named_or_alone_allowed_asks_nobody() -> None:

@@ -53,7 +53,7 @@ def test_tiny_tokenizer_follows_the_chat_format() -> None:
 def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:
     sizes = {path: path.stat().st_size for path in MODELS.rglob("*") if path.is_file()}
     assert [path for path, size in sizes.items() if size >= 95_000_000] == []
-    assert sum(sizes.values()) < 175_000_000  # a wheel of 160 MB, deflated
+    assert sum(sizes.values()) < 245_000_000  # a wheel of 218 MB, deflated
 
 
 def test_the_shipped_reader_is_what_its_card_says() -> None:
