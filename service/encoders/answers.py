@@ -52,8 +52,9 @@ class Candidate:
     """A possible answer. `place` is the sum of the logits of its start and end, `margin` what it
     has more than "no answer" in its window, `none` the log-odds that the window has no answer,
     `lead` what its place has more than the best one in another passage, and `missing` the number of
-    names and numbers of the question that are not in its passage. For yes and no, which have no
-    place, `place` and `margin` are the log-odds against "no answer"."""
+    names and numbers of the question that are not in its passage. For yes and no `spans` has the
+    sentence that tells, `place` and `margin` are the log-odds against "no answer", and `yes` those
+    of yes against no."""
 
     passage: int
     kind: AnswerKind
@@ -63,6 +64,7 @@ class Candidate:
     none: float
     lead: float = 0.0
     missing: int = 0
+    yes: float = 0.0
 
     @property
     def features(self) -> tuple[float, ...]:
@@ -119,11 +121,12 @@ def best_of(
     scored = _Scored(window, starts, ends)
     if (found := scored.best(0, len(text))) is None:
         return None
-    if form == "yes_no":
-        kind: AnswerKind = "yes" if kinds[1] >= kinds[2] else "no"
-        odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
-        return Candidate(passage, kind, (), odds, odds, -odds)
     place, span = found
+    if form == "yes_no":
+        yes = float(kinds[1] - kinds[2])
+        odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
+        told = (_sentence(text, span),)
+        return Candidate(passage, "yes" if yes >= 0 else "no", told, odds, odds, -odds, yes=yes)
     rows = rows_of(text)
     own = next(
         (cell for row in rows for cell in row.cells if cell.start <= span[0] < cell.end), None

@@ -47,9 +47,11 @@ def _contradicts(one: Candidate, other: Candidate, passages: Sequence[Passage]) 
 
 
 def _words(answer: Candidate, passages: Sequence[Passage]) -> set[str]:
+    if answer.kind != "span":
+        return {answer.kind}
     text = passages[answer.passage].text
     parts = (text[start:end] for start, end in answer.spans)
-    return set(re.findall(r"\w+", " ".join(parts).lower())) or {answer.kind}
+    return set(re.findall(r"\w+", " ".join(parts).lower()))
 
 
 def _is_related(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:

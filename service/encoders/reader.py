@@ -23,7 +23,7 @@ from service.core.onnx import open_onnx
 from service.core.settings import ReaderRoleSettings
 from service.core.validation import first_problem
 from service.encoders.answers import Candidate, best_of, in_order, missing_names
-from service.encoders.base import Extractor, Reading
+from service.encoders.base import AnswerKind, Extractor, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
@@ -38,6 +38,7 @@ OUTPUTS: Final = ("places", "kinds")  # (windows, pieces, 2) and (windows, 4)
 FILES: Final = (CARD_FILE, MODEL_FILE, TOKENIZER_FILE)
 
 JOINT: Final = ", "  # between the parts of a list
+SURE: Final = 0.75  # probability of yes or of no below which the sentence that tells is quoted
 MOST_WINDOWS: Final = 32  # of one reading, those nearest to the question
 
 
@@ -47,6 +48,7 @@ class ReaderCard(BaseModel):
     `longest` is the number of word pieces of an input. `calibration` has the constant and the
     weights of a logistic regression on the features of a reading (`Candidate.features`), fitted on
     questions that trained nothing. A reading whose probability is below `threshold` is declined.
+    `yes` has the constant and the weight of another one, on the log-odds of yes against no.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +57,7 @@ class ReaderCard(BaseModel):
     longest: int = Field(ge=SHORTEST, le=512)
     calibration: tuple[float, float, float, float, float] = (0.0, 0.5, 0.0, 0.0, 0.0)
     threshold: float = Field(0.5, ge=0, le=1)
+    yes: tuple[float, float] = (0.0, 1.0)
     base_model: str = ""
 
 
@@ -102,6 +105,12 @@ class EncoderReader:
         best, rival = resolve(question, [passages[at] for at in kept], found)
         at = kept[best.passage]
         scores[at] = probability(self.card.calibration, best.features)
+        if best.kind in ("yes", "no"):
+            chance = probability(self.card.yes, (best.yes,))
+            sure = max(chance, 1 - chance)
+            told: AnswerKind = "yes" if chance >= 0.5 else "no"
+            best = replace(best, kind=told if sure >= SURE else "span")
+            scores[at] *= sure if sure >= SURE else 1.0
         answer = _text(best, passages[at])
         if scores[at] < self.threshold:
             return Reading("none", answer, at, best.spans, scores[at], tuple(scores), pieces)
@@ -115,7 +124,9 @@ class EncoderReader:
 
 
 def _text(answer: Candidate, passage: Passage) -> str:
-    return JOINT.join(passage.text[start:end] for start, end in answer.spans) or answer.kind
+    if answer.kind != "span":
+        return answer.kind
+    return JOINT.join(passage.text[start:end] for start, end in answer.spans)
 
 
 def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extractor | None:

@@ -1,7 +1,7 @@
 """What the extractive reader reads, declines and knows about itself.
 
     python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
-        [--only gold,five,none,nq,calibration,company,time,service] [--calibrate]
+        [--only gold,five,none,nq,calibration,yes,company,time,service] [--calibrate]
 
 `--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
 `tokenizer.json`.
@@ -14,6 +14,8 @@ nq           `nq_passages/` (dev), the gold passage alone: exact match and F1
 calibration  on the second half of `five` and `none`, whatever the card was fitted on: the expected
              calibration error (ten bins), how many are right where the confidence is at least 0.9,
              and the share of the answerable that has it
+yes          1,000 questions of `boolq/` with held-out passages, or as many as there are: how many
+             are told right, the share that is sure, and how many of these are right
 company      100 questions over documents as a company has them (`company/`), the ten best passages
              of a BM25 search: right, wrong with confidence, declined, by kind
 time         five passages of 130 words: the median
@@ -47,19 +49,19 @@ from service.core.domain import Answer, Passage
 from service.core.settings import load_settings
 from service.encoders.answers import Candidate
 from service.encoders.base import Reading
-from service.encoders.reader import EncoderReader, probability
+from service.encoders.reader import SURE, EncoderReader, probability
 from service.evaluation.metrics import exact_match, f1
 from service.retrieval.base import anyone
 from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import read_files
 from service.runtime import open_runtime
-from service.workshop.encoders.reading import Search, places
+from service.workshop.encoders.reading import Search, groups_of, places
 from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
 
 COMPANY: Final = Path(__file__).parent / "company"
-PARTS: Final = ("gold", "five", "none", "nq", "calibration", "company", "time", "service")
+PARTS: Final = ("gold", "five", "none", "nq", "calibration", "yes", "company", "time", "service")
 CONFIDENT: Final = 0.9
 KEPT: Final = 0.92  # share of the answerable that the threshold keeps
 
@@ -76,6 +78,7 @@ class Traced(EncoderReader):
     """A reader that keeps the features of its last answer, which `--calibrate` needs."""
 
     features: tuple[float, ...] = (0.0,) * 4
+    yes = 0.0
 
     def _reading(
         self,
@@ -86,6 +89,7 @@ class Traced(EncoderReader):
         pieces: int,
     ) -> Reading:
         self.features = found[0].features if found else (0.0,) * 4
+        self.yes = found[0].yes if found else 0.0
         return super()._reading(question, passages, kept, found, pieces)
 
 
@@ -167,10 +171,18 @@ def scores(name: str, rows: Sequence[Judged]) -> None:
 
 
 def fitted(rows: Sequence[Judged]) -> tuple[tuple[float, ...], float]:
-    """Return the weights of the regression, by Newton's method with a small penalty, and the
-    threshold that keeps the share KEPT of the answerable."""
+    """Return the weights of the regression, and the threshold that keeps the share KEPT of the
+    answerable."""
     x = np.array([(1.0, *row.features) for row in rows])
-    y = np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
+    weights = regression(
+        x, np.array([row.answerable and row.overlap >= 0.5 for row in rows], float)
+    )
+    chances = [probability(weights, row.features) for row in rows if row.answerable]
+    return weights, float(np.quantile(chances, 1 - KEPT))
+
+
+def regression(x: Any, y: Any) -> tuple[float, ...]:
+    """Return the weights of a logistic regression, by Newton's method with a small penalty."""
     size = np.abs(x).max(axis=0)
     x, w = x / size, np.zeros(x.shape[1])
     for _ in range(30):
@@ -178,9 +190,7 @@ def fitted(rows: Sequence[Judged]) -> tuple[tuple[float, ...], float]:
         slope = x.T @ (p - y) + 0.1 * w
         curve = (x * (p * (1 - p))[:, None]).T @ x + 0.1 * np.eye(len(w))
         w -= np.linalg.solve(curve, slope)
-    weights = tuple(float(each) for each in w / size)
-    chances = [probability(weights, row.features) for row in rows if row.answerable]
-    return weights, float(np.quantile(chances, 1 - KEPT))
+    return tuple(float(each) for each in w / size)
 
 
 def calibration(rows: Sequence[Judged], weights: Sequence[float], threshold: float) -> None:
@@ -199,6 +209,29 @@ def calibration(rows: Sequence[Judged], weights: Sequence[float], threshold: flo
     sure = chances >= CONFIDENT
     show("right where confident", float(right[sure].mean()) if sure.any() else 0.0, int(sure.sum()))
     show("share of the answerable that is confident", float(sure[answerable].mean()), len(kept))
+
+
+async def yes_or_no(reader: Traced, data: Path, size: int, *, calibrate: bool) -> None:
+    groups = groups_of(data / "boolq", held_out=True, rng=random.Random(0))
+    rows = [group[0] for group in groups if group[0].kind in ("yes", "no")]
+    random.Random(0).shuffle(rows)
+    odds, right = [], []
+    for row in rows[:size]:
+        await reader.read(row.question, [Passage("", row.title, row.text)])
+        odds.append(reader.yes)
+        right.append(row.kind == "yes")
+    x, y = np.array(odds), np.array(right)
+    half = len(x) // 2
+    weights = reader.card.yes
+    if calibrate:
+        weights = tuple(regression(np.c_[np.ones(half), x[:half]], y[:half].astype(float)))
+        print(json.dumps({"yes": weights}))
+        x, y = x[half:], y[half:]
+    chances = np.array([probability(weights, (each,)) for each in x])
+    told, sure = (chances >= 0.5) == y, np.maximum(chances, 1 - chances) >= SURE
+    show("yes or no, right", float(told.mean()), len(told))
+    show("yes or no, sure", float(sure.mean()), len(told))
+    show("yes or no, right where sure", float(told[sure].mean()) if sure.any() else 0.0, sure.sum())
 
 
 def company_passages() -> list[dict[str, Any]]:
@@ -311,6 +344,8 @@ async def run(options: argparse.Namespace) -> None:
     if "nq" in only:
         rows = nq(options.data, options.n)
         scores("nq, gold alone", await judged(reader, rows, lambda one: [one.gold]))
+    if "yes" in only:
+        await yes_or_no(reader, options.data, 5 * options.n, calibrate=options.calibrate)
     if "company" in only:
         await company(reader)
     if "time" in only:

@@ -77,7 +77,7 @@ def candidate(
     (barred,) = other_rows(question, [text])
     best = best_of(0, window, places, np.array(kinds, float), text, question, barred)
     assert best is not None
-    return [text[a:b] for a, b in best.spans] or [best.kind]
+    return [text[a:b] for a, b in best.spans] if best.kind == "span" else [best.kind]
 
 
 ROWS = """Courses 2025.
