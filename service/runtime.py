@@ -191,8 +191,8 @@ class Runtime:
         loads: dict[str, Callable[[], Awaitable[object]]] = {}
         if self.roles.classifier is not None:
             loads["router"] = partial(self.roles.classifier.classify, PROBE)
-        if self.roles.extractor is not None:
-            loads["reader"] = partial(self.roles.extractor.read, PROBE, [Passage("", "", PROBE)])
+        if encoder := self.roles.extractor or self.roles.verifier:
+            loads["reader"] = partial(encoder.read, PROBE, [Passage("", "", PROBE)])
         if self.stores is not None:
             loads["retrieval"] = self.stores.retriever.warm
         return loads
@@ -311,6 +311,7 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
         labelling=open_labelling(settings.efficientrag),
         classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
         extractor=open_extractor(named.reader, small=reader.generator.capabilities.small),
+        verifier=open_extractor(named.reader, small=True) if settings.answers.verify_with else None,
     )
 
 

@@ -46,7 +46,7 @@ class Role:
 class Roles:
     """The roles of a question. `labelling` is for loops that judge and rewrite with encoders; a
     `classifier` routes in place of the Revelator, an `extractor` reads passages in place of the
-    reader's model."""
+    reader's model, and a `verifier` reads them again where the model answered."""
 
     revelator: Role
     reader: Role
@@ -54,6 +54,7 @@ class Roles:
     labelling: Labelling | None = None
     classifier: Classifier | None = None
     extractor: Extractor | None = None
+    verifier: Extractor | None = None
 
     def __getitem__(self, name: RoleName) -> Role:
         role: Role = getattr(self, name)

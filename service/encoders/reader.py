@@ -136,9 +136,10 @@ def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extr
     If the settings do not say which, the shipped encoder, if there is one, reads for a `small`
     model that can open it. Raises ConfigurationError, which says what is missing.
     """
-    folder = settings.encoder or (SHIPPED if small else None)
-    if folder is None or folder == "none":
+    named = settings.encoder or ("shipped" if small else "none")
+    if named == "none":
         return None
+    folder = SHIPPED if named == "shipped" else Path(named)
     problem = missing_packages("the reader", ("numpy", "onnxruntime", "tokenizers"), "local")
     try:
         if problem:

@@ -306,6 +306,9 @@ class PromptReader:
         texts = [PassageText(passage.title, passage.text) for passage in passages]
         prompt = self._step.inquiry.roles.reader.templates.answer(self._question, texts)
         await write_answer(self._step, prompt, as_role)
+        verifier, answer = self._step.inquiry.roles.verifier, self._step.answer
+        if verifier is not None and answer and passages:
+            await EncoderReader(self._step, self._question, verifier).verify(answer, passages)
 
 
 class EncoderReader:
@@ -350,6 +353,19 @@ class EncoderReader:
         ]
         step.answer, step.confidence, step.probability = reading.answer, *[reading.score] * 2
         return await step.emit(Token(role=as_role, text=reading.answer))
+
+    async def verify(self, answer: str, passages: Sequence[Passage]) -> None:
+        """Flag `answer` as unsupported if this reader does not find it in the passages. What it is
+        worth is left in `step.confidence`."""
+        try:
+            reading = await self._run(passages, final=False)
+        except LimitReached:
+            return
+        found = reading.answer
+        if reading.kind != "none" and (bears(answer, found) or bears(found, answer)):
+            self._step.confidence = reading.score
+        else:
+            self._step.flag("unsupported")
 
     async def _run(self, passages: Sequence[Passage], *, final: bool) -> Reading:
         step = self._step

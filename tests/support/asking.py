@@ -69,6 +69,7 @@ def inquiry(
     labelling: Labelling | None = None,
     classifier: Classifier | None = None,
     extractor: Extractor | None = None,
+    verifier: Extractor | None = None,
     prompts: str = "compact",
     **request: Any,
 ) -> Inquiry:
@@ -84,6 +85,7 @@ def inquiry(
             labelling=labelling,
             classifier=classifier,
             extractor=extractor,
+            verifier=verifier,
         ),
         retriever=retriever,
         settings=settings or Settings(),

@@ -133,11 +133,12 @@ class RoleSettings(Section):
 
 
 class ReaderRoleSettings(RoleSettings):
-    encoder: Path | Literal["none"] | None = Field(
+    encoder: Path | Literal["none", "shipped"] | None = Field(
         None,
         description="Folder of an encoder that finds answers in passages in place of the engine's "
-        "model, as `revelator train reader` writes it, or `none`. It copies, judges passages and "
-        "declines by itself; the model still writes what is in no passage. Default: none.",
+        "model, as `revelator train reader` writes it, `shipped`, or `none`. It copies, judges "
+        "passages and declines by itself; the model still writes what is in no passage. Default: "
+        "`shipped` for the shipped model, else `none`.",
     )
 
 

@@ -120,6 +120,11 @@ class AnswerSettings(Section):
         description="Withdraw an answer that was written before any search, also on the route "
         "`direct`. The question itself is then searched, unless `last_resort` is `off`.",
     )
+    verify_with: Literal["reader"] | None = Field(
+        None,
+        description="Let an encoder (`roles.reader.encoder`, or the shipped one) read the passages "
+        "too: an answer of a language model that it does not find in them is `unsupported`.",
+    )
     no_answer_text: str = Field(
         "No answer was found in the passages.",
         min_length=1,

@@ -172,3 +172,27 @@ async def test_at_the_last_call_the_passages_kept_are_read_for_the_answer() -> N
     body, extractor = await asked(found, limits=Limits(max_llm_calls=1))
     assert extractor.batches == [["aida", "norma"]]
     assert (body.answer, body.stopped_by) == ("Vincenzo Bellini", "budget")
+
+
+@pytest.mark.parametrize(
+    ("written", "told", "supported", "confidence"),
+    [
+        ("Vincenzo Bellini", "Vincenzo Bellini", True, 0.9),
+        ("Bellini", "Bellini", True, 0.9),
+        ("Verdi", "No answer was found in the passages.", False, None),
+    ],
+)
+async def test_the_answer_of_a_language_model_is_read_again(
+    written: str, told: str, supported: bool, confidence: float | None
+) -> None:
+    verifier = ScriptedExtractor({"Norma": ("Vincenzo Bellini", 0.9)})
+    script = [say("Task: relevance", "true", 2), say("Task: answer", written)]
+    body, _ = await asked(
+        {},
+        script=script,
+        extractor=None,
+        verifier=verifier,
+        settings=Settings.model_validate({"answers": {"unsupported": "abstain"}}),
+    )
+    assert (body.answer, body.supported, body.confidence) == (told, supported, confidence)
+    assert verifier.batches == [["aida", "norma"]]
