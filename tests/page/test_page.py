@@ -93,7 +93,7 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
         PassagesFound(step="1", passages=found),
         Judgement(step="1", passage_id="p0", relevant=True, kept=True, reason="relevant"),
         Judgement(step="1", passage_id="p1", relevant=False, kept=False, reason="irrelevant"),
-        Judgement(step="1", passage_id="p2", kept=False, reason="not read"),
+        Judgement(step="1", passage_id="p2", kept=False, reason="not judged"),
         StepStart(step="2", kind="retrieve", question="When?"),
         PassagesFound(step="2", passages=found[:1]),
         Done(),
@@ -103,7 +103,9 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
         await tab.wait_for_selector(DONE)
         states = await tab.locator(".found .label").all_inner_texts()
         counts = await tab.locator(".passages summary").all_inner_texts()
-    assert states == ["kept", "dropped: irrelevant", "not read", "not judged yet", "not judged yet"]
+    assert states == [
+        "kept", "dropped: irrelevant", "dropped: not judged", "not judged yet", "not judged yet",
+    ]  # fmt: skip
     assert counts == ["4 passages, 1 kept", "1 passage"]
 
 

@@ -33,13 +33,17 @@ from service.encoders.answers import KINDS
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.encoders.reader import ReaderCard
 from service.encoders.windows import SHORTEST, Windows
+from service.workshop.encoders.made_up import (
+    facts_of,
+    made_up_rules,
+    made_up_tables,
+    write_smoke_questions,
+)
 from service.workshop.encoders.reader_export import export_reader, restore_reader
 from service.workshop.encoders.reading import (
     Example,
     Group,
     groups_of,
-    made_up_tables,
-    write_smoke_questions,
 )
 from service.workshop.recipes.recipe import (
     LossPoint,
@@ -66,6 +70,8 @@ class ReaderTraining(RecipeSettings):
     frozen: int = Field(2, ge=0, description="Lower layers that stay as they are.")
     longest: int = Field(160, ge=SHORTEST, le=512, description="Word pieces of an input.")
     tables: int = Field(2500, ge=0, description="Number of made-up questions about tables.")
+    rules: int = Field(2500, ge=0, description="Number of made-up questions of yes or no.")
+    facts: Path | None = Field(None, description="File of encyclopaedia passages for such facts.")
     minutes: float = Field(150.0, gt=0, description="Work after which training ends.")
     steps: int = Field(1_000_000, ge=1, description="Updates after which training ends.")
     batch: int = Field(12, ge=1, description="Questions of an update.")
@@ -200,7 +206,9 @@ def read(settings: ReaderTraining) -> TrainingData[Group]:
         raise ConfigurationError("data: name folders of questions and passages")
     rng = random.Random(settings.seed)
     train = [row for path in settings.data for row in groups_of(path, held_out=False, rng=rng)]
-    train += made_up_tables(settings.tables, rng)
+    train += made_up_tables(settings.tables, rng) + made_up_rules(settings.rules, rng)
+    if settings.facts is not None:
+        train += facts_of(settings.facts, settings.tables, rng)
     held = [row for path in settings.held_out for row in groups_of(path, held_out=True, rng=rng)]
     digest = hashlib.sha256(json.dumps([train, held]).encode()).hexdigest()
     return TrainingData(train, held, digest)
@@ -360,7 +368,7 @@ def smoke(folder: Path) -> ReaderTraining:
     return ReaderTraining(
         data=(folder,), held_out=(folder,), base=base, layers=2, frozen=0, longest=SHORTEST,
         steps=80, batch=16, learning_rate=3e-3, head_rate=3e-3, warm_up=10, log_every=10,
-        save_every=50, tables=0,
+        save_every=50, tables=0, rules=0,
     )  # fmt: skip
 
 

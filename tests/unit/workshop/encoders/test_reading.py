@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -13,9 +14,13 @@ need("torch", "transformers")
 from safetensors.numpy import load_file  # noqa: E402
 
 from service.core.errors import ConfigurationError  # noqa: E402
+from service.workshop.encoders.made_up import (  # noqa: E402
+    facts_of,
+    made_up_rules,
+    made_up_tables,
+)
 from service.workshop.encoders.reading import (  # noqa: E402
     groups_of,
-    made_up_tables,
     places,
     without,
 )
@@ -47,6 +52,38 @@ def test_answers_are_whole_words_of_the_passage_and_a_third_has_none(questions: 
         is_held_out(row.title) and is_held_out(row.question)
         for (row,) in groups_of(questions, held_out=True, rng=random.Random(0))
     )
+
+
+def test_rules_are_answered_with_yes_as_often_as_with_no() -> None:
+    kinds = [row.kind for (row,) in made_up_rules(400, random.Random(0))]
+    assert {kind: kinds.count(kind) / 400 for kind in ("yes", "no", "none")} == pytest.approx(
+        {"yes": 0.375, "no": 0.375, "none": 0.25}, abs=0.08
+    )
+
+
+def test_facts_are_asked_of_the_passages_that_tell_them(tmp_path: Path) -> None:
+    texts = {
+        "Ida Berg": "Ida Berg (1 May 1900 – 3 June 1980) was a painter. She was born in Oslo.",
+        "Per Lund": "Per Lund (born 7 July 1950) is a writer.",
+        "Snow": "Snow is a 1999 German drama film directed by Eva Roth.",
+    }
+    file = tmp_path / "corpus.jsonl"
+    rows = [{"id": name, "title": name, "text": text} for name, text in texts.items()]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    told = [
+        (row.title, row.text[slice(*row.spans[0])])
+        for seed in range(20)
+        for group in facts_of(file, 100, random.Random(seed))
+        for row in group
+        if row.spans
+    ]
+    known = {title for title in texts if not is_held_out(title)}
+    assert {title for title, _ in told} == known
+    for title, answer in [
+        ("Ida Berg", "1 May 1900"), ("Ida Berg", "3 June 1980"), ("Ida Berg", "Oslo"),
+        ("Per Lund", "7 July 1950"), ("Snow", "1999"), ("Snow", "Eva Roth"),
+    ]:  # fmt: skip
+        assert ((title, answer) in told) == (title in known)
 
 
 def test_places_and_what_is_left_without_them() -> None:
