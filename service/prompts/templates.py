@@ -21,7 +21,11 @@ from service.text.words import STOP_WORDS, letter_words
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
 UNANSWERED = "No answer was found to:"  # in a merged answer, before the parts without one
-SHARED = ("shorten", "structured")  # those of `full` serve all sets that have none of their own
+SHARED = (
+    "select",
+    "shorten",
+    "structured",
+)  # those of `full` serve all sets that have none of their own
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
@@ -171,6 +175,9 @@ class TemplateSet:
 
     def relevance(self, question: str, passage: PassageText) -> Prompt:
         return self.render("relevance", question=quote(question), passage=passage_line(passage))
+
+    def select(self, question: str, passages: Sequence[PassageText]) -> Prompt:
+        return self.render("select", question=quote(question), passages=passage_lines(passages))
 
     def answer(self, question: str, passages: Sequence[PassageText]) -> Prompt:
         return self.render("answer", question=quote(question), passages=passage_lines(passages))

@@ -175,7 +175,7 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
     return (
         labelled
         and settings.efficientrag.profile == "service"
-        and settings.hanrag.relevance_by != "labeler"
+        and settings.hanrag.judging != "labeler"
     )
 
 

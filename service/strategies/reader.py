@@ -23,7 +23,7 @@ from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import PassageText, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.reading.answers import AnswerReading, read_answer
-from service.strategies.reading.questions import parse_verdict
+from service.strategies.reading.questions import numbers_up_to, parse_numbers, parse_verdict
 from service.strategies.reading.salvage import ends_with
 from service.text.grounding import bears
 from service.text.words import normal_words
@@ -265,8 +265,10 @@ class PromptReader:
         """
         if (labeler := self._labeler()) is not None:
             verdicts = await self._labelled(labeler, passages)
-            if self._step.inquiry.settings.hanrag.relevance_by or any(verdicts):
+            if self._step.inquiry.settings.hanrag.judging or any(verdicts):
                 return verdicts
+        if self._step.inquiry.settings.hanrag.judging == "listwise" and passages:
+            return await self._selected(passages)
         verdicts = await gather([partial(self._asked, passage) for passage in passages])
         if unread := verdicts.count(None):
             self._step.unread(unread)
@@ -277,8 +279,8 @@ class PromptReader:
         little.
         """
         inquiry = self._step.inquiry
-        opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.relevance_by
-        if opened is None or named == "model":
+        opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.judging
+        if opened is None or named in ("pointwise", "listwise"):
             return None
         if named == "labeler":
             return opened.labeler
@@ -293,6 +295,20 @@ class PromptReader:
         except LimitReached as limit:
             return [limit] * len(passages)
         return [label.tag is not Tag.TERMINATE for label in labels]
+
+    async def _selected(self, passages: Sequence[Passage]) -> list[Verdict]:
+        """Show the judge all passages at once. A reply that cannot be read judges none of them."""
+        judge, count = self._step.inquiry.roles.judge, len(passages)
+        texts = [PassageText(passage.title, passage.text) for passage in passages]
+        call = PromptCall("judge", partial(parse_numbers, most=count), schema=numbers_up_to(count))
+        try:
+            reply = await call.ask(self._step, judge.templates.select(self._question, texts))
+        except LimitReached as limit:
+            return [limit] * count
+        if reply.value is None:
+            self._step.unread(count)
+            return [None] * count
+        return [number in reply.value for number in range(1, count + 1)]
 
     async def _asked(self, passage: Passage) -> Verdict:
         judge = self._step.inquiry.roles.judge

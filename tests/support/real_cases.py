@@ -82,7 +82,7 @@ def settings_for(
         "data_dir": data,
         "engines": {"default": {"timeout_s": 280.0, **engine}},
         "roles": {"revelator": role, "reader": role},
-        "hanrag": {"fetch_k": 2, "relevance_by": "model"},
+        "hanrag": {"fetch_k": 2, "judging": "pointwise"},
         "autorag": {"mode": mode, "max_parametric": 1},
         "dragin": {"max_tokens": 32},
         "limits": few,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.core.domain import RouteName
 from service.strategies.reading.answers import refuses
@@ -378,6 +378,29 @@ _OPENER = re.compile(
     r"[\s,.!]*)+"
 )
 _LEADING_NO = re.compile(r"\W*(?:no|non|nein)(?=[\s,.:;!-])")
+
+
+_NUMBERS_ALONE = re.compile(r"[\W\d_]*(?:(?:docs?|documents?|numbers?|and)[\W\d_]*)*", re.I)
+_NONE_OF_THEM = re.compile(r"\W*(?:\w+\W+){0,3}(?:none|no document|not one)\b", re.I)
+
+
+def parse_numbers(text: str, most: int) -> frozenset[int] | None:
+    """Read SELECT's numbers of documents, from 1 to `most`: those of the last line that has nothing
+    else. None if there is no such line and it does not say "none"."""
+    for line in reversed(text.splitlines()):
+        numbers = [int(each) for each in re.findall(r"\d{1,4}", line)]
+        if _NUMBERS_ALONE.fullmatch(line) and (numbers or "[]" in line):
+            return frozenset(number for number in numbers if 1 <= number <= most)
+    return frozenset() if _NONE_OF_THEM.match(text) else None
+
+
+def numbers_up_to(most: int) -> dict[str, Any]:
+    """Return the JSON schema of SELECT's reply."""
+    numbers = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": most}}
+    return {
+        "type": "object", "properties": {"numbers": numbers}, "required": ["numbers"],
+        "additionalProperties": False,
+    }  # fmt: skip
 
 
 def parse_verdict(text: str) -> bool | None:

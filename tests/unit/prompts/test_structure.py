@@ -74,6 +74,9 @@ def passage(title: str, text: str) -> Passage:
 # By the template that it fills; `other` stands where there is a second piece of data.
 FILLS: dict[str, Fill] = {
     **ROLES,
+    "select": lambda prompts, text, other: prompts.select(
+        text, [PassageText(text, other), PassageText(other, text)]
+    ),
     "shorten": lambda prompts, text, other: prompts.shorten(text, [Spoken("User", other)]),
     "structured": lambda prompts, text, other: prompts.structured(
         text, other, [PassageText(text, other)], {"title": text}, f"In {other}"

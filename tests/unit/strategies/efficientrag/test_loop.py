@@ -207,7 +207,7 @@ async def test_a_filter_that_makes_no_other_query_ends_the_search(kept: set[str]
 
 @pytest.mark.parametrize("hits", [{"": [AIDA]}, {}])
 async def test_with_nothing_kept_the_service_abstains(hits: dict[str, Any]) -> None:
-    labeler = Settings(hanrag={"relevance_by": "labeler"})
+    labeler = Settings(hanrag={"judging": "labeler"})
     body = await ask(labelling(), hits=hits, settings=labeler)
     assert not body.answered
     assert body.usage.llm_calls == 0

@@ -42,7 +42,7 @@ async def kept(
     engine = ScriptedGenerator(script, capabilities=Capabilities(passages=3 if small else None))
     asked = inquiry(
         engine, ScriptedRetriever(HITS), QUESTION, route="single", labelling=given,
-        settings=Settings.model_validate({"hanrag": {"relevance_by": by}}),
+        settings=Settings.model_validate({"hanrag": {"judging": by}}),
     )  # fmt: skip
     events = [event async for event in answer_stream(asked)]
     engine.assert_finished()
@@ -64,7 +64,7 @@ async def test_a_small_model_does_not_judge_where_a_labeler_can() -> None:
 
 @pytest.mark.parametrize(
     ("by", "lacking", "small"),
-    [(None, None, False), (None, "no checkpoint", True), ("model", None, True)],
+    [(None, None, False), (None, "no checkpoint", True), ("pointwise", None, True)],
 )
 async def test_the_model_judges(by: str | None, lacking: str | None, small: bool) -> None:
     script = [*BY_MODEL, ANSWER]
@@ -73,3 +73,23 @@ async def test_the_model_judges(by: str | None, lacking: str | None, small: bool
 
 async def test_the_settings_name_the_labeler_for_any_model() -> None:
     assert await kept([ANSWER], "labeler", labelling(), small=False) == ["norma", "bellini"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "relevant"),
+    [
+        ("2, 3", ["norma", "bellini"]),
+        ('{"numbers": [3]}', ["bellini"]),
+        ("Doc 3 tells of him.\nNumbers: 3, 9", ["bellini"]),
+        ("none", []),
+        ('{"numbers": []}', []),
+    ],
+)
+async def test_one_call_judges_all_passages(reply: str, relevant: list[str]) -> None:
+    script = [ScriptStep(match=["Task: select", "Doc3:"], reply=reply), *[ANSWER][: len(relevant)]]
+    assert await kept(script, "listwise", None, small=False) == relevant
+
+
+async def test_numbers_that_cannot_be_read_judge_nothing() -> None:
+    script = [ScriptStep(match="Task: select", reply="I cannot say."), ANSWER]
+    assert await kept(script, "listwise", None, small=False) == []
