@@ -37,7 +37,7 @@ from service.retrieval.base import anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.text.grounding import bears
-from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import read_lines
 from tests.stubs.openai_server import StubServer
 
 MISSED, KEPT = 0.10, 0.05  # shares of the passages that help and that do not

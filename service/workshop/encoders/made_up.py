@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from service.workshop.encoders.reading import Example, Group, Search, no_answer, places
-from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
 
 # ---- tables
