@@ -1,7 +1,8 @@
 """What the extractive reader reads, declines and knows about itself.
 
     python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
-        [--only gold,five,none,nq,calibration,yes,company,time,service] [--calibrate]
+        [--only gold,five,none,nq,calibration,yes,company,time,service,
+         follow_ups] [--calibrate]
 
 `--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
 `tokenizer.json`.
@@ -21,6 +22,7 @@ company      100 questions over documents as a company has them (`company/`), th
 time         five passages of 130 words: the median
 service      the questions of `company` asked of the whole service with this reader, without other
              settings; and the median time of an answer
+follow_ups   100 messages that continue a conversation, asked in the same way
 
 `--calibrate` fits the regression and the threshold of the card on the first half of `five` and
 `none`, and prints them.
@@ -44,7 +46,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from service.answer.fold import collect
-from service.answer.request import AnswerRequest
+from service.answer.request import AnswerRequest, Turn
 from service.core.domain import Answer, Passage
 from service.core.settings import load_settings
 from service.encoders.answers import Candidate
@@ -61,7 +63,18 @@ from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
 
 COMPANY: Final = Path(__file__).parent / "company"
-PARTS: Final = ("gold", "five", "none", "nq", "calibration", "yes", "company", "time", "service")
+PARTS: Final = (
+    "gold",
+    "five",
+    "none",
+    "nq",
+    "calibration",
+    "yes",
+    "company",
+    "time",
+    "service",
+    "follow_ups",
+)
 CONFIDENT: Final = 0.9
 KEPT: Final = 0.92  # share of the answerable that the threshold keeps
 
@@ -270,9 +283,9 @@ async def company(reader: Traced) -> None:
     tell([row["kind"] for row in rows], outcomes)
 
 
-async def service(options: argparse.Namespace) -> None:
+async def service(options: argparse.Namespace, name: str) -> None:
     encoder = {"roles": {"reader": {"encoder": str(options.reader)}}}
-    rows, outcomes, taken = list(read_lines(COMPANY / "questions.jsonl")), [], []
+    rows, outcomes, taken = list(read_lines(COMPANY / f"{name}.jsonl")), [], []
     with tempfile.TemporaryDirectory() as data:
         async with open_runtime(load_settings(None, {"data_dir": data, **encoder})) as runtime:
             assert runtime.stores is not None
@@ -280,7 +293,10 @@ async def service(options: argparse.Namespace) -> None:
             await ingest([COMPANY / "documents"], "default", runtime.stores.collections)
             await runtime.warm()
             for row in rows:
-                prepared = await runtime.prepare(AnswerRequest(question=row["question"]), anyone)
+                before = [("user", row.get("asked")), ("assistant", row.get("answer"))]
+                history = [Turn(role=role, text=text) for role, text in before if text]
+                request = AnswerRequest(question=row["question"], history=history)
+                prepared = await runtime.prepare(request, anyone)
                 began = perf_counter()
                 body = await collect(runtime.ask(prepared))
                 taken.append(perf_counter() - began)
@@ -289,7 +305,7 @@ async def service(options: argparse.Namespace) -> None:
                 sure = -1.0 if body.confidence is None else body.confidence
                 told = f"{body.route} {sure:5.2f}  {row['question']}  →  {body.answer!r}"
                 print(f"  {outcomes[-1]:9}{told}", flush=True)
-    tell([row["kind"] for row in rows], outcomes)
+    tell([row.get("kind", "follow-up") for row in rows], outcomes)
     print(f"an answer: {statistics.median(taken):.2f} s (median)")
 
 
@@ -302,7 +318,7 @@ def outcome_of(row: dict[str, Any], answer: str | None) -> str:
 def is_right(row: dict[str, Any], answer: str | None) -> bool:
     if answer is None or not row["answers"]:
         return answer is None and not row["answers"]
-    if row["kind"] == "list":  # all of them and little else
+    if row.get("kind") == "list":  # all of them and little else
         held = all(places([item], answer) for item in row["answers"])
         return held and len(answer) <= 1.5 * sum(map(len, row["answers"])) + 20
     return any(exact_match(answer, each) or f1(answer, each) >= 0.8 for each in row["answers"])
@@ -351,7 +367,9 @@ async def run(options: argparse.Namespace) -> None:
     if "time" in only:
         await time(reader)
     if "service" in only:
-        await service(options)
+        await service(options, "questions")
+    if "follow_ups" in only:
+        await service(options, "follow_ups")
 
 
 def main() -> None:
