@@ -1,8 +1,7 @@
 """What the extractive reader reads, declines and knows about itself.
 
     python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
-        [--only gold,five,none,nq,calibration,yes,company,time,service,
-         follow_ups] [--calibrate]
+        [--only gold,five,none,nq,calibration,yes,company,time,service,follow_ups] [--calibrate]
 
 `--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
 `tokenizer.json`.
@@ -339,6 +338,21 @@ async def time(reader: Traced) -> None:
     print(f"five passages of 130 words: {statistics.median(taken):.0f} ms, least {min(taken):.0f}")
 
 
+async def five(reader: Traced, asked: Sequence[Asked], options: argparse.Namespace) -> None:
+    """Measure what is read among five passages, and, if asked, what is told to be absent."""
+    among = await judged(reader, asked, lambda one: [one.gold, *one.others])
+    scores("squad, among five", among)
+    if set(options.only.split(",")) & {"none", "calibration"}:
+        none = await judged(reader, asked, others_of, answerable=False)
+        half = len(asked) // 2
+        weights: Sequence[float] = reader.card.calibration
+        threshold = reader.card.threshold
+        if options.calibrate:
+            weights, threshold = fitted(among[:half] + none[:half])
+            print(json.dumps({"calibration": weights, "threshold": threshold}))
+        calibration(among[half:] + none[half:], weights, threshold)
+
+
 async def run(options: argparse.Namespace) -> None:
     reader = Traced(options.reader, options.threads)
     only = set(options.only.split(","))
@@ -346,17 +360,7 @@ async def run(options: argparse.Namespace) -> None:
     if "gold" in only:
         scores("squad, gold alone", await judged(reader, asked, lambda one: [one.gold]))
     if only & {"five", "none", "calibration"}:
-        five = await judged(reader, asked, lambda one: [one.gold, *one.others])
-        scores("squad, among five", five)
-        if only & {"none", "calibration"}:
-            none = await judged(reader, asked, others_of, answerable=False)
-            half = len(asked) // 2
-            weights: Sequence[float] = reader.card.calibration
-            threshold = reader.card.threshold
-            if options.calibrate:
-                weights, threshold = fitted(five[:half] + none[:half])
-                print(json.dumps({"calibration": weights, "threshold": threshold}))
-            calibration(five[half:] + none[half:], weights, threshold)
+        await five(reader, asked, options)
     if "nq" in only:
         rows = nq(options.data, options.n)
         scores("nq, gold alone", await judged(reader, rows, lambda one: [one.gold]))
@@ -366,10 +370,9 @@ async def run(options: argparse.Namespace) -> None:
         await company(reader)
     if "time" in only:
         await time(reader)
-    if "service" in only:
-        await service(options, "questions")
-    if "follow_ups" in only:
-        await service(options, "follow_ups")
+    for part, name in (("service", "questions"), ("follow_ups", "follow_ups")):
+        if part in only:
+            await service(options, name)
 
 
 def main() -> None:
@@ -378,7 +381,7 @@ def main() -> None:
     parser.add_argument("--reader", type=Path, required=True)
     parser.add_argument("--n", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default=PARTS)
     parser.add_argument("--calibrate", action="store_true")
     asyncio.run(run(parser.parse_args()))
 
