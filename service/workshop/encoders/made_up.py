@@ -274,7 +274,7 @@ def _rule(rng: random.Random) -> tuple[set[str], str, str, bool]:
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _DATE = rf"(?:\d{{1,2}} {_MONTH} \d{{4}}|{_MONTH} \d{{1,2}}, \d{{4}}|\d{{4}})"
 _LIFE = re.compile(
-    rf"[^()]{{3,60}}\((?:[^();,]*[;,] ?)? ?(?:born )?(?P<born>{_DATE})"
+    rf"[^()]{{3,60}}\((?:[^();,\d]*[;,] ?)? ?(?:born )?(?P<born>{_DATE})"
     rf"(?: ?[–-] ?(?P<died>{_DATE}))? ?\)"
 )
 _FILM = re.compile(
