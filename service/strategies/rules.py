@@ -470,7 +470,7 @@ def _is_open(described: str) -> bool:
 # ---- a message that continues a conversation
 
 _CONTINUES = re.compile(r"^\W*(?:(?:and|but|or|so)\b\W*)?(?:(?:what|how) about\b)?\s*", re.I)
-_ASKS = re.compile(
+_QUESTION_WORD = re.compile(
     r"\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can|may|must)\b",
     re.I,
 )
@@ -501,7 +501,7 @@ def follow_up(message: str, earlier: Sequence[Pair]) -> str | None:
         return None
     asked, message = earlier[-1].question.rstrip(" ?.!"), message.rstrip(" ?.!")
     rest = _CONTINUES.sub("", message, count=1)
-    if 0 < len(rest) < len(message) and not _ASKS.search(rest):
+    if 0 < len(rest) < len(message) and not _QUESTION_WORD.search(rest):
         return f"{_about_another(rest, asked)}?"
     question = f"{rest[:1].upper()}{rest[1:]}?"
     pronoun, topic = _REFERS.search(question), _topic(asked)

@@ -40,9 +40,6 @@ def test_where_no_terminal_shows_a_bar_a_line_tells_from_time_to_time(
         for done, second in enumerate((1, 20, 31, 45, 62), 1):
             now[0] = float(second)
             tell(done, "1 failed" if done > 1 else "")
-    with shown_progress("training", "updates", 10, screen, lines=False) as tell:
-        now[0] += 100
-        tell(1)
     assert isinstance(screen.file, io.StringIO)
     assert screen.file.getvalue().splitlines() == [
         "3 of 10 questions, 5.8/min, 0:01:12 left, 1 failed",
@@ -50,10 +47,9 @@ def test_where_no_terminal_shows_a_bar_a_line_tells_from_time_to_time(
     ]
 
 
-@pytest.mark.parametrize("lines", [True, False])
-def test_a_terminal_shows_a_bar_with_rate_and_time_left(lines: bool) -> None:
+def test_a_terminal_shows_a_bar_with_rate_and_time_left() -> None:
     screen = Console(file=io.StringIO(), width=120, force_terminal=True)
-    with shown_progress("asking", "questions", 3, screen, begun=1, lines=lines) as tell:
+    with shown_progress("asking", "questions", 3, screen, begun=1) as tell:
         tell(2)
         tell(3, "1 failed")
     assert isinstance(screen.file, io.StringIO)

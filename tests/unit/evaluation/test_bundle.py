@@ -98,7 +98,7 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
     assert {request.retriever for request in retriever.requests} <= {"bm25"}
     run = json.loads((out / "run.json").read_bytes())
     assert run["common"]["bundle"] == "hanrag"
-    assert run["common"]["settings"]["hanrag"]["relevance_by"] == "model"
+    assert run["common"]["settings"]["hanrag"]["judging"] == "pointwise"
     assert run["datasets"]["musique"]["request"]["max_steps"] == 5
     markdown = (out / "report.md").read_text(encoding="utf-8")
     assert "HANRAG in HANRAG, Table 2" in markdown
