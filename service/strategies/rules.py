@@ -505,6 +505,7 @@ def follow_up(message: str, earlier: Sequence[Pair]) -> str | None:
         return f"{_about_another(rest, asked)}?"
     question = f"{rest[:1].upper()}{rest[1:]}?"
     pronoun, topic = _REFERS.search(question), _topic(asked)
+    topic = topic.partition(" of ")[2] or topic  # of a thing, not of what is asked about it
     if pronoun is None or not topic or _EMPTY.match(question, pronoun.end()):
         resolved = resolve_pronouns(question, earlier)
         return None if resolved == question else resolved

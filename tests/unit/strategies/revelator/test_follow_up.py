@@ -14,7 +14,7 @@ from service.strategies.rules import follow_up
             "How many days of annual leave does an employee have?",
             "29 days",
             "When does it expire?",
-            "When does days of annual leave expire?",
+            "When does annual leave expire?",
         ),
         (
             "How much does the HP-90 cost?",
@@ -45,6 +45,12 @@ from service.strategies.rules import follow_up
             "two years",
             "And of the motor?",
             "How long is the guarantee of the motor?",
+        ),
+        (
+            "What is the notice period of the contract with Kessel?",
+            "six months",
+            "When does it begin?",
+            "When does the contract with Kessel begin?",
         ),
         ("How long are invoices kept?", "10 years", "And e-mails?", "How long are e-mails kept?"),
         (
