@@ -128,12 +128,13 @@ def best_of(
         told = (_sentence(text, span),)
         return Candidate(passage, "yes" if yes >= 0 else "no", told, odds, odds, -odds, yes=yes)
     rows = rows_of(text)
-    own = next(
-        (cell for row in rows for cell in row.cells if cell.start <= span[0] < cell.end), None
-    )
+    cells = (cell for row in rows if row.start <= span[0] < row.end for cell in row.cells)
+    own = next((cell for cell in cells if span[0] < cell.end), None)  # or in its header
     if own:
-        whole = own.end - own.start <= WHOLE_CELL or form == "several"
+        whole = own.end - own.start <= WHOLE_CELL or span[0] < own.start or form == "several"
         span = (own.start, own.end) if whole else (span[0], min(span[1], own.end))
+    elif (end := text.find("\n\n", *span)) >= 0:  # an answer is in one paragraph
+        span = (span[0], end)
     spans: tuple[tuple[int, int], ...] = (span,)
     if form == "several" and own:
         spans = tuple(_column(rows, own, question, text))

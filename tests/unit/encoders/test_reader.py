@@ -122,6 +122,8 @@ Part: Seal; Fits: HP-20, HP-35; Task: Grease it with 15 g of the oil that the su
             ["free"],
         ),
         (ROWS, [("HP-20", 5)], "Which pump does the seal fit?", (1, 0, 0, 0), ["HP-20, HP-35"]),
+        (ROWS, [("Fee: 650 EUR", 5)], "What is the fee of Welding?", (1, 0, 0, 0), ["650 EUR"]),
+        ("By post.\n\nHome", [("post.\n\nHome", 5)], "How is it sent?", (1, 0, 0, 0), ["post."]),
         (ROWS, [("Seal", 1), ("15 g", 5)], "How much grease?", (1, 0, 0, 0), ["15 g"]),
         (
             ROWS,
