@@ -154,8 +154,8 @@ def _meets(row: Row, window: Window) -> bool:
 def _parts(
     scored: _Scored, pieces: Sequence[tuple[int, int]], place: float, span: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a list in their order: `span`, and what is of the same column or
-    enumeration and has places that are nearly as good."""
+    """Yield the parts of a list in their order: `span`, and the others of the enumeration that have
+    places nearly as good."""
     others = []
     for left, right in pieces:
         if left < span[1] and span[0] < right:
