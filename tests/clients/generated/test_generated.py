@@ -25,6 +25,7 @@ EXPECTED: Final = (
     "OpenAPI 3.1 support is still in beta",
     "Failed to get the schema name: null",
     "model name matches existing language type",
+    "Could not compute datatypeWithEnum",  # of a list of files
 )
 
 

@@ -107,10 +107,10 @@ def test_what_is_wrong_is_said(
     assert said in output
 
 
-def test_a_role_whose_adapter_nobody_serves(
+def test_a_role_whose_model_nobody_serves(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REVELATOR_ROLES__REVELATOR__ADAPTER", "hanrag")
+    monkeypatch.setenv("REVELATOR_ROLES__REVELATOR__MODEL", "hanrag")
 
     code, output = check(monkeypatch, [workers[0].url])
 

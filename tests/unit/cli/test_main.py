@@ -184,17 +184,21 @@ main()
 def test_a_second_ctrl_c_does_not_wait(ends_in: int) -> None:
     """While the work is cancelled (60), and while Python waits for its threads (0)."""
     program = LASTING.replace("{ends_in}", str(ends_in))
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    assert process.stderr
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "cancelled\n"
     told = "Interrupted. Run the same command again to continue.\n"
-    if not ends_in:
-        assert process.stderr.readline() == told
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == (told if ends_in else "")
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        try:
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "cancelled\n"
+            if not ends_in:
+                assert process.stderr.readline() == told
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=30)[1] == (told if ends_in else "")
+        finally:
+            process.kill()
     assert process.returncode == 130
