@@ -11,12 +11,13 @@ from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
 from service.text.sentences import sentences
 from service.text.tables import Cell, Row, rows_of
-from service.text.words import normal_words
+from service.text.words import MONTHS, normal_words
 
 KINDS: Final[tuple[AnswerKind, ...]] = ("span", "yes", "no", "none")
 LONGEST_ANSWER: Final = 30  # pieces
 TRIED: Final = 8  # beginnings and ends of a window that are combined
 WORSE: Final = 6.0  # how much lower than the best part of a list the place of another may be
+UNSUITED: Final = 8.0  # how much lower a date is that is the answer to where
 BARRED: Final = 8.0  # how much lower a place in a row of a table is that the question is not about
 WHOLE_CELL: Final = 40  # characters of a cell that is an answer as a whole
 _YES_OR_NO = re.compile(
@@ -30,6 +31,10 @@ _SEVERAL = re.compile(
 _EXPLAINED = re.compile(
     r"(?:why|explain|describe|how (?:do|does|did|can|could|should|must|to))\b", re.IGNORECASE
 )
+_ASKS_PLACE = re.compile(
+    r"(?:in |at |from )?(?:where|(?:which|what) (?:city|town|country|place|village))\b", re.I
+)
+_DATE = re.compile(rf"(?:[\d\W_]|\b(?:{'|'.join(MONTHS)})\b)+", re.I)
 _NAME = re.compile(r"\b(?=\w*[A-ZÀ-Þ]|\w*\d)\w+(?:[-'’.]\w+)*")
 _DIGIT = re.compile(r"\d")
 _BETWEEN = re.compile(r"\s{0,9}(?:,(?: (?:and|or|und|et))? |;\s| (?:and|or|und|et) )\s*")
@@ -142,8 +147,14 @@ def best_of(
         spans = tuple(_parts(scored, _members(text, span), place, span))
     elif form == "sentence" and not own:
         spans = (_sentence(text, span),)
+    place -= UNSUITED * _is_no_place(question, text[slice(*span)])
     none = float(kinds[3] - np.logaddexp.reduce(kinds[:3]))
     return Candidate(passage, "span", spans, place, place - float(places[0].sum()), none)
+
+
+def _is_no_place(question: str, answer: str) -> bool:
+    """Whether the question asks for a place, and the answer is a date or a number."""
+    return bool(_ASKS_PLACE.match(question.strip()) and _DATE.fullmatch(answer))
 
 
 def _meets(row: Row, window: Window) -> bool:

@@ -177,6 +177,19 @@ def test_names_of_the_question_that_a_passage_lacks(question: str, text: str, mi
     assert missing_names(question, text) == missing
 
 
+@pytest.mark.parametrize(
+    ("question", "fits"),
+    [("Where was she born?", False), ("In which city was she born?", False), ("Born when?", True)],
+)
+def test_a_date_is_no_place(question: str, fits: bool) -> None:
+    ((window,),) = Windows(minilm_tokenizer()).cut(question, [("", "3 May 1900, in Oslo")], 128)
+    places = np.full((len(window.ids), 2), -5.0)
+    places[window.first, 0] = places[window.first + 2, 1] = 3.0
+    best = best_of(0, window, places, np.array([1.0, 0, 0, 0]), "3 May 1900, in Oslo", question)
+    assert best is not None
+    assert (best.place > 0) is fits
+
+
 def test_candidates_of_passages_are_in_order_with_their_leads() -> None:
     made = [Candidate(n, "span", ((0, 1),), place, 0.0, 0.0) for n, place in enumerate((1, 4, 3))]
     assert [(each.passage, each.lead) for each in in_order(made)] == [(1, 1), (2, -1), (0, -3)]
