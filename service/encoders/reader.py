@@ -8,6 +8,7 @@ passages of a question are read together, and the scores of their places compare
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,6 @@ from service.encoders.base import AnswerKind, Extractor, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
-from service.retrieval.embedding.embedders import default_threads
 from service.text.tables import other_rows
 
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "extractor"  # reads for small models
@@ -39,6 +39,7 @@ FILES: Final = (CARD_FILE, MODEL_FILE, TOKENIZER_FILE)
 
 JOINT: Final = ", "  # between the parts of a list
 SURE: Final = 0.75  # probability of yes or of no below which the sentence that tells is quoted
+MOST_THREADS: Final = 4  # while it reads, the language model has nothing to do
 MOST_WINDOWS: Final = 32  # of one reading, those nearest to the question
 
 
@@ -144,7 +145,7 @@ def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extr
     try:
         if problem:
             raise ConfigurationError(problem)
-        return EncoderReader(folder, default_threads())
+        return EncoderReader(folder, min(MOST_THREADS, os.cpu_count() or 1))
     except ConfigurationError as error:
         if settings.encoder is None:
             return None
