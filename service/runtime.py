@@ -304,14 +304,16 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
     named = settings.roles
     revelator = _role("revelator", named.revelator, engines, pooled)
     reader = _role("reader", named.reader, engines, pooled)
+    extractor = open_extractor(named.reader, small=reader.generator.capabilities.small)
+    verifies = settings.answers.verify_with is not None and extractor is None
     return Roles(
         revelator=revelator,
         reader=reader,
         judge=_role("judge", named.judge or named.revelator, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
         classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
-        extractor=open_extractor(named.reader, small=reader.generator.capabilities.small),
-        verifier=open_extractor(named.reader, small=True) if settings.answers.verify_with else None,
+        extractor=extractor,
+        verifier=open_extractor(named.reader, small=True) if verifies else None,
     )
 
 

@@ -23,6 +23,7 @@ from service.core.domain import (
 from service.prompts.templates import NO_ANSWER, UNANSWERED
 from service.text import content_words, sentences, shared_words
 from service.text.grounding import bearing, is_yes_no, support
+from service.text.sentences import trimmed
 
 # A merged answer may state that a part was not found; that needs no support.
 _DECLINED_PART: Final = re.compile(
@@ -286,7 +287,7 @@ def bearing_sentence(
     list, a sentence, yes or no, or an answer in the title), return the one that shares most
     content words with it. Ties go to the sentence closer to the question, then to the earlier
     one."""
-    spans = [_trim(text, start, end) for start, end in sentences(text)]
+    spans = [trimmed(text, start, end) for start, end in sentences(text)]
     spans = [(start, end) for start, end in spans if start < end]
     around = [span for span in spans if place and span[0] <= place[0] and place[1] <= span[1]]
     if around:
@@ -302,11 +303,3 @@ def bearing_sentence(
         return len(shared & wanted), len(shared & asked)
 
     return max(spans, key=closeness)
-
-
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
-from service.text.sentences import sentences
+from service.text.sentences import sentences, trimmed
 from service.text.tables import Cell, Row, rows_of
 from service.text.words import MONTHS, normal_words
 
@@ -210,9 +210,8 @@ def _sentence(text: str, span: tuple[int, int]) -> tuple[int, int]:
     """Return where the sentence of `span` is, without the space around it."""
     for start, end in sentences(text):
         if start <= span[0] < end:
-            sentence = text[start:end]
-            begin = start + len(sentence) - len(sentence.lstrip())
-            return begin, max(span[1], start + len(sentence.rstrip()))
+            begin, stop = trimmed(text, start, end)
+            return begin, max(span[1], stop)
     return span
 
 

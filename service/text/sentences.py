@@ -95,3 +95,12 @@ def _continues(word: str, following: str) -> bool:
 def _begins_sentence(following: str) -> bool:
     word = _WORD_AFTER.match(following)
     return word is not None and word[1].lower() in STARTERS
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span without the white space at its ends."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end

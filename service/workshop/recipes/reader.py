@@ -40,11 +40,7 @@ from service.workshop.encoders.made_up import (
     write_smoke_questions,
 )
 from service.workshop.encoders.reader_export import export_reader, restore_reader
-from service.workshop.encoders.reading import (
-    Example,
-    Group,
-    groups_of,
-)
+from service.workshop.encoders.reading import Example, Group, groups_of
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
