@@ -12,50 +12,40 @@ import ipaddress
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import anyio
 import structlog
 from fastapi import Request
 
-from service.api.tenants import OWNER, KeyRing, Right, Tenant, Tokens, is_token, read_tenants
-from service.api.wire import KeyMissing, KeyRefused
+from service.api.tenants import (
+    OWNER,
+    Right,
+    Tenant,
+    Tokens,
+    by_key,
+    digest,
+    is_token,
+    read_tenants,
+)
+from service.api.wire import (
+    CROSS_SITE,
+    KEY_MISSING,
+    KEY_REFUSED,
+    NOT_ALLOWED,
+    RATE_LIMITED,
+    Refusal,
+)
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
 from service.core.settings.urls import origin_of
 from service.runtime import Runtime
 
+Counted = Literal["requests", "questions"]
 WINDOW_S: Final = 60.0
 MOST_BUCKETS: Final = 1_000  # buckets before full ones are removed
-
-
-class RateLimited(RevelatorError):
-    slug, title, status = "rate-limited", "Too many requests for this key", 429
-
-    def __init__(self, detail: str, retry_after: int) -> None:
-        super().__init__(detail)
-        self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The remainder of a quota. `reset_s`: seconds until one more unit is available."""
-
-    name: str
-    quota: int
-    allowed: bool
-    remaining: int
-    reset_s: float
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {
-            "RateLimit-Policy": f'"{self.name}";q={self.quota};w={WINDOW_S:.0f}',
-            "RateLimit": f'"{self.name}";r={self.remaining};t={math.ceil(self.reset_s)}',
-        }
 
 
 class Bucket:
@@ -68,18 +58,44 @@ class Bucket:
         self._level = float(quota)
         self._at = -math.inf
 
-    def take(self, now: float) -> Quota:
-        """Take one unit, if there is one. `now` in seconds, never smaller than before."""
-        rate = self.quota / WINDOW_S
+    def take(self, now: float) -> bool:
+        """Take one unit. Returns False if there is none. `now` in seconds, never smaller than
+        before."""
         self._level, self._at = self._filled(now), now
         allowed = self._level >= 1.0
         self._level -= allowed
-        lacking = max(0.0, math.floor(self._level) + 1 - self._level)
-        return Quota(self.name, self.quota, allowed, int(self._level), lacking / rate)
+        return allowed
 
     def full(self, now: float) -> bool:
         """Whether it holds the whole quota, like a new one."""
         return self._filled(now) >= self.quota
+
+    @property
+    def remaining(self) -> int:
+        return int(self._level)
+
+    @property
+    def reset_s(self) -> float:
+        """Seconds from the latest unit taken until one more is available."""
+        lacking = max(0.0, math.floor(self._level) + 1 - self._level)
+        return lacking * WINDOW_S / self.quota
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "RateLimit-Policy": f'"{self.name}";q={self.quota};w={WINDOW_S:.0f}',
+            "RateLimit": f'"{self.name}";r={self.remaining};t={math.ceil(self.reset_s)}',
+        }
+
+    @property
+    def refusal(self) -> Refusal:
+        """The error for a quota that is used up."""
+        wait = max(1, math.ceil(self.reset_s))
+        return Refusal(
+            RATE_LIMITED,
+            f"This key may send {self.quota} {self.name} a minute. Try again in {wait} s.",
+            wait,
+        )
 
     def _filled(self, now: float) -> float:
         return min(float(self.quota), self._level + self.quota / WINDOW_S * (now - self._at))
@@ -96,15 +112,11 @@ class Rates:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def request(self, tenant: Tenant) -> Quota | None:
-        """Count a request. Returns the remaining quota, or None if the tenant has no limit."""
-        return self._take(tenant, "requests", tenant.requests_per_minute)
-
-    def question(self, tenant: Tenant) -> Quota | None:
-        """Count a question, as `request` does."""
-        return self._take(tenant, "questions", tenant.questions_per_minute)
-
-    def _take(self, tenant: Tenant, name: str, quota: int | None) -> Quota | None:
+    def take(self, tenant: Tenant, name: Counted) -> tuple[Bucket, bool] | None:
+        """Count a request or a question. Returns the bucket, and whether it had a unit; None if the
+        tenant has no limit."""
+        quotas = {"requests": tenant.requests_per_minute, "questions": tenant.questions_per_minute}
+        quota = quotas[name]
         if quota is None:
             return None
         key = (tenant.name, name)
@@ -112,7 +124,7 @@ class Rates:
         if bucket is None or bucket.quota != quota:
             self._forget_full()
             bucket = self._buckets[key] = Bucket(name, quota)
-        return bucket.take(self._clock())
+        return bucket, bucket.take(self._clock())
 
     def _forget_full(self) -> None:
         """Remove full buckets. Tokens may name any number of tenants, so only buckets in use are
@@ -124,29 +136,12 @@ class Rates:
             self._most = max(MOST_BUCKETS, 2 * len(self._buckets))
 
 
-def refuse(quota: Quota) -> RateLimited:
-    """Return the error for a quota that is used up."""
-    wait = max(1, math.ceil(quota.reset_s))
-    return RateLimited(
-        f"This key may send {quota.quota} {quota.name} a minute. Try again in {wait} s.", wait
-    )
-
-
 log = structlog.get_logger(__name__)
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/startupz", "/metrics"})
 # Paths at which every request is a question.
 ASKING: Final = frozenset(["/answer", "/answer/stream", "/v1/chat/completions", "/v1/responses"])
 LOOK_S: Final = 1.0  # seconds between checks of the tenants file
-
-
-class NotAllowed(RevelatorError):
-    slug, title, status = "not-allowed", "The key does not have this right", 403
-
-
-class CrossSite(RevelatorError):
-    slug, status = "cross-site", 403
-    title = "Requests from web pages of other sites are not allowed"
 
 
 def check_exposure(settings: ServerSettings) -> None:
@@ -197,30 +192,42 @@ class TenantAccess:
         self._tokens = Tokens(settings.oidc) if settings.oidc.enabled else None
         self._rates = Rates()
         self._version = _version(self._path)
-        self._ring = KeyRing(self._keys, read_tenants(self._path) if self._path else ())
+        self._tenants = by_key(self._keys, read_tenants(self._path) if self._path else ())
 
     async def tenant(self, key: bytes | None) -> Tenant:
-        """Return the tenant of a key or token. Raises KeyMissing, KeyRefused, TokenRefused or
-        IssuerUnavailable.
+        """Return the tenant of a key or token. Raises KEY_MISSING, KEY_REFUSED, TOKEN_REFUSED or
+        ISSUER_UNAVAILABLE.
         """
         if self._open:
             return OWNER
         if key is None:
-            raise KeyMissing("Send an API key as `Authorization: Bearer …` or `X-API-Key: …`.")
-        tenant = self._ring.find(key)
+            raise Refusal(
+                KEY_MISSING, "Send an API key as `Authorization: Bearer …` or `X-API-Key: …`."
+            )
+        tenant = self._tenants.get(digest(key))
         if tenant is not None:
             return tenant
         if self._tokens is not None and is_token(key):
             return await self._tokens.tenant(key)
-        raise KeyRefused("The API key is not one of this server's keys.")
+        raise Refusal(KEY_REFUSED, "The API key is not one of this server's keys.")
 
-    def count_request(self, request: Request, tenant: Tenant) -> None:
-        """Count a request of the tenant. Raises RateLimited."""
-        _take(request, self._rates.request(tenant))
-
-    def count_question(self, request: Request) -> None:
-        """Count a question of the tenant that sent the request. Raises RateLimited."""
-        _take(request, self._rates.question(tenant_of(request)))
+    def count(self, request: Request, name: Counted) -> None:
+        """Count a request or a question of the tenant that sent the request, and report the
+        remaining quota in the response's headers. Raises RATE_LIMITED."""
+        taken = self._rates.take(tenant_of(request), name)
+        if taken is None:
+            return
+        bucket, allowed = taken
+        headers: dict[str, str] = getattr(request.state, "response_headers", {})
+        for field, value in bucket.headers.items():
+            headers[field] = f"{headers[field]}, {value}" if field in headers else value
+        request.state.response_headers = headers
+        if allowed:
+            return
+        if name == "questions" or request.url.path in ASKING:
+            runtime: Runtime = request.app.state.runtime
+            runtime.metrics.rejected("key_limit")
+        raise bucket.refusal
 
     async def watch(self) -> None:
         """Read the tenants file again whenever it changes, until cancelled.
@@ -243,7 +250,7 @@ class TenantAccess:
                 reason=error.detail,
             )
             return
-        self._ring = KeyRing(self._keys, tenants)
+        self._tenants = by_key(self._keys, tenants)
         log.info("tenants file reloaded", tenants=len(tenants))
 
 
@@ -258,25 +265,10 @@ def _version(path: Path | None) -> tuple[int, int, int] | None:
     return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
 
 
-def _take(request: Request, quota: Quota | None) -> None:
-    """Report the quota in the response's headers. Raises RateLimited if it is used up."""
-    if quota is None:
-        return
-    headers: dict[str, str] = getattr(request.state, "response_headers", {})
-    for name, value in quota.headers.items():
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    request.state.response_headers = headers
-    if quota.allowed:
-        return
-    if quota.name == "questions" or request.url.path in ASKING:
-        runtime: Runtime = request.app.state.runtime
-        runtime.metrics.rejected("key_limit")
-    raise refuse(quota)
-
-
 def require(right: Right) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that admits only tenants with this right, to the collections that they
-    may use. It raises CrossSite, RateLimited, NotAllowed, and the errors of `TenantAccess.tenant`.
+    may use. It raises CROSS_SITE, RATE_LIMITED, NOT_ALLOWED, and the errors of
+    `TenantAccess.tenant`.
     """
 
     async def check(request: Request) -> None:
@@ -290,21 +282,21 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
 
 
 async def authenticate(request: Request) -> Tenant:
-    """Return the tenant that sent the request, and count the request. Raises CrossSite,
-    RateLimited, and the errors of `TenantAccess.tenant`.
+    """Return the tenant that sent the request, and count the request. Raises CROSS_SITE,
+    RATE_LIMITED, and the errors of `TenantAccess.tenant`.
     """
     check_origin(request)
     access = access_of(request)
     tenant = await access.tenant(_given(request))
     request.state.tenant = tenant
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
-    access.count_request(request, tenant)
+    access.count(request, "requests")
     return tenant
 
 
 async def own_host(request: Request) -> None:
-    """Dependency: raise CrossSite if the server is this machine's alone and the header `Host` names
-    another one. Probes come by any address.
+    """Dependency: raise CROSS_SITE if the server is this machine's alone and the header `Host`
+    names another one. Probes come by any address.
 
     To a browser, a page of `evil.example` is of the same origin as this server once that name is
     made to mean 127.0.0.1 (DNS rebinding).
@@ -317,15 +309,16 @@ async def own_host(request: Request) -> None:
         settings.public_url and name == hostname(settings.public_url.partition("://")[2])
     ):
         return
-    raise CrossSite(
+    raise Refusal(
+        CROSS_SITE,
         "This server has no keys, so it accepts only requests whose Host header is localhost or a "
         f"loopback address, not {host[:80]!r}. Use http://127.0.0.1 with the server's port, name "
-        "it in server.public_url, set server.keys, or start the server with --insecure."
+        "it in server.public_url, set server.keys, or start the server with --insecure.",
     )
 
 
 def check_origin(request: Request) -> None:
-    """Raise CrossSite if a web page of another origin sent the request. Browsers send `Origin`, or
+    """Raise CROSS_SITE if a web page of another origin sent the request. Browsers send `Origin`, or
     say in `Sec-Fetch-Site` where the page is from; both are beyond the reach of pages."""
     origin, settings = request.headers.get("origin"), settings_of(request)
     if origin is None:
@@ -335,11 +328,12 @@ def check_origin(request: Request) -> None:
         known = [own, settings.public_url or own, *settings.cors_origins]
         foreign = origin_of(origin) not in map(origin_of, known)
     if foreign:
-        raise CrossSite(
+        raise Refusal(
+            CROSS_SITE,
             "A web page of another origin sent this request, which is not allowed. Send it from "
             "that page's server instead of the browser, or add the page's origin to "
             "server.cors_origins, or the address of this server's own page behind a proxy as "
-            "server.public_url."
+            "server.public_url.",
         )
 
 
@@ -353,20 +347,22 @@ async def visible_to(request: Request) -> Callable[[str], bool]:
 
 
 def check_right(tenant: Tenant, right: Right) -> None:
-    """Raise NotAllowed if the tenant does not have the right."""
+    """Raise NOT_ALLOWED if the tenant does not have the right."""
     if not tenant.may(right):
-        raise NotAllowed(
+        raise Refusal(
+            NOT_ALLOWED,
             f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
-            f"{', '.join(tenant.rights) or 'none'}."
+            f"{', '.join(tenant.rights) or 'none'}.",
         )
 
 
 def check_collection(tenant: Tenant, name: str) -> None:
-    """Raise NotAllowed if the tenant may not use the collection, whether or not it exists."""
+    """Raise NOT_ALLOWED if the tenant may not use the collection, whether or not it exists."""
     if not tenant.may_use(name):
-        raise NotAllowed(
+        raise Refusal(
+            NOT_ALLOWED,
             f"The key of {tenant.name!r} may not use the collection {name!r}. It may use: "
-            f"{', '.join(tenant.collections) or 'none'}."
+            f"{', '.join(tenant.collections) or 'none'}.",
         )
 
 

@@ -12,14 +12,14 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
-from service.api.wire import ClientGone
+from service.api.wire import CLIENT_GONE, Refusal
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ class Drain:
     def __init__(self) -> None:
         self.begun = False
         self._work: dict[object, Callable[[], None]] = {}
-        self._on_begin: dict[object, Callable[[], None]] = {}
+        self._on_begin: list[Callable[[], None]] = []
         self._idle = anyio.Event()
 
     def check(self) -> None:
@@ -61,18 +61,13 @@ class Drain:
 
     def on_begin(self, callback: Callable[[], None]) -> None:
         """Register a callback for the beginning of the shutdown."""
-        self._on_begin[object()] = callback
-
-    @property
-    def running(self) -> int:
-        """Number of pieces of work in progress."""
-        return len(self._work)
+        self._on_begin.append(callback)
 
     def begin(self) -> None:
         if self.begun:
             return
         self.begun = True
-        for callback in self._on_begin.values():
+        for callback in self._on_begin:
             callback()
         self._tell()
 
@@ -169,62 +164,32 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class WaitingQuestion:
-    """A question that waits. `since` is the start of the wait, in seconds of a monotonic clock."""
+    """A question that waits, and what has ended its wait."""
 
     tenant: str
-    since: float
+    since: float = field(default_factory=time.monotonic)
     woken: anyio.Event = field(default_factory=anyio.Event)
     granted: bool = False
     displaced: bool = False
     gone: bool = False
 
 
-class Lines:
-    """The waiting questions, with a queue for each tenant."""
+def next_waiting(
+    waiting: Iterable[WaitingQuestion], running: Mapping[str, int]
+) -> WaitingQuestion | None:
+    """Return the question that gets a free place: of the tenant with the fewest running ones, the
+    first. The questions are in the order in which they came."""
+    return min(waiting, key=lambda waiter: running.get(waiter.tenant, 0), default=None)
 
-    def __init__(self) -> None:
-        self._lines: dict[str, deque[WaitingQuestion]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def __iter__(self) -> Iterator[WaitingQuestion]:
-        for line in self._lines.values():
-            yield from line
-
-    def add(self, waiter: WaitingQuestion) -> None:
-        self._lines.setdefault(waiter.tenant, deque()).append(waiter)
-
-    def remove(self, waiter: WaitingQuestion) -> None:
-        """Remove a waiting question, if it still waits."""
-        line = self._lines.get(waiter.tenant, ())
-        if waiter in line:
-            self._lines[waiter.tenant].remove(waiter)
-            if not self._lines[waiter.tenant]:
-                del self._lines[waiter.tenant]
-
-    def next(self, running: Mapping[str, int]) -> WaitingQuestion | None:
-        """Remove and return the question that gets a free place, given each tenant's running
-        questions.
-        """
-        heads = [line[0] for line in self._lines.values()]
-        if not heads:
-            return None
-        chosen = min(heads, key=lambda waiter: (running.get(waiter.tenant, 0), waiter.since))
-        self.remove(chosen)
-        return chosen
-
-    def displace(self, tenant: str) -> WaitingQuestion | None:
-        """Remove and return the question that makes room for one of `tenant` if the queues are
-        full: the newest of the longest queue, if that stays at least as long as the tenant's
-        becomes.
-        """
-        longest = max(self._lines.values(), key=len, default=None)
-        if longest is None or len(longest) - 1 < len(self._lines.get(tenant, ())) + 1:
-            return None
-        waiter = longest[-1]
-        self.remove(waiter)
-        return waiter
+def displaced_by(tenant: str, waiting: Sequence[WaitingQuestion]) -> WaitingQuestion | None:
+    """Return the question that makes room for one of `tenant`: the newest of the tenant with the
+    most, if that keeps at least as many as `tenant` then has."""
+    counts = Counter(waiter.tenant for waiter in waiting)
+    most = max(counts, key=counts.__getitem__, default=tenant)
+    if counts[most] - 1 < counts[tenant] + 1:
+        return None
+    return next(waiter for waiter in reversed(waiting) if waiter.tenant == most)
 
 
 def retry_after(running: int, waiting: int, mean_s: float | None) -> int:
@@ -242,7 +207,7 @@ class Admission:
         self._metrics = metrics
         self._drain = drain
         self._running: Counter[str] = Counter()
-        self._lines = Lines()
+        self._waiting: list[WaitingQuestion] = []  # the first has waited longest
         self._mean_s: float | None = None
         drain.on_begin(self._wake_all)
 
@@ -252,13 +217,13 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        return len(self._lines)
+        return len(self._waiting)
 
     async def enter(self, gone: Gone, tenant: str) -> Place:
         """Return a place for a question of `tenant`, at once or after waiting. `gone` returns when
         the client disconnects meanwhile.
 
-        Raises Draining, Overloaded (no room to wait, or waited too long) or ClientGone.
+        Raises Draining, Overloaded (no room to wait, or waited too long) or CLIENT_GONE.
         """
         if self._drain.begun:
             self._metrics.rejected("draining")
@@ -268,14 +233,15 @@ class Admission:
             return Place(self, tenant, 0.0)
         if self.waiting >= max(1, math.ceil(WAITING * self._settings.max_running)):
             self._make_room(tenant)
-        return await self._wait(gone, WaitingQuestion(tenant, time.monotonic()))
+        return await self._wait(gone, WaitingQuestion(tenant))
 
     def hand_on(self, tenant: str) -> None:
         """Give the place of a question of `tenant` that has ended to a waiting question."""
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
-        if waiter := self._lines.next(self._running):
+        if waiter := next_waiting(self._waiting, self._running):
+            self._waiting.remove(waiter)
             self._running[waiter.tenant] += 1
             waiter.granted = True
             waiter.woken.set()
@@ -286,15 +252,16 @@ class Admission:
         self._mean_s = mean + LATEST * (seconds - mean)
 
     def _make_room(self, tenant: str) -> None:
-        displaced = self._lines.displace(tenant)
+        displaced = displaced_by(tenant, self._waiting)
         if displaced is None:
             self._metrics.rejected("busy")
             raise self._full()
+        self._waiting.remove(displaced)
         displaced.displaced = True
         displaced.woken.set()
 
     async def _wait(self, gone: Gone, waiter: WaitingQuestion) -> Place:
-        self._lines.add(waiter)
+        self._waiting.append(waiter)
         try:
             with self._metrics.waiting():
                 await self._woken(waiter, gone)
@@ -327,7 +294,7 @@ class Admission:
         """Raise the reason why a waiting question gets no place."""
         if waiter.gone:
             self._metrics.left_waiting()
-            raise ClientGone("The client disconnected while its question was waiting.")
+            raise Refusal(CLIENT_GONE, "The client disconnected while its question was waiting.")
         self._metrics.rejected("draining" if self._drain.begun else "busy")
         self._drain.check()
         if waiter.displaced:
@@ -351,9 +318,9 @@ class Admission:
         """
         if waiter.granted:
             self.hand_on(waiter.tenant)
-        else:
-            self._lines.remove(waiter)
+        elif waiter in self._waiting:
+            self._waiting.remove(waiter)
 
     def _wake_all(self) -> None:
-        for waiter in self._lines:
+        for waiter in self._waiting:
             waiter.woken.set()

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field
 from starlette.datastructures import State
 from starlette.responses import Response, StreamingResponse
 
-from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Judgement, Start
+from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.access import access_of, check_collection, require, tenant_of
@@ -36,14 +36,16 @@ from service.api.recordings import (
     idempotency_key,
 )
 from service.api.wire import (
+    CLIENT_GONE,
+    CLIENT_STALLED,
     JSON,
-    ClientGone,
+    MALFORMED_REQUEST,
     EventStream,
-    MalformedRequest,
     ReconnectRefused,
+    Refusal,
     body_schema,
     documented,
-    framed,
+    encode,
     problem_response,
     read_json,
     request_id,
@@ -63,10 +65,6 @@ BUFFERED_EVENTS: Final = 64
 ENDS: Final = (AnswerReady, Failed, Done)
 HOPS: Final = 4  # turns of the event loop that an event takes from here to the socket
 STALLED_S: Final = 60.0  # seconds that an event may wait for a client that does not read
-
-
-class ClientStalled(RevelatorError):
-    slug, title, status = "client-stalled", "The client does not read its events", 408
 
 
 class QuestionTask:
@@ -108,10 +106,16 @@ class QuestionTask:
         yield Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem)
         yield Done(seq=seq + 2, ms=ms, step=last and last.step)
 
-    @property
-    def more(self) -> bool:
-        """Whether the next event is available."""
-        return self._channel.more
+    async def encoded(self) -> AsyncIterator[bytes]:
+        """Iterate over the encoded events. Those that are available together are joined, since a
+        write costs as much as several events.
+        """
+        ready: list[bytes] = []
+        async for event in self.events():
+            ready.append(encode(self.id, event))
+            if not self._channel.more or len(ready) == BUFFERED_EVENTS:
+                yield b"".join(ready)
+                ready.clear()
 
     def close(self) -> None:
         """Discard the events that were not read."""
@@ -127,7 +131,7 @@ class QuestionTask:
     async def watch(self, request: Request) -> None:
         """Stop the question when the client disconnects."""
         await disconnected(request)
-        self.cut_off(ClientGone("The client disconnected before the answer was ready."))
+        self.cut_off(Refusal(CLIENT_GONE, "The client disconnected before the answer was ready."))
 
     async def produce(self, place: Place, drain: Drain) -> None:
         """Answer the question and, at the end, release its place. Runs as the only producer
@@ -162,7 +166,9 @@ class QuestionTask:
             with anyio.move_on_after(STALLED_S) as waiting:
                 await self._channel.room()
             if waiting.cancelled_caught:
-                self.cut_off(ClientStalled(f"The client read no event for {STALLED_S:.0f} s."))
+                self.cut_off(
+                    Refusal(CLIENT_STALLED, f"The client read no event for {STALLED_S:.0f} s.")
+                )
                 await asyncio.sleep(0)
         if isinstance(event, Start):  # it reaches the socket before the work begins
             for _ in range(HOPS):
@@ -186,7 +192,7 @@ async def open_question(
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 
     With `unsent`, disconnects are watched, because nothing is sent before the end that would reveal
-    them. Raises RateLimited, Overloaded, Draining or ClientGone before anything has started.
+    them. Raises RATE_LIMITED, Overloaded, Draining or CLIENT_GONE before anything has started.
     """
     state = request.app.state
     place = await enter(request)
@@ -201,9 +207,9 @@ async def open_question(
 
 async def enter(request: Request) -> Place:
     """Count a question of the tenant, and wait for its place, which must be released. Raises
-    RateLimited, Overloaded, Draining or ClientGone.
+    RATE_LIMITED, Overloaded, Draining or CLIENT_GONE.
     """
-    access_of(request).count_question(request)
+    access_of(request).count(request, "questions")
     admission: Admission = request.app.state.admission
     return await admission.enter(lambda: disconnected(request), tenant_of(request).name)
 
@@ -225,7 +231,7 @@ async def record(
     """Admit a prepared question, and answer it in a task of the app, not of the request.
 
     The same request with the same key gets the existing recording, and is not counted as a
-    question. Raises KeyReused, and the errors of `open_question`.
+    question. Raises KEY_REUSED, and the errors of `open_question`.
     """
     state = request.app.state
     recordings: Recordings = state.recordings
@@ -239,7 +245,7 @@ async def record(
     task = QuestionTask(state.runtime, question, request, only_end)
 
     def cancel() -> None:
-        task.cut_off(ClientGone("The client disconnected and did not come back in time."))
+        task.cut_off(Refusal(CLIENT_GONE, "The client disconnected and did not come back in time."))
 
     recording = Recording(task.id, origin, question.collection, digest, cancel)
     recordings.add(recording)
@@ -268,8 +274,6 @@ async def disconnected(request: Request) -> None:
 
 
 LAST_EVENT: Final = "last-event-id"
-TAG: Final = frozenset({"event"})
-TAG_AND_STEP: Final = frozenset({"event", "step"})
 REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
 QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
 ENDED: Final[dict[int | str, dict[str, Any]]] = {
@@ -336,8 +340,8 @@ async def utf8_query(request: Request) -> None:
     try:
         unquote_to_bytes(request.scope["query_string"]).decode()
     except UnicodeDecodeError:
-        raise MalformedRequest(
-            "The query string is not valid UTF-8. Percent-encode it as UTF-8."
+        raise Refusal(
+            MALFORMED_REQUEST, "The query string is not valid UTF-8. Percent-encode it as UTF-8."
         ) from None
 
 
@@ -348,7 +352,7 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
 
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     """Prepare the question, unless it is. Raises InvalidRequest, LoopUnavailable, NotFound or
-    NotAllowed."""
+    NOT_ALLOWED."""
     if isinstance(asked, PreparedRequest):
         return asked
     runtime: Runtime = request.app.state.runtime
@@ -481,7 +485,7 @@ async def answer_stream(
 
     With an `Idempotency-Key`, the events are stored: a repeated request gets all of them, and one
     with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
-    return EventStream(encoded(task))
+    return EventStream(task.encoded())
 
 
 @router.get(
@@ -499,30 +503,4 @@ async def answer_stream_query(
     header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
     runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
     are no longer stored, and 409 if another gateway has them."""
-    return EventStream(encoded(task))
-
-
-async def encoded(task: Events) -> AsyncIterator[bytes]:
-    """Yield the encoded events of a question. Available events are joined, since a write costs as
-    much as several events.
-    """
-    ready: list[bytes] = []
-    async for event in task.events():
-        ready.append(encode(task.id, event))
-        if not task.more or len(ready) == BUFFERED_EVENTS:
-            yield b"".join(ready)
-            ready.clear()
-
-
-def encode(answer_id: str, event: BaseEvent) -> bytes:
-    """Encode an event: its tag becomes `event`, its other fields `data`.
-
-    `step` is omitted if it is null, and so are absent fields of a judgement.
-    """
-    if isinstance(event, Judgement):
-        data = event.model_dump_json(exclude=set(TAG), exclude_none=True)
-    else:
-        left_out = TAG if event.step is not None else TAG_AND_STEP
-        data = event.model_dump_json(exclude=set(left_out))
-    name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
-    return framed(name, data, f"{answer_id}-{event.seq}")
+    return EventStream(task.encoded())

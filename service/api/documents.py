@@ -21,8 +21,9 @@ from service.api.wire import (
     EVENT_STREAM,
     JSON,
     NDJSON,
+    REQUEST_TIMEOUT,
     EventStream,
-    RequestTimeout,
+    Refusal,
     body_schema,
     content_type,
     documented,
@@ -328,19 +329,22 @@ class Ingest:
         self._size = 0
 
     async def run(self, items: AsyncIterator[Item]) -> None:
-        """Index the documents. Raises RequestTimeout if the client stalls, and ClientDisconnect;
+        """Index the documents. Raises REQUEST_TIMEOUT if the client stalls, and ClientDisconnect;
         complete lines are indexed."""
         try:
             await self._read(items)
         except ClientDisconnect:
             await self._flush(more=True)
             raise
-        except RequestTimeout as stalled:
+        except Refusal as stalled:
+            if stalled.kind is not REQUEST_TIMEOUT:
+                raise
             await self._flush(more=True)
             done = self.report.indexed + self.report.unchanged
-            raise RequestTimeout(
+            raise Refusal(
+                REQUEST_TIMEOUT,
                 f"{stalled.detail} The {done:,} documents before it are indexed; send the "
-                "remaining ones."
+                "remaining ones.",
             ) from None
         await self._flush(more=self._more)
 
@@ -475,8 +479,11 @@ async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> Ingest
         ingest = Ingest(lambda _: nullcontext(writer))
         try:
             await ingest.run(items)
-        except RequestTimeout as error:
-            raise RequestTimeout(f"Collection {name!r} is unchanged: {error.detail}") from None
+        except Refusal as error:
+            if error.kind is not REQUEST_TIMEOUT:
+                raise
+            detail = f"Collection {name!r} is unchanged: {error.detail}"
+            raise Refusal(REQUEST_TIMEOUT, detail) from None
         if len(ingest.report.failed) > MOST_FAILED:
             raise InvalidRequest(
                 f"Collection {name!r} is unchanged: {MOST_FAILED:,} documents are invalid. "

@@ -17,10 +17,11 @@ from starlette.responses import Response
 
 from service.api.documents import FOLLOWED, REFUSALS, WRITE, Stores, drained
 from service.api.wire import (
+    BODY_TOO_LARGE,
     EVENT_STREAM,
-    BodyTooLarge,
+    MALFORMED_REQUEST,
     EventStream,
-    MalformedRequest,
+    Refusal,
     chunks,
     content_type,
     documented,
@@ -107,23 +108,25 @@ async def add_files(request: Request, name: str, stores: Stores) -> FilesReport 
 
 
 async def _form(request: Request) -> FormData:
-    """Read the files; large ones are kept on disk. Raises BodyTooLarge and MalformedRequest."""
+    """Read the files; large ones are kept on disk. Raises BODY_TOO_LARGE and MALFORMED_REQUEST."""
 
     async def limited() -> AsyncGenerator[bytes, None]:
         size = 0
         async for chunk in chunks(request):
             size += len(chunk)
             if size > MOST_BYTES:
-                raise BodyTooLarge(f"The files exceed the limit of {MOST_BYTES:,} bytes a request.")
+                raise Refusal(
+                    BODY_TOO_LARGE, f"The files exceed the limit of {MOST_BYTES:,} bytes a request."
+                )
             yield chunk
 
     parser = MultiPartParser(request.headers, limited(), max_files=MOST_FILES, max_fields=0)
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
-        raise MalformedRequest(f"The body is not valid {MULTIPART}: {error}") from None
+        raise Refusal(MALFORMED_REQUEST, f"The body is not valid {MULTIPART}: {error}") from None
     if not form:
-        raise MalformedRequest("The body has no files.")
+        raise Refusal(MALFORMED_REQUEST, "The body has no files.")
     return form
 
 

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from service.api.access import visible_to
 from service.api.admission import Drain
-from service.api.wire import NotReady, documented
+from service.api.wire import NOT_READY, Refusal, documented
 from service.core.concurrency import retrieve
 from service.core.supervision import Supervisor
 from service.runtime import Check, Runtime
@@ -133,7 +133,7 @@ async def healthz(request: Request) -> Response:
     stores are not checked."""
     tasks: Supervisor = request.app.state.tasks
     if tasks.problem is not None:
-        raise NotReady(f"The process must be restarted: {tasks.problem}")
+        raise Refusal(NOT_READY, f"The process must be restarted: {tasks.problem}")
     return Response(ALIVE, media_type="application/json")
 
 
@@ -152,7 +152,7 @@ async def readyz(request: Request) -> Response:
     readiness = readiness_of(request)
     missing = await readiness.missing()
     if missing:
-        raise NotReady("; ".join(missing))
+        raise Refusal(NOT_READY, "; ".join(missing))
     if degraded := readiness.degraded(await visible_to(request)):
         content = Ready(degraded=degraded).model_dump_json()
         return Response(content, media_type="application/json")
@@ -169,7 +169,7 @@ async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Re
     """Return 503 until everything is ready for the first time, then 200."""
     missing = [] if readiness.was_ready else await readiness.missing()
     if missing:
-        raise NotReady("; ".join(missing))
+        raise Refusal(NOT_READY, "; ".join(missing))
     return Response(ALIVE, media_type="application/json")
 
 

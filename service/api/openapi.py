@@ -1,4 +1,7 @@
-"""Examples of bodies, for the OpenAPI document."""
+"""The OpenAPI document: FastAPI's, with what dependencies read, problems, events and examples.
+
+The requests and the bodies that only this service has are shown by an example. Those of OpenAI's
+formats are described in OpenAI's documentation."""
 
 from __future__ import annotations
 
@@ -9,122 +12,46 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.answer.events import BaseEvent, Judgement, event_models
+from service.answer.events import BaseEvent, Judgement, RetrievedPassage, event_models
 from service.answer.request import AnswerRequest
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.openai.requests import ChatRequest
 from service.api.openai.responses import ResponsesRequest
 from service.api.search import SearchQuery
 from service.api.wire import EVENT_STREAM, stream_content
-from service.core.domain import Problem
+from service.core.domain import Answer, Citation, Problem, Step, StepPassage, Timing, Usage
 
 QUESTION: Final = "When was the writer of Billy Elliot born?"
 _SENTENCE: Final = "Lee Hall (born 20 September 1966) is an English playwright."
-_COLLECTION: Final = {
-    "name": "manuals",
-    "description": "All manuals of the product",
-    "analysis": "english",
-    "metadata_fields": ["url", "page"],
-    "embedding_model": "minilm",
-    "documents": 120,
-    "passages": 960,
-    "content_hash": "9f86d081884c7d659a2feaa0c55ad015",
-    "state": "complete",
-}
-_PASSAGE: Final = {
-    "passage_id": "lee-hall",
-    "title": "Lee Hall (playwright)",
-    "rank": 1,
-    "score": 0.92,
-    "kept": True,
-    "reason": None,
-}
-_STEP: Final = {
-    "id": "2",
-    "kind": "retrieve",
-    "question": "When was Lee Hall born?",
-    "query": "When was Lee Hall born?",
-    "thought": None,
-    "passages": [_PASSAGE],
-    "answer": "20 September 1966",
-    "trigger": None,
-    "flags": [],
-    "llm_calls": 2,
-    "ms": 640.5,
-}
-_CITATION: Final = {
-    "passage_id": "lee-hall",
-    "title": "Lee Hall (playwright)",
-    "step": "2",
-    "text": _SENTENCE,
-    "start": 0,
-    "end": len(_SENTENCE),
-    "url": "https://en.wikipedia.org/wiki/Lee_Hall_(playwright)",
-    "page": None,
-}
-_USAGE: Final = {
-    "llm_calls": 8,
-    "prompt_tokens": 3120,
-    "completion_tokens": 64,
-    "generations": None,
-    "sentences": None,
-    "hallucinated": None,
-    "retrievals": 2,
-    "passages": 3,
-    "steps": 2,
-}
-_MODEL: Final = {"id": "revelator", "object": "model", "created": 0, "owned_by": "revelator"}
-_MESSAGE: Final = {
-    "role": "assistant",
-    "content": "20 September 1966",
-    "reasoning": "route complex, loop anrag",
-    "reasoning_content": "route complex, loop anrag",
-    "annotations": [
-        {
-            "type": "url_citation",
-            "url_citation": {
-                "url": _CITATION["url"],
-                "title": "Lee Hall (playwright)",
-                "start_index": 0,
-                "end_index": 17,
-            },
-        }
+_CITATION: Final = Citation(
+    passage_id="lee-hall", title="Lee Hall (playwright)", step="2", text=_SENTENCE,
+    start=0, end=len(_SENTENCE), url="https://en.wikipedia.org/wiki/Lee_Hall_(playwright)",
+)  # fmt: skip
+_STEP: Final = Step(
+    id="2", kind="retrieve", question="When was Lee Hall born?", query="When was Lee Hall born?",
+    passages=[
+        StepPassage(passage_id="lee-hall", title=_CITATION.title, rank=1, score=0.92, kept=True)
     ],
-}
-_PARTICULARS: Final = {
-    "id": "4bd54b-390cd8262dff3e3f",
-    "answered": True,
-    "supported": True,
-    "confidence": None,
-    "route": "complex",
-    "loop": "anrag",
-    "stopped_by": "answer",
-    "degraded": [],
-    "llm_calls": 8,
-    "retrievals": 2,
-    "citations": [_CITATION],
-}
-_TIMES: Final = {"total": 2840.0, "queue": 0.1, "routing": 12.0, "retrieval": 40.0}
+    answer="20 September 1966", llm_calls=2, ms=640.5,
+)  # fmt: skip
+_ANSWER: Final = Answer(
+    id="4bd54b-390cd8262dff3e3f", question=QUESTION, answer="20 September 1966", answered=True,
+    supported=True, route="complex", loop="anrag", steps=[_STEP], citations=[_CITATION],
+    usage=Usage(
+        llm_calls=8, prompt_tokens=3120, completion_tokens=64, retrievals=2, passages=3, steps=2
+    ),
+    timing_ms=Timing(total=2840.0, queue=0.1, routing=12.0, retrieval=40.0, generation=2700.0),
+    stopped_by="answer", degraded=[],
+)  # fmt: skip
+_FOUND: Final = RetrievedPassage(
+    passage_id="lee-hall", title=_CITATION.title, text=_SENTENCE, rank=1, score=0.0328,
+    url=_CITATION.url,
+)  # fmt: skip
 
 # By the name of the schema.
 EXAMPLES: Final[dict[str, Any]] = {
     "AnswerRequest": {"question": QUESTION, "collection": "sample", "top_k": 5},
-    "Answer": {
-        "id": "4bd54b-390cd8262dff3e3f",
-        "question": QUESTION,
-        "answer": "20 September 1966",
-        "answered": True,
-        "supported": True,
-        "confidence": None,
-        "route": "complex",
-        "loop": "anrag",
-        "steps": [_STEP],
-        "citations": [_CITATION],
-        "usage": _USAGE,
-        "timing_ms": {**_TIMES, "generation": 2700.0},
-        "stopped_by": "answer",
-        "degraded": [],
-    },
+    "Answer": _ANSWER.model_dump(),
     "Problem": {
         "type": "urn:revelator:problem:invalid-request",
         "title": "The request is not valid",
@@ -133,132 +60,28 @@ EXAMPLES: Final[dict[str, Any]] = {
         "request_id": "4bd54b-71f8d070253c17fb",
     },
     "SearchQuery": {"query": "Lee Hall, playwright", "collection": "sample", "top_k": 5},
-    "FoundPassages": {
-        "passages": [
-            {
-                "passage_id": "lee-hall",
-                "title": "Lee Hall (playwright)",
-                "text": _SENTENCE,
-                "rank": 1,
-                "score": 0.0328,
-                "kept": None,
-                "reason": None,
-                "url": _CITATION["url"],
-                "page": None,
-            }
-        ],
-        "missing": [],
-    },
+    "FoundPassages": {"passages": [_FOUND.model_dump()], "missing": []},
     "CollectionRequest": {"description": "All manuals of the product", "metadata_fields": ["url"]},
-    "CollectionInfo": _COLLECTION,
-    "CollectionList": {"collections": [_COLLECTION]},
     "DocumentBatch": {
         "documents": [
             {
                 "id": "lee-hall",
                 "title": "Lee Hall (playwright)",
                 "text": _SENTENCE,
-                "url": _CITATION["url"],
+                "url": _CITATION.url,
             }
         ]
     },
-    "DocumentIds": {"ids": ["handbook.pdf#page=1", "handbook.pdf#page=2"]},
     "IngestReport": {
         "indexed": 1,
         "unchanged": 0,
         "failed": [{"index": 1, "id": "x", "problem": "text is empty"}],
-    },
-    "FilesReport": {
-        "files": [
-            {
-                "file": "handbook.pdf",
-                "indexed": 12,
-                "unchanged": 0,
-                "removed": 1,
-                "failed": 1,
-                "problems": ["pages without text, only images: 3"],
-            }
-        ]
-    },
-    "StoredDocument": {
-        "id": "lee-hall",
-        "title": "Lee Hall (playwright)",
-        "metadata": {"url": _CITATION["url"]},
-        "passages": [{"passage_id": "lee-hall", "text": _SENTENCE}],
-    },
-    "CollectionReport": {
-        "collection": "manuals",
-        "documents": 120,
-        "passages": 960,
-        "vectors": 958,
-        "findings": [
-            {"kind": "lacking", "detail": "without vectors", "count": 2, "ids": ["a", "b"]}
-        ],
-        "done": [],
-        "left": [],
     },
     "ChatRequest": {
         "model": "revelator",
         "messages": [{"role": "user", "content": QUESTION}],
         "revelator": {"collection": "sample"},
     },
-    "ChatCompletion": {
-        "id": "chatcmpl-4bd54b-390cd8262dff3e3f",
-        "object": "chat.completion",
-        "created": 1767225600,
-        "model": "revelator",
-        "choices": [{"index": 0, "message": _MESSAGE, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 3120, "completion_tokens": 64, "total_tokens": 3184},
-        "revelator": _PARTICULARS,
-    },
-    "ResponsesRequest": {"model": "revelator", "input": QUESTION},
-    "OpenAIResponse": {
-        "id": "resp_4bd54b-390cd8262dff3e3f",
-        "object": "response",
-        "created_at": 1767225600,
-        "status": "completed",
-        "model": "revelator",
-        "output": [
-            {
-                "type": "reasoning",
-                "id": "rs_4bd54b-390cd8262dff3e3f",
-                "summary": [{"type": "summary_text", "text": _MESSAGE["reasoning_content"]}],
-            },
-            {
-                "type": "message",
-                "id": "msg_4bd54b-390cd8262dff3e3f",
-                "role": "assistant",
-                "status": "completed",
-                "content": [
-                    {
-                        "type": "output_text",
-                        "text": "20 September 1966",
-                        "annotations": [],
-                        "logprobs": [],
-                    }
-                ],
-            },
-        ],
-        "parallel_tool_calls": False,
-        "tool_choice": "none",
-        "tools": [],
-        "error": None,
-        "incomplete_details": None,
-        "usage": {"input_tokens": 3120, "output_tokens": 64, "total_tokens": 3184},
-        "revelator": _PARTICULARS,
-    },
-    "ModelCard": _MODEL,
-    "ModelList": {"object": "list", "data": [_MODEL]},
-    "OpenAIError": {
-        "error": {
-            "message": "there is no model 'gpt'; GET /v1/models lists all",
-            "type": "invalid_request_error",
-            "param": "model",
-            "code": "model_not_found",
-        }
-    },
-    "Health": {"status": "ok"},
-    "Ready": {"status": "ok", "degraded": []},
 }
 STREAM_EXAMPLE: Final = (
     'event: start\ndata: {"seq": 0, "ms": 0.0, "id": "4bd54b-390cd8262dff3e3f", "question": '

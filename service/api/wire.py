@@ -1,25 +1,5 @@
-"""What goes over HTTP: bodies that are read, problems (RFC 9457) and event streams that are sent.
-
-The HTTP edge adds these errors to the tree of `service.core.errors`:
-
-RevelatorError
-├── MalformedRequest      400 malformed-request       not valid JSON, or not UTF-8
-├── KeyMissing            401 key-missing             the server requires a key
-├── KeyRefused            403 key-refused             the key is not one of the server's
-├── CrossSite             403 cross-site              a browser asks for a page of another site
-├── TokenRefused          401 token-refused           the bearer token is not valid
-├── IssuerUnavailable     503 issuer-unavailable      the keys that sign tokens cannot be read
-├── NotAllowed            403 not-allowed             the key lacks the right, or the collection
-├── RateLimited           429 rate-limited            the key has used up its requests a minute
-├── AnswerElsewhere       409 answer-elsewhere        another gateway has the events of an answer
-├── AnswerGone            410 answer-gone             the events of an answer are no longer kept
-├── KeyReused             422 idempotency-key-reused  the key was sent with another request
-├── RequestTimeout        408 request-timeout         the body did not arrive in time
-├── BodyTooLarge          413 body-too-large          the body exceeds the size limit
-├── UnsupportedMediaType  415 unsupported-media-type  a content type this path does not read
-├── NotReady              503 not-ready               `/readyz`, `/startupz`: something is missing
-└── ClientGone            499 client-gone             the client has disconnected
-"""
+"""What goes over HTTP: bodies that are read, problems (RFC 9457) and event streams that are
+sent."""
 
 from __future__ import annotations
 
@@ -31,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.message import Message as Header
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -43,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
+from service.answer.events import BaseEvent, Judgement
 from service.core.concurrency import running
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
@@ -57,37 +38,49 @@ REQUEST_ID: Final = "X-Request-ID"
 RETRY_AFTER_S: Final = 5
 
 
-class MalformedRequest(RevelatorError):
-    slug, title, status = "malformed-request", "The request cannot be parsed", 400
+class Kind(NamedTuple):
+    """A kind of error: the end of its URN, status, title, and seconds in `Retry-After`."""
+
+    slug: str
+    status: int
+    title: str
+    retry_after: int | None = None
 
 
-class KeyMissing(RevelatorError):
-    slug, title, status = "key-missing", "An API key is required", 401
+class Refusal(RevelatorError):
+    """An error of the HTTP edge. Those of the service are in `service.core.errors`."""
+
+    def __init__(self, kind: Kind, detail: str, retry_after: int | None = None) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.slug, self.status, self.title, self.retry_after = kind
+        self.retry_after = retry_after or self.retry_after
 
 
-class KeyRefused(RevelatorError):
-    slug, title, status = "key-refused", "The API key is not valid", 403
-
-
-class RequestTimeout(RevelatorError):
-    slug, title, status = "request-timeout", "The request body did not arrive in time", 408
-
-
-class BodyTooLarge(RevelatorError):
-    slug, title, status = "body-too-large", "The request body is too large", 413
-
-
-class UnsupportedMediaType(RevelatorError):
-    slug, title, status = "unsupported-media-type", "The content type is not supported", 415
-
-
-class NotReady(RevelatorError):
-    slug, title, status = "not-ready", "The service is not ready", 503
-    retry_after = 1
-
-
-class ClientGone(RevelatorError):
-    slug, title, status = "client-gone", "The client disconnected", 499
+MALFORMED_REQUEST: Final = Kind("malformed-request", 400, "The request cannot be parsed")
+KEY_MISSING: Final = Kind("key-missing", 401, "An API key is required")
+TOKEN_REFUSED: Final = Kind("token-refused", 401, "The bearer token is not valid")
+KEY_REFUSED: Final = Kind("key-refused", 403, "The API key is not valid")
+NOT_ALLOWED: Final = Kind("not-allowed", 403, "The key does not have this right")
+CROSS_SITE: Final = Kind(
+    "cross-site", 403, "Requests from web pages of other sites are not allowed"
+)
+MODEL_NOT_FOUND: Final = Kind("model-not-found", 404, "There is no such model")
+CLIENT_STALLED: Final = Kind("client-stalled", 408, "The client does not read its events")
+REQUEST_TIMEOUT: Final = Kind("request-timeout", 408, "The request body did not arrive in time")
+ANSWER_ELSEWHERE: Final = Kind("answer-elsewhere", 409, "Another gateway has the answer")
+ANSWER_GONE: Final = Kind("answer-gone", 410, "The answer's events are no longer kept")
+BODY_TOO_LARGE: Final = Kind("body-too-large", 413, "The request body is too large")
+UNSUPPORTED_MEDIA_TYPE: Final = Kind(
+    "unsupported-media-type", 415, "The content type is not supported"
+)
+KEY_REUSED: Final = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used already")
+RATE_LIMITED: Final = Kind("rate-limited", 429, "Too many requests for this key")
+CLIENT_GONE: Final = Kind("client-gone", 499, "The client disconnected")
+ISSUER_UNAVAILABLE: Final = Kind(
+    "issuer-unavailable", 503, "The keys of the issuer are not available"
+)
+NOT_READY: Final = Kind("not-ready", 503, "The service is not ready", retry_after=1)
 
 
 class ReconnectRefused(Exception):
@@ -178,7 +171,7 @@ async def answer_unexpected(request: Request, error: Exception) -> Response:
 
 async def answer_gone(request: Request, _: Exception) -> Response:
     return await answer_error(
-        request, ClientGone("The client disconnected before its body was complete.")
+        request, Refusal(CLIENT_GONE, "The client disconnected before its body was complete.")
     )
 
 
@@ -233,42 +226,47 @@ def stream_content(description: str) -> dict[str, Any]:
 
 
 def content_type(request: Request, *allowed: str) -> str:
-    """Return the media type. Raises UnsupportedMediaType (415) unless it is allowed, in UTF-8, and
-    its parameters can be read."""
+    """Return the media type. Raises UNSUPPORTED_MEDIA_TYPE (415) unless it is allowed, in UTF-8,
+    and its parameters can be read."""
     header = Header()
     header["content-type"] = request.headers.get("content-type", "")
     kind = header.get_content_type() if header["content-type"] else "nothing"
     try:
         charset = header.get_content_charset() or "utf-8"
     except ValueError:  # such as a NUL in the name of an encoding
-        raise UnsupportedMediaType(
+        raise Refusal(
+            UNSUPPORTED_MEDIA_TYPE,
             "The parameters of the header Content-Type cannot be read. Send the body as "
-            f"{' or '.join(allowed)}, without parameters."
+            f"{' or '.join(allowed)}, without parameters.",
         ) from None
     if kind not in allowed:
-        raise UnsupportedMediaType(f"Send the body as {' or '.join(allowed)}, not as {kind[:80]}.")
+        raise Refusal(
+            UNSUPPORTED_MEDIA_TYPE, f"Send the body as {' or '.join(allowed)}, not as {kind[:80]}."
+        )
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise UnsupportedMediaType(f"Send the body in UTF-8, not in {charset[:80]}.")
+        raise Refusal(UNSUPPORTED_MEDIA_TYPE, f"Send the body in UTF-8, not in {charset[:80]}.")
     return kind
 
 
 async def read_json(request: Request) -> Any:
     """Parse a JSON body of at most MAX_BODY_BYTES.
 
-    Raises UnsupportedMediaType (415), BodyTooLarge (413), RequestTimeout (408) or MalformedRequest
-    (400, for invalid JSON or UTF-8, or for deep nesting).
+    Raises UNSUPPORTED_MEDIA_TYPE (415), BODY_TOO_LARGE (413), REQUEST_TIMEOUT (408) or
+    MALFORMED_REQUEST (400, for invalid JSON or UTF-8, or for deep nesting).
     """
     content_type(request, JSON)
     try:
         return orjson.loads(await read_body(request))
     except orjson.JSONDecodeError as error:
-        raise MalformedRequest(f"The body is not valid JSON in UTF-8: {error.msg}") from None
+        raise Refusal(
+            MALFORMED_REQUEST, f"The body is not valid JSON in UTF-8: {error.msg}"
+        ) from None
 
 
 async def read_body(request: Request) -> bytes:
-    """Read the body. Raises BodyTooLarge as soon as the size is exceeded, RequestTimeout after 30
-    s."""
-    too_large = BodyTooLarge(f"The body exceeds the limit of {MAX_BODY_BYTES:,} bytes.")
+    """Read the body. Raises BODY_TOO_LARGE as soon as the size is exceeded, REQUEST_TIMEOUT after
+    30 s."""
+    too_large = Refusal(BODY_TOO_LARGE, f"The body exceeds the limit of {MAX_BODY_BYTES:,} bytes.")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
         raise too_large
@@ -282,15 +280,17 @@ async def read_body(request: Request) -> bytes:
                     raise too_large
                 chunks.append(chunk)
     except TimeoutError:
-        raise RequestTimeout(f"The body was not complete after {BODY_TIMEOUT_S:.0f} s.") from None
+        raise Refusal(
+            REQUEST_TIMEOUT, f"The body was not complete after {BODY_TIMEOUT_S:.0f} s."
+        ) from None
     return b"".join(chunks)
 
 
 async def decoded(request: Request) -> AsyncIterator[bytes]:
     """Yield the pieces of the body, decompressed.
 
-    Raises UnsupportedMediaType (415) for a coding that is not read, MalformedRequest (400) for a
-    body that is not in its coding, and BodyTooLarge (413) for more than MOST_DECODED bytes.
+    Raises UNSUPPORTED_MEDIA_TYPE (415) for a coding that is not read, MALFORMED_REQUEST (400) for a
+    body that is not in its coding, and BODY_TOO_LARGE (413) for more than MOST_DECODED bytes.
     """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding == "identity":
@@ -298,11 +298,12 @@ async def decoded(request: Request) -> AsyncIterator[bytes]:
             yield chunk
         return
     if coding not in CODINGS:
-        raise UnsupportedMediaType(
-            f"Send the body as it is or in the coding {' or '.join(CODINGS)}, not {coding[:80]}."
+        raise Refusal(
+            UNSUPPORTED_MEDIA_TYPE,
+            f"Send the body as it is or in the coding {' or '.join(CODINGS)}, not {coding[:80]}.",
         )
     decoder, size = CODINGS[coding](), 0
-    broken = MalformedRequest(f"The body is not complete, valid {coding}.")
+    broken = Refusal(MALFORMED_REQUEST, f"The body is not complete, valid {coding}.")
     async for chunk in request.stream():
         rest, more = chunk, bool(chunk)
         while more:
@@ -316,7 +317,9 @@ async def decoded(request: Request) -> AsyncIterator[bytes]:
             more = bool(rest) or (len(piece) == PIECE and not decoder.eof)
             size += len(piece)
             if size > MOST_DECODED:
-                raise BodyTooLarge(f"The body has more than {MOST_DECODED:,} bytes decompressed.")
+                raise Refusal(
+                    BODY_TOO_LARGE, f"The body has more than {MOST_DECODED:,} bytes decompressed."
+                )
             yield piece
             await asyncio.sleep(0)
     if not decoder.eof:
@@ -326,7 +329,7 @@ async def decoded(request: Request) -> AsyncIterator[bytes]:
 async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | None]:
     """Yield the body's lines without line ends, and None for a line longer than `longest` bytes.
 
-    Holds at most one line and one chunk in memory. Raises RequestTimeout after 30 s without data.
+    Holds at most one line and one chunk in memory. Raises REQUEST_TIMEOUT after 30 s without data.
     """
     held = bytearray()
     skipping = False
@@ -347,14 +350,17 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body, decompressed. Raises RequestTimeout after 30 s without data."""
+    """Yield the pieces of the body, decompressed. Raises REQUEST_TIMEOUT after 30 s without
+    data."""
     stream = decoded(request)
     while True:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            raise RequestTimeout(f"No data was received for {BODY_TIMEOUT_S:.0f} s.") from None
+            raise Refusal(
+                REQUEST_TIMEOUT, f"No data was received for {BODY_TIMEOUT_S:.0f} s."
+            ) from None
         if chunk is None:
             return
         yield chunk
@@ -427,6 +433,23 @@ async def followed(
             yield framed("report", task.result().model_dump_json())
     except RevelatorError as error:
         yield framed("error", problem_of(error, request_id).model_dump_json())
+
+
+TAG: Final = frozenset({"event"})
+TAG_AND_STEP: Final = frozenset({"event", "step"})
+
+
+def encode(answer_id: str, event: BaseEvent) -> bytes:
+    """Encode an event of an answer: its tag becomes `event`, its other fields `data`.
+
+    `step` is omitted if it is null, and so are absent fields of a judgement.
+    """
+    if isinstance(event, Judgement):
+        data = event.model_dump_json(exclude=set(TAG), exclude_none=True)
+    else:
+        data = event.model_dump_json(exclude=set(TAG if event.step is not None else TAG_AND_STEP))
+    name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
+    return framed(name, data, f"{answer_id}-{event.seq}")
 
 
 def framed(event: str, data: str, place: str | None = None) -> bytes:

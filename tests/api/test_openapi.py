@@ -38,7 +38,7 @@ def test_every_operation_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_is_described_with_its_errors_and_examples(name: str) -> None:
+def test_every_operation_is_described_with_its_errors(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation["tags"]
     assert operation["summary"]
@@ -46,11 +46,6 @@ def test_every_operation_is_described_with_its_errors_and_examples(name: str) ->
     assert errors
     for each in errors.values():
         assert list(named(each["content"])) in (["Problem"], ["OpenAIError"])
-    bodies = [operation.get("requestBody", {}).get("content", {})]
-    bodies += [each.get("content", {}) for each in operation["responses"].values()]
-    for body in bodies:
-        for schema in named(body):
-            assert SCHEMAS[schema].get("examples"), f"add {schema} to service/api/examples.py"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -17,7 +17,8 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from service.api import tenants as tokens
-from service.api.tenants import IssuerKeys, IssuerUnavailable, TokenRefused
+from service.api.tenants import IssuerKeys
+from service.api.wire import Refusal
 from service.core.settings.oidc import OidcSettings
 from tests.conftest import need
 from tests.support.live import Live, config, live
@@ -195,10 +196,11 @@ async def test_tokens_and_keys_are_accepted_side_by_side(service: Live, issuer: 
 async def test_a_key_is_for_its_algorithm_where_the_issuer_says_which(
     service: Live, issuer: Issuer
 ) -> None:
-    issuer.keys = [jwk(RSA, "one"), jwk(RSA, "strict", alg="RS256"), jwk(RSA, "secret", use="enc")]
-    assert (await status(service, token(alg="PS256")))[0] == 200
-    assert (await status(service, token(alg="RS256", kid="strict")))[0] == 200
-    assert (await status(service, token(alg="PS256", kid="strict")))[0] == 401
+    issuer.keys = [jwk(RSA, "one"), jwk(RSA, "pss", alg="PS256"), jwk(RSA, "secret", use="enc")]
+    assert (await status(service, token()))[0] == 200
+    assert (await status(service, token(alg="PS256")))[0] == 401
+    assert (await status(service, token(alg="PS256", kid="pss")))[0] == 200
+    assert (await status(service, token(kid="pss")))[0] == 401
     assert (await status(service, token(kid="secret")))[0] == 401
 
 
@@ -242,7 +244,7 @@ def test_an_empty_claim_gives_no_collection(empty: object) -> None:
     settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
     made = tokens.tenant_of_claims({"sub": "ann", "collections": empty}, settings)
     assert not made.may_use("default")
-    with pytest.raises(TokenRefused, match="collections"):
+    with pytest.raises(Refusal, match="collections"):
         tokens.tenant_of_claims({"sub": "ann", "collections": None}, settings)
 
 
@@ -256,7 +258,7 @@ class Clock:
 async def found(keys: IssuerKeys, kid: str) -> str:
     try:
         await keys.find(kid)
-    except (TokenRefused, IssuerUnavailable) as error:
+    except Refusal as error:
         return error.slug
     return "found"
 
@@ -293,7 +295,6 @@ async def test_keys_outlive_an_issuer_that_is_away_for_a_while(issuer: Issuer) -
         {"body": b'{"keys": []}'},
         {"body": b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "one", "alg": "HS256"}]}'},
         {"body": b'{"keys": [{"kty": "RSA", "kid": "one"}, 7, null]}'},
-        {"body": b" " * (tokens.LARGEST_SET + 1)},
         {"status": 404},
         {"location": "/elsewhere"},
         {"delay_s": 5.0},
@@ -324,8 +325,6 @@ async def test_a_caller_is_told_to_come_back_where_the_issuer_is_away() -> None:
     [
         ({"issuer": ISSUER}, "also set audience and jwks_url"),
         ({"jwks_url": "http://login.example.com/keys"}, "must begin with https://"),
-        ({"algorithms": ["HS256"]}, "RS256"),
-        ({"algorithms": []}, "at least 1"),
     ],
 )
 def test_settings_that_would_not_protect_are_refused(given: dict[str, Any], told: str) -> None:

@@ -25,7 +25,7 @@ from service.answer.events import (
     Trigger,
     Withdraw,
 )
-from service.api.answer import encode
+from service.api.wire import encode
 from service.core.domain import Answer, CallUsage, Citation, Problem, Timing, Usage
 
 PROBLEM = Problem(type="urn:x", title="It failed", status=500, detail="Why?", request_id="r")

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from service import client as client_module
-from service.api.answer import encode
+from service.api.wire import encode
 from service.client import BACKOFF_S, Client, _Lost, pause, read_events
 from service.core.errors import (
     ConfigurationError,

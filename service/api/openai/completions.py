@@ -34,9 +34,10 @@ from service.answer.events import (
     Withdraw,
 )
 from service.api.wire import (
+    CLIENT_GONE,
     JSON,
-    ClientGone,
-    KeyRefused,
+    KEY_REFUSED,
+    Refusal,
     answer_framework,
     disclosed,
     problem_headers,
@@ -119,7 +120,7 @@ def _flat(text: str) -> str:
 
 PREFIX: Final = "urn:revelator:problem:"
 # The statuses and names that clients of this API expect instead of ours.
-STATUSES: Final = {InvalidRequest.slug: 400, LoopUnavailable.slug: 400, KeyRefused.slug: 401}
+STATUSES: Final = {InvalidRequest.slug: 400, LoopUnavailable.slug: 400, KEY_REFUSED.slug: 401}
 CODES: Final = {
     "key-missing": "invalid_api_key",
     "key-refused": "invalid_api_key",
@@ -159,7 +160,7 @@ class OpenAIRoute(APIRoute):
                 problem = problem_of(disclosed(error, request), request_id(request))
                 return error_response(problem, error.retry_after)
             except ClientDisconnect:
-                gone = ClientGone("The client disconnected before its body was complete.")
+                gone = Refusal(CLIENT_GONE, "The client disconnected before its body was complete.")
                 return error_response(problem_of(gone, request_id(request)))
 
         return handle_in_their_form

@@ -21,8 +21,9 @@ from service.answer.request import (
     Turn,
     latest_turns,
 )
+from service.api.wire import MODEL_NOT_FOUND, Refusal
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
-from service.core.errors import InvalidRequest, RevelatorError
+from service.core.errors import InvalidRequest
 from service.core.validation import parse
 from service.engines.base import ChatRole
 from service.strategies.structured import check_schema
@@ -41,10 +42,6 @@ CitationStyle = Literal["annotations", "text"]
 UNCALLED: Final = "Accepted, and never called: the service searches the passages by itself."
 CHOICES: Final = "Only `auto` and `none` are accepted."
 OF_PLAIN: Final = "Has an effect on the model `revelator-plain` only."
-
-
-class ModelUnknown(RevelatorError):
-    slug, title, status = "model-not-found", "There is no such model", 404
 
 
 class Lenient(BaseModel):
@@ -201,14 +198,15 @@ def model_names() -> dict[str, RequestLoop]:
 
 def answer_request(chat: ChatRequest, timeout_s: float = LONGEST_TIMEOUT_S) -> ChatQuestion:
     """Return the request for an answer to the last message, or for a plain reply, which has the
-    time limit `timeout_s` by default. Raises ModelUnknown and InvalidRequest.
+    time limit `timeout_s` by default. Raises MODEL_NOT_FOUND and InvalidRequest.
     """
     if chat.model == PLAIN:
         return plain_request(chat, timeout_s)
     loop = model_names().get(chat.model)
     if loop is None:
-        raise ModelUnknown(
-            f"model: there is no model {chat.model[:80]!r}; GET /v1/models lists all"
+        raise Refusal(
+            MODEL_NOT_FOUND,
+            f"model: there is no model {chat.model[:80]!r}; GET /v1/models lists all",
         )
     question, history = conversation(chat.messages)
     options = chat.revelator.model_dump(exclude={"citations"})

@@ -31,13 +31,20 @@ from service.api.openai.completions import (
 from service.api.openai.requests import (
     PLAIN,
     ChatRequest,
-    ModelUnknown,
     answer_request,
     model_names,
     parse_chat,
 )
 from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
-from service.api.wire import JSON, EventStream, body_schema, read_json, stream_content
+from service.api.wire import (
+    JSON,
+    MODEL_NOT_FOUND,
+    EventStream,
+    Refusal,
+    body_schema,
+    read_json,
+    stream_content,
+)
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
@@ -204,7 +211,9 @@ async def get_model(request: Request, model: str) -> ModelCard:
     """Return a model that this deployment can run."""
     loop = model_names().get(model)
     if model != PLAIN and (loop is None or not _runs(request.app.state.runtime, loop)):
-        raise ModelUnknown(f"there is no model {model[:80]!r}; GET /v1/models lists all")
+        raise Refusal(
+            MODEL_NOT_FOUND, f"there is no model {model[:80]!r}; GET /v1/models lists all"
+        )
     return ModelCard(id=model)
 
 

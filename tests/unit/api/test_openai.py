@@ -31,13 +31,13 @@ from service.api.openai.completions import (
     status_of,
 )
 from service.api.openai.requests import (
-    ModelUnknown,
     answer_request,
     conversation,
     model_names,
     parse_chat,
 )
 from service.api.openai.responses import parse_responses
+from service.api.wire import Refusal
 from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
 from service.strategies.registry import LOOPS
@@ -74,7 +74,7 @@ def test_there_is_a_model_for_each_loop() -> None:
     chat = parse_chat(body(model="revelator-dragin"))
     assert answer_request(chat).loop == "dragin"
     for name in ("gpt-4o", "revelator-", "revelator-magic", "Revelator", ""):
-        with pytest.raises(ModelUnknown):
+        with pytest.raises(Refusal):
             answer_request(parse_chat(body(model=name)))
 
 

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from fastapi import Request
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Message
 
 from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
 from service.api import admission as limits
 from service.api import wire as event_stream
-from service.api.admission import Admission, Drain, Place
-from service.api.answer import encode, encoded
-from service.api.wire import EventStream, read_lines
+from service.api.admission import (
+    Admission,
+    Drain,
+    Place,
+    WaitingQuestion,
+    displaced_by,
+    next_waiting,
+    retry_after,
+)
+from service.api.wire import EventStream, encode, read_lines
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
@@ -103,7 +113,6 @@ async def test_a_drain_waits_for_work_then_cuts_it_off() -> None:
     cut = anyio.Event()
     with drain.work(cut.set):
         drain.begin()
-        assert drain.running == 1
         await drain.finished(0.01)
         assert cut.is_set()
     async with asyncio.timeout(10):
@@ -187,16 +196,63 @@ async def test_a_stream_in_which_nothing_happens_is_kept_open(
     assert bodies == [b"head", b"one", b": wait\n\n", b": wait\n\n", b"two", b""]
 
 
-async def test_events_that_are_there_are_sent_in_one_piece() -> None:
-    class Asked:
-        """Three events, of which the second comes late."""
+def waiting(order: str) -> list[WaitingQuestion]:
+    """A letter is a question of that tenant, the first has waited longest."""
+    return [WaitingQuestion(tenant) for tenant in order]
 
-        id, more = "a", False
 
-        async def events(self) -> AsyncIterator[BaseEvent]:
-            for seq, self.more in enumerate((False, True, False)):
-                yield Done(seq=seq)
+@pytest.mark.parametrize(
+    ("order", "running", "served"),
+    [
+        ("aaaab", {"a": 8}, "baaaa"), ("aaabbb", {}, "ababab"), ("baab", {}, "baab"),
+        ("", {}, ""),
+    ],
+)  # fmt: skip
+async def test_the_tenant_with_the_fewest_running_is_next_and_within_it_the_oldest(
+    order: str, running: dict[str, int], served: str
+) -> None:
+    line, counts, told = waiting(order), Counter(running), ""
+    while chosen := next_waiting(line, counts):
+        assert chosen is next(each for each in line if each.tenant == chosen.tenant)
+        line.remove(chosen)
+        counts[chosen.tenant] += 1
+        told += chosen.tenant
+    assert told == served
 
-    parts = [part async for part in encoded(cast("Any", Asked()))]
-    assert [part.count(b"event: done") for part in parts] == [1, 2]
-    assert b"".join(parts) == b"".join(encode("a", Done(seq=seq)) for seq in range(3))
+
+@pytest.mark.parametrize(
+    ("order", "tenant", "displaced"),
+    [
+        ("aaa", "a", None), ("aaa", "b", 2), ("aab", "b", None),  # they would only change places
+        ("aab", "c", 1), ("", "a", None),
+    ],
+)  # fmt: skip
+async def test_the_newest_of_the_longest_line_makes_room_for_a_shorter_one(
+    order: str, tenant: str, displaced: int | None
+) -> None:
+    line = waiting(order)
+    found = displaced_by(tenant, line)
+    assert found is (None if displaced is None else line[displaced])
+
+
+@given(st.text(alphabet="abc", max_size=40), st.text(alphabet="abc", max_size=40))
+async def test_a_tenant_that_asks_less_than_its_share_is_never_refused_for_a_flood(
+    order: str, newcomers: str
+) -> None:
+    most = 12
+    line = waiting(order[:most])
+    for tenant in newcomers:
+        own = sum(each.tenant == tenant for each in line)
+        if len(line) >= most:
+            displaced = displaced_by(tenant, line)
+            if displaced is None:
+                assert own + 1 >= most // 3
+                continue
+            line.remove(displaced)
+        line.append(WaitingQuestion(tenant))
+
+
+def test_who_is_refused_is_told_when_those_before_have_places() -> None:
+    expected = [(None, 1), (0.2, 1), (4.0, 3), (40.0, 30), (4_000.0, 60)]
+    assert [(mean, retry_after(8, 6, mean)) for mean, _ in expected] == expected
+    assert retry_after(0, 0, 5.0) == 1

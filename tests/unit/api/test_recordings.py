@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,16 +13,21 @@ from service.answer.events import BaseEvent, Done, Failed, Start
 from service.answer.request import PreparedRequest
 from service.api import recordings as module
 from service.api.recordings import (
-    AnswerElsewhere,
-    AnswerGone,
-    KeyReused,
     Origin,
     Recording,
     Recordings,
     digest_of,
     idempotency_key,
 )
-from service.api.wire import MalformedRequest
+from service.api.wire import (
+    ANSWER_ELSEWHERE,
+    ANSWER_GONE,
+    KEY_REUSED,
+    MALFORMED_REQUEST,
+    Kind,
+    Refusal,
+    encode,
+)
 from service.core.domain import Problem
 from service.runtime import INSTANCE
 from tests.support.live import eventually
@@ -37,6 +44,13 @@ def asked(question: str = "Who?", **filtered: tuple[str, ...]) -> bytes:
 def recorded(number: int, key: str | None = None, tenant: str = "a") -> Recording:
     origin = Origin(tenant, "POST /answer", key)
     return Recording(f"{INSTANCE}-{number}", origin, "docs", asked(), lambda: None)
+
+
+@contextmanager
+def refused(kind: Kind) -> Iterator[None]:
+    with pytest.raises(Refusal) as raised:
+        yield
+    assert raised.value.kind is kind
 
 
 def failed(status: int) -> Failed:
@@ -56,7 +70,7 @@ async def test_the_tenant_that_asked_finds_what_comes_after_an_event() -> None:
         kept.put(recording, event)
     assert kept.find("a", event_id(1, 0)) == (recording, 0)
     with recording.reading(0) as reading:
-        recording.end()
+        kept.end(recording)
         assert [event.seq async for event in reading.events()] == [1]
     assert recording.over(1)
     assert not recording.over(0)
@@ -65,21 +79,19 @@ async def test_the_tenant_that_asked_finds_what_comes_after_an_event() -> None:
 @pytest.mark.parametrize(
     ("tenant", "last", "error"),
     [
-        ("b", event_id(1, 0), AnswerGone),
-        ("a", event_id(2, 0), AnswerGone),
-        ("a", "ffffff-1-0", AnswerElsewhere),
-        ("a", "nonsense", MalformedRequest),
-        ("a", f"{INSTANCE}-1-" + "9" * 40, MalformedRequest),
-        ("a", "", MalformedRequest),
+        ("b", event_id(1, 0), ANSWER_GONE),
+        ("a", event_id(2, 0), ANSWER_GONE),
+        ("a", "ffffff-1-0", ANSWER_ELSEWHERE),
+        ("a", "nonsense", MALFORMED_REQUEST),
+        ("a", f"{INSTANCE}-1-" + "9" * 40, MALFORMED_REQUEST),
+        ("a", "", MALFORMED_REQUEST),
     ],
     ids=["another tenant", "unknown", "another process", "nonsense", "too large", "empty"],
 )
-async def test_others_and_unknown_ids_find_nothing(
-    tenant: str, last: str, error: type[Exception]
-) -> None:
+async def test_others_and_unknown_ids_find_nothing(tenant: str, last: str, error: Kind) -> None:
     kept = Recordings()
     kept.add(recorded(1))
-    with pytest.raises(error):
+    with refused(error):
         kept.find(tenant, last)
 
 
@@ -98,7 +110,7 @@ async def test_an_ended_recording_stays_for_its_time_and_leaves_without_a_reques
     del recording
     await eventually(lambda: gone() is None)
     assert kept.same(origin, asked()) is None
-    with pytest.raises(AnswerGone):
+    with refused(ANSWER_GONE):
         kept.find("a", event_id(1, 0))
 
 
@@ -118,7 +130,7 @@ async def test_the_same_key_is_the_same_question_of_the_same_tenant() -> None:
         Origin("a", "POST /answer"),
     ]:
         assert kept.same(origin, asked()) is None
-    with pytest.raises(KeyReused):
+    with refused(KEY_REUSED):
         kept.same(recording.origin, asked("Where?"))
 
 
@@ -148,7 +160,7 @@ async def test_the_oldest_ended_ones_make_room_and_their_readers_go_on(
         kept.add(all_of[3])
         kept.put(all_of[3], event)
         assert [each async for each in reading.events()] == [event]
-    with pytest.raises(AnswerGone):
+    with refused(ANSWER_GONE):
         kept.find("a", event_id(1, 0))
     for number in (0, 2, 3):
         tenant = all_of[number].origin.tenant
@@ -157,7 +169,7 @@ async def test_the_oldest_ended_ones_make_room_and_their_readers_go_on(
     kept.end(all_of[0])
     kept.put(all_of[3], event)  # the last one runs, and is larger than all of them may be
     assert kept.find(others, event_id(3, 0))[0] is all_of[3]
-    with pytest.raises(AnswerGone):
+    with refused(ANSWER_GONE):
         kept.find("a", event_id(0, 0))
 
 
@@ -166,18 +178,21 @@ def test_keys_are_quoted_or_plain() -> None:
         None, "a-1", "a-1", "a",
     ]  # fmt: skip
     for given in ("", " ", '""', "a b", "é", "x" * 256, 'a"b'):
-        with pytest.raises(MalformedRequest):
+        with refused(MALFORMED_REQUEST):
             idempotency_key(given)
 
 
 async def test_every_reader_gets_every_event() -> None:
-    recording = recorded(1)
+    kept, recording = Recordings(), recorded(1)
+    kept.add(recording)
     events: list[BaseEvent] = [Start(id="1", question="Who?"), Done(seq=1)]
-    with recording.reading() as one, recording.reading() as other:
+    with recording.reading() as one, recording.reading() as other, recording.reading() as bytes_of:
         seen = one.events()
-        recording.put(events[0])
+        kept.put(recording, events[0])
         assert await anext(seen) == events[0]
-        recording.put(events[1])
-        recording.end()
+        kept.put(recording, events[1])
+        kept.end(recording)
         assert [each async for each in seen] == events[1:]
         assert [each async for each in other.events()] == events
+        sent = [encode(recording.id, event) for event in events]
+        assert [each async for each in bytes_of.encoded()] == [b"".join(sent)]
