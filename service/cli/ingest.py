@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Console
@@ -30,14 +29,12 @@ from service.core.progress import LOGGED_S, rate_text
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
+from service.retrieval.embedding import Embedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
 from service.retrieval.ingest.sources import SourceProblem
-
-if TYPE_CHECKING:
-    pass
 
 GONE = "removed, because their files no longer contain them"
 MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
@@ -70,40 +67,50 @@ async def run_ingest(
             "--ray writes to the data directory directly, which is in use by the server at "
             f"{shown(base)}; stop the server, or ingest without --ray"
         )
-    if ray and replace:
-        raise ConfigurationError("--replace is not supported with --ray; ingest without --ray")
     console = Console()
     with _progress_listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
             through = replace_through if replace else ingest_through
             report = await through(base, files, collection, settings, listener, format)
-        elif ray:
-            report = await _on_ray(ray, files, collection, settings, listener, format)
         else:
-            report = await _here(files, collection, settings, listener, format, replace=replace)
+            with _embedder_on(ray, settings) as embedder:
+                async with (
+                    open_embedded(settings, embedder=embedder) as stores,
+                    _new_collection(stores, collection),
+                ):
+                    with _advised(replace=replace):
+                        report = await ingest(
+                            files, collection, stores.collections, listener, format, replace=replace
+                        )
     _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
 
 
-async def _here(
-    files: Sequence[Path],
-    collection: str,
-    settings: Settings,
-    listener: Listener,
-    format: str | None,
-    *,
-    replace: bool,
-) -> IngestResult:
-    async with open_embedded(settings) as stores, _new_collection(stores, collection):
-        try:
-            return await ingest(
-                files, collection, stores.collections, listener, format, replace=replace
-            )
-        except RevelatorError as error:
-            if replace and not isinstance(error, InvalidRequest):
-                error.detail = f"{error.detail}; {START_AGAIN}"
-            raise
+@contextmanager
+def _advised(*, replace: bool) -> Iterator[None]:
+    """Add to the error of a replacement that nothing has changed."""
+    try:
+        yield
+    except RevelatorError as error:
+        if replace and not isinstance(error, InvalidRequest):
+            error.detail = f"{error.detail}; {START_AGAIN}"
+        raise
+
+
+@contextmanager
+def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | None]:
+    """Open the embedder on the Ray cluster at an address; None without one. Raises
+    ConfigurationError if Ray is not installed."""
+    if ray is None:
+        yield None
+        return
+    try:
+        from service.retrieval.embedding.on_ray import RayEmbedder, connected  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(lacking("--ray", error, "ray")) from error
+    with connected(ray):
+        yield RayEmbedder(settings.retrieval)
 
 
 @asynccontextmanager
@@ -123,30 +130,6 @@ async def _new_collection(stores: EmbeddedStores, name: str) -> AsyncIterator[No
             manifest = await stores.collections.manifest(name)
             if is_new and manifest.state == "complete" and not manifest.documents:
                 await stores.collections.delete(name)
-
-
-async def _on_ray(
-    address: str,
-    files: Sequence[Path],
-    collection: str,
-    settings: Settings,
-    listener: Listener,
-    format: str | None,
-) -> IngestResult:
-    on_ray = _ray_ingest()
-    async with open_embedded(settings) as stores, _new_collection(stores, collection):
-        return await on_ray(
-            address, files, collection, stores.collections, settings.retrieval, listener, format
-        )
-
-
-def _ray_ingest() -> Callable[..., Awaitable[IngestResult]]:
-    """Import the ingest on Ray. Raises ConfigurationError if Ray is not installed."""
-    try:
-        from service.retrieval.ingest.ray_pipeline import ingest_on_ray  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(lacking("--ray", error, "ray")) from error
-    return ingest_on_ray
 
 
 class _Rate(ProgressColumn):

@@ -206,8 +206,8 @@ def ingest(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Read, chunk and embed on this Ray cluster (host:port, or auto); `local` starts "
-            "one on this machine.",
+            help="Embed on this Ray cluster (host:port, or auto); `local` starts one on this "
+            "machine.",
         ),
     ] = None,
     config: Config = None,

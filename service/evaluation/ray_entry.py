@@ -31,7 +31,7 @@ from service.core.locks import FILE
 from service.core.settings import Settings
 from service.evaluation.entries import Alter, InProcessEntry
 from service.evaluation.runner import Ask
-from service.retrieval.ingest.ray_pipeline import connected
+from service.retrieval.embedding.on_ray import connected
 from service.runtime import Runtime, open_runtime
 
 AT_ONCE: Final = 1_000  # concurrent calls of a worker; this process limits the questions

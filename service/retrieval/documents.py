@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from service.core.domain import Passage
-from service.retrieval.embedding.contract import BATCH
 from service.text import sentences
 from service.text.tables import ROW
 from service.text.wordpiece import Pieces, count_pieces
@@ -156,35 +155,16 @@ def _kind(value: object) -> str:
 # between words if possible.
 
 MOST_PIECES = 200
-MOST_READY = 256  # vectors computed beforehand that are upserted at once
 # A word over 100 characters is a single piece, so text without space needs a second bound.
 MOST_CHARACTERS = 4_000
 
 _SPACE = re.compile(r"\s")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunked:
-    """A document's passages, and their vectors if they have been computed."""
-
-    records: Sequence[PassageRecord]
-    vectors: Sequence[Sequence[float]] = ()
-
-    def by_id(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Return the vectors by passage id."""
-        for record, vector in zip(self.records, self.vectors, strict=False):
-            yield record.passage.passage_id, vector
-
-
-def passages_of(
-    document: Document, spans: Sequence[tuple[int, int]] | None = None
-) -> list[PassageRecord]:
+def passages_of(document: Document) -> list[PassageRecord]:
     """Return the passages of a document in order. Every non-space character of its text is in one
-    of them.
-
-    `spans` is the result of `cut` for its text, if that has been computed.
-    """
-    spans = spans or cut(document.text)
+    of them."""
+    spans = cut(document.text)
     whole = len(spans) == 1
     return [
         PassageRecord(
@@ -286,17 +266,3 @@ def _cut_point(text: str, start: int, end: int) -> int:
         text, start + quarter, middle
     )
     return space.end() if space else middle
-
-
-def batches_of(
-    records: Sequence[PassageRecord], made: Mapping[str, Sequence[float]]
-) -> Iterator[list[PassageRecord]]:
-    """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
-    similar length at a time, so that a forward pass has little padding."""
-    ready = [record for record in records if record.passage.passage_id in made]
-    for start in range(0, len(ready), MOST_READY):
-        yield ready[start : start + MOST_READY]
-    others = [record for record in records if record.passage.passage_id not in made]
-    others.sort(key=lambda record: len(record.passage.text))
-    for start in range(0, len(others), BATCH):
-        yield others[start : start + BATCH]

@@ -32,16 +32,18 @@ class EmbeddedStores:
 
 @asynccontextmanager
 async def open_embedded(
-    settings: Settings, observer: SearchObserver | None = None
+    settings: Settings, observer: SearchObserver | None = None, embedder: Embedder | None = None
 ) -> AsyncIterator[EmbeddedStores]:
     """Lock `settings.data_dir`, open its collections when they are used, and close them at the end.
+    Uses the `embedder` that the settings name, if none is given.
 
     Raises DirectoryOwned if another process holds the directory, and ConfigurationError for an
     unknown embedding model. No model is loaded: `retriever.warm()` does that, before the first
     question.
     """
     observer = observer or Silent()
-    embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
+    if embedder is None:
+        embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
     try:
         backends = open_backends(settings.retrieval)

@@ -24,7 +24,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document, passages_of
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest.pipeline import ingest, size_of, take
+from service.retrieval.ingest.pipeline import ingest, take
 from service.retrieval.ingest.sources import read_files
 
 WORDS = [f"w{number}" for number in range(5_000)]
@@ -64,7 +64,7 @@ async def skip(folder: Path, count: int) -> None:
     stored = documents(file)
     for start in range(0, count, 10_000):
         part = stored[start : start + 10_000]
-        records = [r for each in part for r in passages_of(each, [(0, len(each.text))])]
+        records = [r for each in part for r in passages_of(each)]
         await anyio.to_thread.run_sync(collection.bm25.replace, [], records)
     began = time.perf_counter()
     report = await ingest([file], "stored", collections)
@@ -86,7 +86,7 @@ async def timed(folder: Path, file: Path, *, ahead: bool) -> float:
     else:
         entries = read_files([file])
         async with collections.writing("new") as writer:
-            while batch := take(entries, size_of):
+            while batch := take(entries):
                 await writer.write([e.found for e in batch if isinstance(e.found, Document)])
     seconds = time.perf_counter() - began
     await collections.aclose()

@@ -20,7 +20,8 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest.ray_pipeline import LOCAL, ingest_on_ray
+from service.retrieval.embedding.on_ray import LOCAL, RayEmbedder, connected
+from service.retrieval.ingest.pipeline import ingest
 from tests.faults.killing import NAME
 
 SETTINGS = RetrievalSettings(embedding_model="hashing")
@@ -57,14 +58,14 @@ def _note(path: Path, how: int) -> None:
 
 
 async def main(data: Path, log: Path, files: Sequence[Path]) -> None:
-    collections = Collections(data, HashingEmbedder(), Sample(data / "no-sample"))
-    try:
-        await collections.create(NAME)
-        report = await ingest_on_ray(
-            LOCAL, files, NAME, collections, SETTINGS, opening=partial(opening, log)
-        )
-    finally:
-        await collections.aclose()
+    with connected(LOCAL):
+        embedder = RayEmbedder(SETTINGS, partial(opening, log))
+        collections = Collections(data, embedder, Sample(data / "no-sample"))
+        try:
+            await collections.create(NAME)
+            report = await ingest(files, NAME, collections)
+        finally:
+            await collections.aclose()
     counts = f"{report.indexed} {report.unchanged} {report.failed} {report.embedded}"
     log.with_suffix(".report").write_text("\n".join([counts, *map(str, report.failures)]))
 

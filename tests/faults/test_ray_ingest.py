@@ -5,20 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.documents import Document
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
-from service.retrieval.ingest.sources import expand, read_files
 from tests.conftest import unavailable
 from tests.faults.killing import NAME, state
 
@@ -84,41 +80,3 @@ async def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     assert found.manifest == expected.manifest
     assert found.bm25 == found.dense == expected.bm25
     assert found.manifest.content_hash == expected.manifest.content_hash
-
-
-def test_workers_pass_over_what_is_stored(tmp_path: Path) -> None:
-    import numpy as np
-
-    from service.retrieval.ingest.ray_pipeline import _batches, _Embedding, _key, _Made, _read
-    from tests.faults.ray_ingesting import SETTINGS
-
-    files = corpus(tmp_path / "files", 2, 20)
-    found = list(expand(files))
-    rows: dict[str, Any] = {"row": [pickle.dumps(pair) for pair in enumerate(found)]}
-    read = [row for batch in _read(rows, None) for row in batch["row"]]
-
-    def embedded(known: Any) -> list[_Made]:
-        worker = _Embedding(SETTINGS, known, lambda settings: HashingEmbedder())
-        made = [pickle.loads(row) for row in worker({"row": read})["row"]]
-        worker.close()
-        return made
-
-    nothing_known = np.array([], dtype=np.uint64)
-    fresh = embedded(nothing_known)
-    [batch] = _batches(iter(fresh), found)
-    assert batch.entries == list(read_files(files))
-    documents = [each.entry.found for each in fresh if isinstance(each.entry.found, Document)]
-    assert set(batch.chunked) == {document.id for document in documents}
-
-    first = batch.chunked["d1-7"]
-    assert len(first.records) == len(first.vectors)
-    known = np.sort(np.array([_key(record) for record in first.records], dtype=np.uint64))
-    [again] = _batches(iter(embedded(known)), found)
-    assert batch.chunked.keys() - again.chunked.keys() == {"d1-7"}
-
-
-def test_what_cannot_be_asked_of_ray(tmp_path: Path) -> None:
-    asked = ("service", "ingest", "-", "--collection", "c", "--ray", "local", "--data", tmp_path)
-    shown = python(*asked, timeout=100)
-    assert shown.returncode == 2
-    assert "name a file" in shown.stderr

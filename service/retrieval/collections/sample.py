@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 
 import anyio
@@ -26,8 +25,8 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.documents import Chunked, Document, parse_document, passages_of
-from service.retrieval.embedding import MINILM, Embedder, open_embedder, passage_input
+from service.retrieval.documents import Document, parse_document, passages_of
+from service.retrieval.embedding import MINILM, Embedder, Vector, open_embedder, passage_input
 
 SAMPLE = "sample"
 DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."
@@ -36,6 +35,19 @@ VECTORS = "vectors.f16"
 DIMENSION = MINILM.dimension
 _HASH_BYTES = 32
 _ROW_BYTES = 2 * DIMENSION
+
+
+class Shipped(Embedder):
+    """Looks up the vectors of the sample's passages."""
+
+    contract = MINILM
+    batch = 256
+
+    def __init__(self, vectors: Mapping[str, Vector]) -> None:
+        self._vectors = vectors
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        return [self._vectors[text] for text in texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +90,23 @@ class Sample:
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
         """Write every document, with the shipped vectors if they are of the embedder's model."""
         documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
-        chunked: dict[str, Chunked] = {}
         if embedder.contract == MINILM:
-            chunked = await anyio.to_thread.run_sync(self.chunked, documents)
+            vectors = await anyio.to_thread.run_sync(self.vectors, documents)
+            embedder = Shipped(vectors) if vectors else embedder
         async with CollectionWriter(collection, embedder) as writer:
-            await writer.write(documents, chunked=chunked)
+            await writer.write(documents)
 
-    def chunked(self, documents: Sequence[Document]) -> dict[str, Chunked]:
-        """Return the passages with the shipped vectors, by document id; empty if there are none, or
-        those of another corpus."""
+    def vectors(self, documents: Sequence[Document]) -> dict[str, Vector]:
+        """Return the shipped vectors by their texts; empty if there are none, or those of another
+        corpus."""
         path = self.folder / VECTORS
         if not path.is_file():
             return {}
-        stored, passages = path.read_bytes(), {each.id: passages_of(each) for each in documents}
+        stored, texts = path.read_bytes(), _inputs(documents)
         rows = stored[_HASH_BYTES:]
-        expected = _ROW_BYTES * sum(map(len, passages.values()))
-        if stored[:_HASH_BYTES].hex() != self.source() or len(rows) != expected:
+        if stored[:_HASH_BYTES].hex() != self.source() or len(rows) != _ROW_BYTES * len(texts):
             return {}
-        vectors = struct.iter_unpack(f"<{DIMENSION}e", rows)
-        return {
-            own_id: Chunked(records, [*islice(vectors, len(records))])
-            for own_id, records in passages.items()
-        }
+        return dict(zip(texts, map(list, struct.iter_unpack(f"<{DIMENSION}e", rows)), strict=True))
 
     async def write_vectors(self, embedder: Embedder) -> int:
         """Embed the corpus and write vectors.f16; returns the number of passages."""

@@ -1,8 +1,8 @@
 """Writes documents into a collection's two stores so that a kill at any point can be repaired.
 
 The order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
-into the dense store, 32 at a time (256 if their vectors came with them), each part durable when its
-call returns; (3) passages of replaced documents that no longer exist are deleted from the dense
+into the dense store, 32 at a time (or what the embedder says), each part durable when its call
+returns; (3) passages of replaced documents that no longer exist are deleted from the dense
 store; (4) the batch is written to the BM25 store: tantivy in one commit, Elasticsearch as
 elastic_store.py says; the next batch is then at (2). The BM25 store is the authority. A kill before
 (4) leaves vectors whose document it does not know yet: the next run finds them by passage id and
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Tally, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.collections.rebuild import PAGE, count_passages, rebuild
-from service.retrieval.documents import Chunked, Document, PassageRecord, batches_of, passages_of
+from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Embedder, differences, passage_input
 from service.retrieval.stores.digests import unseal
 
@@ -49,7 +49,6 @@ class _Changes:
     replaced: int
     stale: list[str]
     absent: list[PassageRecord]
-    vectors: Mapping[str, Sequence[float]]
 
 
 class CollectionWriter:
@@ -83,6 +82,11 @@ class CollectionWriter:
         self._fields = set(collection.manifest.metadata_fields)
         self.restored = 0
         self.embedded = 0
+
+    @property
+    def batch(self) -> int:
+        """The number of passages that are best embedded at once."""
+        return self._embedder.batch
 
     async def __aenter__(self) -> Self:
         counts = await count_passages(self._collection)
@@ -118,25 +122,23 @@ class CollectionWriter:
         self,
         documents: Sequence[Document],
         on_part: Callable[[float], None] | None = None,
-        chunked: Mapping[str, Chunked] | None = None,
     ) -> tuple[int, int]:
         """Write a batch of documents with different ids. Returns how many were indexed, and how
         many were unchanged. `on_part` is called with the share that is embedded.
 
-        `chunked` has passages by document id, if workers have computed them. The batch is written
-        to BM25 while the next one is embedded; a failure there is raised by the next call, or at
-        the end of the writer. Raises ConfigurationError if the collection was built with another
-        embedding model.
+        The batch is written to BM25 while the next one is embedded; a failure there is raised by
+        the next call, or at the end of the writer. Raises ConfigurationError if the collection was
+        built with another embedding model.
         """
         self._check_model()
         self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
-        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {})
+        plan = await anyio.to_thread.run_sync(self._plan, documents)
         if plan.changed:
             await self._begin()
             self._cut_short = True
-            await self._embed(plan.absent, on_part, plan.vectors)
+            await self._embed(plan.absent, on_part)
             await self._settle()
             self._underway = {document.id for document in plan.changed}
             self._committing = asyncio.create_task(self._commit_and_count(plan))
@@ -225,19 +227,17 @@ class CollectionWriter:
                 f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
             )
 
-    def _plan(self, documents: Sequence[Document], chunked: Mapping[str, Chunked]) -> _Changes:
+    def _plan(self, documents: Sequence[Document]) -> _Changes:
         """Return the changes of a batch."""
         bm25 = self._collection.bm25
         known = bm25.hashes([document.id for document in documents])
-        bare = self._without_vectors(documents, chunked) if self._lacking else set()
+        bare = self._without_vectors(documents) if self._lacking else set()
         changed = [
             document
             for document in documents
             if known.get(document.id) != document.content_hash or document.id in bare
         ]
-        made = [_made(document, chunked) for document in changed]
-        records = [record for each in made for record in each.records]
-        vectors = {passage_id: vector for each in made for passage_id, vector in each.by_id()}
+        records = [record for document in changed for record in passages_of(document)]
         ids = {record.passage.passage_id for record in records}
         replaced = [document.id for document in changed if document.id in known]
         old = [
@@ -247,17 +247,15 @@ class CollectionWriter:
         ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
         absent = self._unembedded(records)
-        return _Changes(known, changed, records, len(old), stale, absent, vectors)
+        return _Changes(known, changed, records, len(old), stale, absent)
 
     def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
 
-    def _without_vectors(
-        self, documents: Sequence[Document], chunked: Mapping[str, Chunked]
-    ) -> set[str]:
+    def _without_vectors(self, documents: Sequence[Document]) -> set[str]:
         """Return the ids of documents with a passage that has no vector, or an outdated one."""
-        records = [record for each in documents for record in _made(each, chunked).records]
+        records = [record for each in documents for record in passages_of(each)]
         return {record.document_id for record in self._unembedded(records)}
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
@@ -268,24 +266,20 @@ class CollectionWriter:
             self._began = self._wrote = True
 
     async def _embed(
-        self,
-        records: Sequence[PassageRecord],
-        on_part: Callable[[float], None] | None = None,
-        made: Mapping[str, Sequence[float]] | None = None,
+        self, records: Sequence[PassageRecord], on_part: Callable[[float], None] | None = None
     ) -> None:
+        """Embed and upsert passages, those of similar length together, so that a forward pass has
+        little padding."""
         self._check_model()
-        done, made = 0, made or {}
-        for part in batches_of(records, made):
-            if part[0].passage.passage_id in made:
-                vectors = [made[record.passage.passage_id] for record in part]
-            else:
-                texts = [passage_input(record.passage) for record in part]
-                vectors = [*await self._embedder.embed_passages(texts)]
+        ordered = sorted(records, key=lambda record: len(record.passage.text))
+        for start in range(0, len(ordered), self._embedder.batch):
+            part = ordered[start : start + self._embedder.batch]
+            texts = [passage_input(record.passage) for record in part]
+            vectors = await self._embedder.embed_passages(texts)
             await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
             self.embedded += len(part)
-            done += len(part)
             if on_part:
-                on_part(done / len(records))
+                on_part((start + len(part)) / len(ordered))
 
     async def _commit_and_count(self, plan: _Changes) -> None:
         await anyio.to_thread.run_sync(self._commit, plan)
@@ -357,10 +351,3 @@ class CollectionWriter:
         counts = {"documents": bm25.count_documents(), "passages": bm25.count_passages()}
         manifest = self._collection.manifest.with_fields(self._fields)
         return manifest.model_copy(update={"state": state, "deleting": (), **counts})
-
-
-def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
-    made = chunked.get(document.id)
-    if made and made.records[0].content_hash == document.content_hash:
-        return made
-    return Chunked(passages_of(document))

@@ -9,7 +9,6 @@ normalised. BGE uses the first token's vector, and an instruction before queries
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,23 +17,34 @@ from service.core.settings.retrieval import Distance, Pooling
 
 Vector = list[float]
 
-BATCH = 32  # texts embedded at once, similar in length
+BATCH = 32  # texts embedded at once, similar in length; servers of TEI accept no more
 
 
-class Embedder(Protocol):
-    """Computes vectors according to `contract`. Raises ConfigurationError if the model cannot be
-    used at all, another RevelatorError if it failed this time."""
+class Embedder:
+    """Computes vectors according to `contract`, which a collection stores when it is built. Raises
+    ConfigurationError if the model cannot be used at all, another RevelatorError if it failed this
+    time.
 
-    @property
-    def contract(self) -> EmbeddingContract:
-        """The contract that a collection stores when it is built."""
+    `batch` is the number of passages that are best embedded at once: more are in memory together,
+    and are lost together when the process is killed.
+    """
+
+    contract: EmbeddingContract
+    batch = BATCH
 
     def problem(self) -> str | None:
         """Return why it cannot run, or None. Loads nothing."""
+        return None
 
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]: ...
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        return await self.embed([self.contract.query_prefix + text for text in texts])
 
-    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]: ...
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        return await self.embed([self.contract.passage_prefix + text for text in texts])
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vectors of texts with their prefixes."""
+        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Close connections. A second call does nothing."""

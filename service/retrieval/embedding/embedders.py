@@ -39,7 +39,7 @@ from service.text import content_words
 Encode = Callable[[Sequence[str]], list[Vector]]
 
 
-class InProcessEmbedder:
+class InProcessEmbedder(Embedder):
     """An embedder whose callers take turns by batch, so that a query waits for at most one batch of
     passages.
 
@@ -61,20 +61,10 @@ class InProcessEmbedder:
     def problem(self) -> str | None:
         return self._problem()
 
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        return await self._embed([self.contract.query_prefix + text for text in texts])
-
-    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        return await self._embed([self.contract.passage_prefix + text for text in texts])
-
-    async def aclose(self) -> None:
-        """Do nothing: the model is freed with the embedder."""
-
-    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        return await in_batches(texts, BATCH, self._batch)
-
-    async def _batch(self, texts: list[str]) -> list[Vector]:
-        return await self._model.run(lambda encode, _: encode(texts))
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        return await in_batches(
+            texts, BATCH, lambda part: self._model.run(lambda encode, _: encode(part))
+        )
 
     def _loaded(self) -> Encode:
         if problem := self._problem():
@@ -85,25 +75,16 @@ class InProcessEmbedder:
 # Vectors of words alone, for tests and for trying the stores on a base install.
 
 
-class HashingEmbedder:
+class HashingEmbedder(Embedder):
     """Content words hashed into 384 signed buckets, without weights or torch.
 
     It matches words, as BM25 does, not meanings.
     """
 
-    contract: EmbeddingContract = HASHING
+    contract = HASHING
 
-    def problem(self) -> str | None:
-        return None
-
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
         return [_vector(text) for text in texts]
-
-    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        return [_vector(text) for text in texts]
-
-    async def aclose(self) -> None:
-        """Do nothing."""
 
 
 def _vector(text: str) -> Vector:

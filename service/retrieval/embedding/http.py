@@ -23,18 +23,19 @@ from service.core.errors import (
 )
 from service.core.settings import EmbeddingSettings
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.retrieval.embedding.contract import EmbeddingContract, Vector
+from service.retrieval.embedding.contract import BATCH, Embedder, EmbeddingContract, Vector
 from service.text.wordpiece import count_pieces
 
-BATCH: Final = 32  # texts of a request; TEI accepts no more
 TIMEOUT_S: Final = 30.0  # of a request
 AT_ONCE = 4  # requests of one call
 CHARACTERS = 40  # generous limit of what a server writes for a number
 
 
-class HttpEmbedder:
+class HttpEmbedder(Embedder):
     """Uses one connection pool, created in the event loop of the first call. A temporary failure is
     a BackendUnavailable: the caller may retry."""
+
+    batch = AT_ONCE * BATCH
 
     def __init__(
         self,
@@ -57,22 +58,12 @@ class HttpEmbedder:
             on_resent=on_resent,
         )
 
-    def problem(self) -> str | None:
-        return None
-
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        return await self._embed(texts, self.contract.query_prefix)
-
-    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        return await self._embed(texts, self.contract.passage_prefix)
-
     async def aclose(self) -> None:
         await self._connections.aclose()
 
-    async def _embed(self, texts: Sequence[str], prefix: str) -> list[Vector]:
-        inputs = [shortened(text, prefix, self.contract.max_length) for text in texts]
-        size = BATCH
-        parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        inputs = [shortened(text, self.contract.max_length) for text in texts]
+        parts = [inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH)]
         vectors = await gather([partial(self._request, part) for part in parts])
         return [vector for part in vectors for vector in part]
 
@@ -125,20 +116,22 @@ PASSING = {429, 502, 503, 504}  # statuses after which a retry may succeed
 _WORD = re.compile(r"\S+")
 
 
-def shortened(text: str, prefix: str, max_length: int | None) -> str:
-    """Return `prefix` and as many words of `text` as the model reads, because servers refuse longer
-    texts.
+def shortened(text: str, max_length: int | None) -> str:
+    """Return as many words of `text` as the model reads, because servers refuse longer texts. A
+    very long one, as in a script without spaces, is cut itself.
 
     They are counted in BERT's word pieces, which is close enough for other vocabularies.
     """
-    if max_length is None or len(prefix) + len(text) + MARKS <= max_length:
-        return prefix + text
-    room = max_length - MARKS - count_pieces(prefix)
+    if max_length is None or len(text) + MARKS <= max_length:
+        return text
+    room = max_length - MARKS
     for word in _WORD.finditer(text):
-        room -= count_pieces(word.group())
-        if room < 0:
-            return prefix + (text[: word.start()].rstrip() or text[:max_length])
-    return prefix + text
+        pieces = count_pieces(word.group())
+        if pieces > room:
+            characters = room if pieces > max_length // 2 else 0
+            return text[: word.start() + characters].rstrip()
+        room -= pieces
+    return text
 
 
 def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> list[Vector]:

@@ -6,7 +6,7 @@ One batch is read while the batch before it is embedded and written.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,7 +19,7 @@ import anyio.to_thread
 from service.core.concurrency import first_of
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.documents import Chunked, Document
+from service.retrieval.documents import Document
 from service.retrieval.ingest.sources import (
     SourceEntry,
     SourceProblem,
@@ -34,30 +34,13 @@ BATCH_CHARACTERS = 4_000_000  # characters of their texts, for documents that ar
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Entries in order, and by document id the passages that workers have made."""
-
-    entries: Sequence[SourceEntry]
-    chunked: Mapping[str, Chunked] = field(default_factory=dict)
-
-    @property
-    def documents(self) -> list[Document]:
-        return [entry.found for entry in self.entries if isinstance(entry.found, Document)]
-
-
-def size_of(entry: SourceEntry) -> int:
-    """Return the number of characters that count towards a batch's limit."""
-    return len(entry.found.text) if isinstance(entry.found, Document) else 0
-
-
-def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
-    """Return the next batch, which is empty at the end. Blocking."""
-    batch: list[T] = []
+def take(entries: Iterator[SourceEntry], documents: int = BATCH_DOCUMENTS) -> list[SourceEntry]:
+    """Return the next batch of at most so many documents, which is empty at the end. Blocking."""
+    batch: list[SourceEntry] = []
     room = BATCH_CHARACTERS
-    for item in islice(items, BATCH_DOCUMENTS):
-        batch.append(item)
-        room -= size(item)
+    for entry in islice(entries, documents):
+        batch.append(entry)
+        room -= len(entry.found.text) if isinstance(entry.found, Document) else 0
         if room < 0:
             break
     return batch
@@ -153,33 +136,29 @@ async def ingest(
     total = await anyio.to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format)
     writing = collections.replacing if replace else collections.writing
-    async with writing(collection) as writer, ahead(lambda: _next(entries)) as batches:
-        report = await write_batches(writer, batches, total, listener or Listener())
+    async with writing(collection) as writer:
+        most = max(BATCH_DOCUMENTS, writer.batch)
+        async with ahead(lambda: take(entries, most)) as batches:
+            report = await _write(writer, batches, total, listener or Listener())
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
     return report
 
 
-def _next(entries: Iterator[SourceEntry]) -> Batch | None:
-    """Return the next batch, None at the end. Blocking."""
-    batch = take(entries, size_of)
-    return Batch(batch) if batch else None
-
-
-async def write_batches(
+async def _write(
     writer: CollectionWriter,
-    batches: AsyncIterator[Batch],
+    batches: AsyncIterator[list[SourceEntry]],
     total_bytes: int | None,
     listener: Listener,
 ) -> IngestResult:
     """Write batches in order and report the results."""
     report, start, documents = IngestResult(), 0, 0
     async for batch in batches:
-        for entry in batch.entries:
+        for entry in batch:
             if isinstance(entry.found, SourceProblem):
                 report.fail(entry.found)
                 listener.problem(entry.found)
-        end = batch.entries[-1].position
-        for part in distinct(batch.documents):
+        end = batch[-1].position
+        for part in distinct([each.found for each in batch if isinstance(each.found, Document)]):
 
             def on_part(
                 share: float, first: int = start, last: int = end, done: int = documents
@@ -187,17 +166,16 @@ async def write_batches(
                 position = first + int(share * (last - first))
                 listener.progress(Progress(position, total_bytes, done))
 
-            indexed, unchanged = await writer.write(part, on_part, batch.chunked)
+            indexed, unchanged = await writer.write(part, on_part)
             report.indexed += indexed
             report.unchanged += unchanged
             documents += len(part)
-        for entry in batch.entries:
+        for entry in batch:
             if isinstance(entry.found, WholeFile):
                 file = entry.found
                 report.removed += await writer.keep_of_file(file.name, file.document_ids)
         start = end
         listener.progress(Progress(end, total_bytes, documents))
-    report.embedded = writer.embedded
     return report
 
 
@@ -205,7 +183,7 @@ def distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:
     """Yield batches without a repeated id, because the later of two documents must win."""
     batch: dict[str, Document] = {}
     for document in documents:
-        if document.id in batch or len(batch) == BATCH_DOCUMENTS:
+        if document.id in batch:
             yield list(batch.values())
             batch = {}
         batch[document.id] = document

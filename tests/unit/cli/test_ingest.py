@@ -141,7 +141,7 @@ async def test_ray_is_refused_beside_a_server_and_without_its_extra(
     with pytest.raises(ConfigurationError, match="--ray writes to the data directory directly"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9", ray="local")
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "service.retrieval.ingest.ray_pipeline", raising=False)
+    monkeypatch.delitem(sys.modules, "service.retrieval.embedding.on_ray", raising=False)
     with pytest.raises(ConfigurationError, match=r"pip install '.\[ray\]'"):
         await run_ingest([file], "c", own, ray="local")
 

@@ -311,7 +311,7 @@ async def test_what_cannot_be_evaluated_is_told_before_anything_is_asked(
 
 async def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("service.evaluation.ray_entry", "service.retrieval.ingest.ray_pipeline"):
+    for name in ("service.evaluation.ray_entry", "service.retrieval.embedding.on_ray"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(ConfigurationError, match=r"pip install '.\[ray\]'"):
         await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), ray="local")

@@ -36,7 +36,7 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "ray": {"exceptions": SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)},
         "ray.util": {},
         "ray.util.scheduling_strategies": {"NodeAffinitySchedulingStrategy": object},
-        "service.retrieval.ingest.ray_pipeline": {"connected": None},
+        "service.retrieval.embedding.on_ray": {"connected": None},
     }
     for name, content in own.items():
         module = ModuleType(name)

@@ -129,4 +129,4 @@ def test_the_shipped_vectors_belong_to_the_shipped_corpus() -> None:
     assert stored[:32].hex() == shipped.source(), (
         "run: python -m service.retrieval.collections.sample"
     )
-    assert shipped.chunked(list(shipped.documents()))
+    assert shipped.vectors(list(shipped.documents()))

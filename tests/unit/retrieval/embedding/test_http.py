@@ -161,11 +161,11 @@ async def test_a_server_that_is_not_there(stub: Stub) -> None:
 
 def test_a_text_is_cut_at_a_word_to_what_the_model_reads() -> None:
     words = "opera " * 40
-    assert shortened("opera", "query: ", 16) == "query: opera"
-    assert shortened(words, "", None) == words
+    assert shortened("query: opera", 16) == "query: opera"
+    assert shortened(words, None) == words
     # 16 less two marks, less the prefix's two pieces (`query` and `:`)
-    assert shortened(words, "query: ", 16) == "query: " + " ".join(["opera"] * 12)
-    assert shortened("x" * 90, "", 16) == "x" * 16
+    assert shortened("query: " + words, 16) == "query: " + " ".join(["opera"] * 12)
+    assert shortened("query: " + "x" * 90, 16) == "query: " + "x" * 12
 
 
 async def test_a_batch_that_meets_a_closed_connection_is_embedded(

@@ -14,7 +14,7 @@ import pytest
 
 from service.core.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
-from service.retrieval.documents import Chunked, PassageRecord, parse_document, passages_of
+from service.retrieval.documents import parse_document
 from service.retrieval.embedding import HASHING, HashingEmbedder
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
@@ -24,7 +24,6 @@ from service.retrieval.ingest.pipeline import (
     Progress,
     ahead,
     ingest,
-    size_of,
     take,
 )
 from service.retrieval.ingest.sources import SourceEntry, SourceProblem
@@ -152,33 +151,6 @@ async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
         assert (await collections.check("c")).findings == []
 
 
-async def test_vectors_that_came_along_are_stored_many_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedder = CountingEmbedder()
-    documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
-    chunked = {
-        document.id: Chunked(passages_of(document), await HASHING_EMBEDDER.embed_passages(["x"]))
-        for document in documents[:90]
-    }
-    sizes: list[int] = []
-    async with opened(tmp_path, embedder) as collections:
-        await collections.create("c")
-        dense = (await collections.get("c")).dense
-        store = dense.upsert
-
-        def upsert(records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
-            sizes.append(len(records))
-            store(records, vectors)
-
-        monkeypatch.setattr(dense, "upsert", upsert)
-        async with collections.writing("c") as writer:
-            await writer.write(documents, chunked=chunked)
-        assert sizes == [90, 10]
-        assert (writer.embedded, embedder.passages) == (100, 10)
-        assert (await collections.check("c")).findings == []
-
-
 async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) -> None:
     embedder = CountingEmbedder()
     documents = [{"id": f"d{n}", "text": f"Text {n}."} for n in range(100)]
@@ -272,9 +244,9 @@ async def test_refusals(tmp_path: Path) -> None:
 def test_a_batch_is_bounded_in_number_and_size() -> None:
     problem = SourceEntry(SourceProblem("f", 1, "bad"), "f", 1, 0)
     large = SourceEntry(parse_document({"text": "x" * (BATCH_CHARACTERS // 2)}), "f", 1, 0)
-    assert len(take(iter([problem] * 1_000), size_of)) == BATCH_DOCUMENTS
+    assert len(take(iter([problem] * 1_000))) == BATCH_DOCUMENTS
     entries = iter([problem, large, large, large, problem])
-    assert [len(take(entries, size_of)) for _ in range(3)] == [4, 1, 0]
+    assert [len(take(entries)) for _ in range(3)] == [4, 1, 0]
 
 
 async def test_in_order_and_one_ahead() -> None:
