@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import anyio
 import orjson
+import structlog
 from pydantic import BaseModel, SecretStr, TypeAdapter
 
 from service.answer.events import BaseEvent, Done, Event, RetrievedPassage, event_models
@@ -37,6 +38,7 @@ from service.core.errors import (
     NotFound,
     Overloaded,
     RevelatorError,
+    StoreBusy,
     StoreError,
 )
 from service.core.progress import Follow
@@ -63,6 +65,7 @@ SILENCE_S: Final = 60.0  # seconds without data in a stream; the server sends co
 CALL_S: Final = 300.0
 STREAM_LIMIT: Final = 8 * 1024 * 1024  # most bytes of an event: a body contains every step
 NDJSON: Final = "application/x-ndjson"
+_log = structlog.get_logger(__name__)
 _KNOWN: Final = frozenset(event_models())
 _EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
 
@@ -441,6 +444,25 @@ async def send(
         raise await refusal_error(response, f"{method} {shown(url)}: {response.status}", again)
 
 
+async def send_patiently(
+    session: aiohttp.ClientSession, method: str, url: str, body: bytes = b"", kind: str = JSON
+) -> Any:
+    """`send` a request that may be repeated, for `PATIENCE_S` again while another gateway writes to
+    the collection."""
+    left_s, told = PATIENCE_S, False
+    while True:
+        try:
+            return await send(session, method, url, body, kind)
+        except StoreBusy as error:
+            pause_s = pause(error, 0, 0, left_s)
+            if pause_s is None:
+                raise
+            if not told:
+                _log.warning("waiting for another writer", reason=error.detail, at_most_s=left_s)
+        left_s, told = left_s - pause_s, True
+        await anyio.sleep(pause_s)
+
+
 async def send_followed(
     session: aiohttp.ClientSession, method: str, url: str, follow: Follow
 ) -> Any:
@@ -485,8 +507,8 @@ async def refusal_error(
     """Return the error for a refusal, with the server's own message, after `where`.
 
     ConfigurationError for a key; Overloaded or Draining, with `retry_after`; NotFound and
-    LoopUnavailable; EngineFailure for an answer that is not stored; else InvalidRequest, or
-    StoreError for a status from 500 on, with the advice `again`.
+    LoopUnavailable; EngineFailure for an answer that is not stored; StoreBusy; else InvalidRequest,
+    or StoreError for a status from 500 on, with the advice `again`.
     """
     error = _error_of(await response.read(), response.status, where, again)
     wait = response.headers.get("Retry-After", "")
@@ -503,6 +525,7 @@ def _error_of(content: bytes, status: int, where: str, again: str) -> RevelatorE
     kind = _PROBLEMS.get(slug)
     if kind is None:
         kind = InvalidRequest if status < 500 else StoreError
+        kind = StoreBusy if (slug, status) == (StoreBusy.slug, StoreBusy.status) else kind
     return kind(f"{message}; {again}" if again and kind is StoreError else message)
 
 

@@ -22,6 +22,7 @@ from rich.progress import Task as BarTask
 from rich.text import Text
 
 from service.cli.upload import START_AGAIN, ingest_through, replace_through
+from service.client import PATIENCE_S
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.extras import lacking
 from service.core.locks import find_server
@@ -76,7 +77,7 @@ async def run_ingest(
         else:
             with _embedder_on(ray, settings) as embedder:
                 async with (
-                    open_embedded(settings, embedder=embedder) as stores,
+                    open_embedded(settings, embedder=embedder, patience_s=PATIENCE_S) as stores,
                     _new_collection(stores, collection),
                 ):
                     with _advised(replace=replace):

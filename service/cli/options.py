@@ -133,6 +133,8 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        # Python waits for its threads now. A handler of its own may be called late there: a signal
+        # that comes just before a wait does not end the wait.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from service.client import send, send_followed, session_with
+from service.client import PATIENCE_S, send, send_followed, session_with
 from service.core.locks import find_server
 from service.core.progress import Follow, shown_stages
 from service.core.settings import Settings
@@ -155,7 +155,7 @@ async def _access(
     """
     base = find_server(settings.data_dir, url)
     if not base:
-        async with open_embedded(settings) as stores:
+        async with open_embedded(settings, patience_s=PATIENCE_S) as stores:
             yield _Direct(stores.collections)
         return
     if console:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import anyio.to_thread
 import orjson
 
-from service.client import send, session_with
+from service.client import send, send_patiently, session_with
 from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.documents import Document
@@ -66,7 +66,7 @@ async def ingest_through(
             done += sum(isinstance(entry.found, Document) for entry in batch)
             listener.progress(Progress(batch[-1].position, total, done))
         if done:
-            await send(session, "POST", f"{base}/documents", kind=NDJSON)
+            await send_patiently(session, "POST", f"{base}/documents", kind=NDJSON)
     return report
 
 
@@ -75,9 +75,9 @@ async def _create(session: aiohttp.ClientSession, base: str) -> None:
     one.
     """
     try:
-        await send(session, "POST", f"{base}/documents{MORE}", kind=NDJSON)
+        await send_patiently(session, "POST", f"{base}/documents{MORE}", kind=NDJSON)
     except NotFound:
-        await send(session, "PUT", base, b"{}")
+        await send_patiently(session, "PUT", base, b"{}")
 
 
 def batches_of(entries: Iterator[SourceEntry]) -> Iterator[list[SourceEntry]]:
@@ -109,7 +109,7 @@ async def _post(
     if not sent:
         return
     lines = [encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
-    answer = await send(session, "POST", url + MORE, b"\n".join(lines), NDJSON)
+    answer = await send_patiently(session, "POST", url + MORE, b"\n".join(lines), NDJSON)
     report.indexed += answer["indexed"]
     report.unchanged += answer["unchanged"]
     for failure in answer["failed"]:
@@ -125,7 +125,7 @@ async def _keep(session: aiohttp.ClientSession, url: str, file: WholeFile) -> in
     gone = [each for each in stored if each not in file.document_ids]
     for document_id in gone:
         with suppress(NotFound):  # another client has deleted it
-            await send(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
+            await send_patiently(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
     return len(gone)
 
 

@@ -14,6 +14,7 @@ from service.core.locks import DataDirectory, acquire
 from service.core.settings import RetrievalSettings, Settings
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.elasticsearch import PATIENCE_S
 from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.search.guard import SearchObserver, Silent
 from service.retrieval.search.hybrid import HybridRetriever
@@ -32,21 +33,25 @@ class EmbeddedStores:
 
 @asynccontextmanager
 async def open_embedded(
-    settings: Settings, observer: SearchObserver | None = None, embedder: Embedder | None = None
+    settings: Settings,
+    observer: SearchObserver | None = None,
+    embedder: Embedder | None = None,
+    *,
+    patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[EmbeddedStores]:
     """Lock `settings.data_dir`, open its collections when they are used, and close them at the end.
     Uses the `embedder` that the settings name, if none is given.
 
-    Raises DirectoryOwned if another process holds the directory, and ConfigurationError for an
-    unknown embedding model. No model is loaded: `retriever.warm()` does that, before the first
-    question.
+    `patience_s`: seconds that a writer waits for another gateway. Raises DirectoryOwned if another
+    process holds the directory, and ConfigurationError for an unknown embedding model. No model is
+    loaded: `retriever.warm()` does that, before the first question.
     """
     observer = observer or Silent()
     if embedder is None:
         embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
     try:
-        backends = open_backends(settings.retrieval)
+        backends = open_backends(settings.retrieval, patience_s)
         collections = Collections(settings.data_dir, embedder, backends=backends)
         reranking = _reranking(settings.retrieval, observer)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from service.core.errors import NotFound, StoreBusy
 from service.retrieval.base import SearchRequest
@@ -28,7 +30,7 @@ NAME = "shared"
 
 @pytest.fixture
 async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
-    made = Backends(elastic_server(request), qdrant_server(request, "gRPC"))
+    made = Backends(elastic_server(request), qdrant_server(request, "gRPC"), patience_s=60.0)
     await made.drop(NAME)
     yield made
     await made.drop(NAME)
@@ -134,17 +136,34 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 
 
 async def test_a_claim_is_waited_for(
-    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backends: Backends, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    """For a short time by requests; by commands for longer, which is logged."""
+    one, command = (backends.manifests(tmp_path / name) for name in ("one", "command"))
+    hasty = Backends(elastic_server(request))
+    two = hasty.manifests(tmp_path / "two")
     async with one.claim(NAME):
         assert await two.claimed(NAME)
         assert not await one.claimed(NAME)
-        monkeypatch.setattr(elasticsearch, "PATIENCE_S", 0.0)
+        since = time.monotonic()
         with pytest.raises(StoreBusy, match=r"another gateway has been writing.*send this") as busy:
             async with two.claim(NAME):
                 pass
+        assert 5 < time.monotonic() - since < 10
         assert (busy.value.status, busy.value.retry_after) == (503, 5)
+
+    async def write() -> None:
+        async with command.claim(NAME):
+            pass
+
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as group, one.claim(NAME):
+            group.start_soon(write)
+            await anyio.sleep(7)
+    assert [(each["event"], each["at_most_s"]) for each in logs] == [
+        ("waiting for another writer", 60.0)
+    ]
     assert not await two.claimed(NAME)
     async with two.claim(NAME):
         pass
+    await hasty.aclose()

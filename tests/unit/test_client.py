@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from service import client as client_module
 from service.api.wire import encode
-from service.client import BACKOFF_S, Client, _Lost, pause, read_events
+from service.client import (
+    BACKOFF_S,
+    Client,
+    _Lost,
+    pause,
+    read_events,
+    send_patiently,
+    session_with,
+)
 from service.core.errors import (
     ConfigurationError,
     Draining,
@@ -19,7 +28,10 @@ from service.core.errors import (
     NotFound,
     Overloaded,
     RevelatorError,
+    StoreBusy,
+    StoreError,
 )
+from service.core.settings import Settings
 from tests.faults.proxy import free_port
 from tests.support.events import EVENTS
 from tests.support.stub_server import stub_server
@@ -62,6 +74,7 @@ def busy(kind: type[RevelatorError], retry_after: int | None) -> RevelatorError:
     [
         (busy(Overloaded, 3), 0, 60.0, 3.0),
         (busy(Draining, 5), 0, 60.0, 5.0),
+        (busy(StoreBusy, 5), 0, 60.0, 5.0),
         (busy(Overloaded, 3), 0, 2.9, None),
         (busy(Overloaded, None), 0, 60.0, None),
         (busy(EngineFailure, None), 0, 60.0, None),
@@ -88,6 +101,7 @@ async def test_a_client_is_opened_first() -> None:
 REPORT = {"indexed": 1, "unchanged": 0, "failed": [], "deleted": 0}
 GONE = {"type": "urn:revelator:problem:not-found", "title": "Not found", "status": 404,
         "detail": "no such collection", "request_id": "r"}  # fmt: skip
+WRITES = GONE | {"type": "urn:revelator:problem:store", "status": 503, "detail": "another writes"}
 BUSY = GONE | {"type": "urn:revelator:problem:overloaded", "status": 503, "detail": "busy"}
 
 
@@ -137,6 +151,27 @@ async def test_a_call_and_a_stream_have_limits(monkeypatch: pytest.MonkeyPatch) 
                 with pytest.raises(EngineFailure, match="cannot be reached"):
                     await ask(client)
         assert server.requests == 1
+
+
+async def test_another_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the client, and by a command, which says so. Other errors of a store are told at once."""
+    lost = WRITES | {"status": 500}
+    server = Slow(WRITES, REPORT, WRITES, WRITES, REPORT, lost, WRITES)
+    settings = Settings.model_validate({})
+    async with stub_server(server) as address:
+        url = f"http://{address}"
+        async with Client(url) as client:
+            await client.add_documents("docs", [{"text": "Norma"}])
+        async with session_with(url, settings, 20.0) as session:
+            with capture_logs() as logs:
+                assert await send_patiently(session, "POST", f"{url}/docs") == REPORT
+            assert [each["event"] for each in logs] == ["waiting for another writer"]
+            with pytest.raises(StoreError, match="another writes; run the same command again"):
+                await send_patiently(session, "POST", f"{url}/docs")
+            monkeypatch.setattr(client_module, "PATIENCE_S", -1.0)
+            with pytest.raises(StoreBusy, match="another writes"):
+                await send_patiently(session, "POST", f"{url}/docs")
+    assert server.requests == 7
 
 
 @pytest.mark.usefixtures("quick")

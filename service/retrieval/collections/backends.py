@@ -20,7 +20,7 @@ from service.core.files import OPENING_ROOM, check_room, discard
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SideName
-from service.retrieval.collections.elasticsearch import ElasticManifests, drop_manifest
+from service.retrieval.collections.elasticsearch import PATIENCE_S, ElasticManifests, drop_manifest
 from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Manifest, stored_name
 from service.retrieval.stores import elastic_store, qdrant_store
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
@@ -40,7 +40,8 @@ AT_ONCE: Final = 8  # searches of embedded BM25 stores in threads
 class Backends:
     """The two sides of all collections, each embedded unless its server is given.
 
-    The argument `folder` is the folder of one generation's embedded data.
+    `patience_s`: seconds that a writer waits for another gateway. The argument `folder` is the
+    folder of one generation's embedded data.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Backends:
         elastic: ElasticServer | None = None,
         qdrant: QdrantServer | None = None,
         quantization: Quantization = "none",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._elastic = elastic
         self._qdrant = qdrant
         self._quantization = quantization
+        self._patience_s = patience_s
         self._searching = anyio.CapacityLimiter(AT_ONCE)
 
     @property
@@ -65,7 +68,9 @@ class Backends:
     def manifests(self, root: Path) -> FileManifests | ElasticManifests:
         """Return where manifests are: with the BM25 stores."""
         files = FileManifests(root)
-        return ElasticManifests(self._elastic, files) if self._elastic else files
+        if self._elastic is None:
+            return files
+        return ElasticManifests(self._elastic, files, self._patience_s)
 
     def create(
         self, folder: Path, manifest: Manifest, *, replace: bool = False
@@ -219,7 +224,7 @@ def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:
     return f"damaged files of collection {name!r}: {shown}{more}"
 
 
-def open_backends(settings: RetrievalSettings) -> Backends:
+def open_backends(settings: RetrievalSettings, patience_s: float = PATIENCE_S) -> Backends:
     """Create the backends without connecting."""
     # Searches have a shorter limit than writes: each is bounded by its guard.
     limit_s = max(WRITE_S, settings.timeout_s)
@@ -236,7 +241,7 @@ def open_backends(settings: RetrievalSettings) -> Backends:
     if url := settings.qdrant_url:
         key, port = _plain(settings.qdrant_key), settings.qdrant_grpc_port
         qdrant = QdrantServer(url, limit_s, port, key=key, ca_files=settings.ca_files)
-    return Backends(elastic, qdrant, settings.quantization)
+    return Backends(elastic, qdrant, settings.quantization, patience_s)
 
 
 def _plain(secret: SecretStr | None) -> str:

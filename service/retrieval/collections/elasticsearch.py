@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import anyio
 import orjson
+import structlog
 
 from service.core.concurrency import first_of
 from service.core.errors import BackendUnavailable, RevelatorError, StoreBusy
@@ -29,10 +30,12 @@ MOST_NAMES: Final = 10_000  # manifests in one page of a search
 CLAIM_S: Final = 30.0
 RENEW_S: Final = 5.0
 LOOK_S: Final = 0.2  # seconds between attempts to take a claim
-PATIENCE_S: Final = 60.0  # seconds to wait for another writer
+PATIENCE_S: Final = 5.0  # seconds that a request waits for another writer; a command waits longer
 CONFLICT: Final = 409
 
 Version = tuple[int, int]  # sequence number and primary term of a document when it was read
+
+_log = structlog.get_logger(__name__)
 
 
 async def drop_manifest(server: ElasticServer, name: str) -> None:
@@ -43,13 +46,16 @@ async def drop_manifest(server: ElasticServer, name: str) -> None:
 
 class ElasticManifests:
     """The manifests of all collections. `files` holds the copies that are read while Elasticsearch
-    is unavailable."""
+    is unavailable. `patience_s`: how long a claim is waited for."""
 
     shared = True
 
-    def __init__(self, server: ElasticServer, files: FileManifests) -> None:
+    def __init__(
+        self, server: ElasticServer, files: FileManifests, patience_s: float = PATIENCE_S
+    ) -> None:
         self._server = server
         self._files = files
+        self._patience_s = patience_s
         self._versions: dict[str, Version | None] = {}  # None: absent
         self._claims: dict[str, tuple[Version, float]] = {}  # held here, and until when
         self._own = uuid.uuid4().hex
@@ -127,18 +133,24 @@ class ElasticManifests:
 
     async def _take(self, name: str) -> Version:
         """Take a claim that is free, or whose holder has died."""
-        until = time.monotonic() + PATIENCE_S
+        since, told = time.monotonic(), False
         while True:
             found, version = await self._get(_claim(name))
+            waited_s = time.monotonic() - since
             if found is None or not _lasts(found):
                 taken = await self._put(_claim(name), self._note(), version)
                 if taken is not None:
                     return taken
-            elif time.monotonic() > until:
+            elif waited_s > self._patience_s:
                 raise StoreBusy(
                     f"another gateway has been writing to collection {name!r} for more than "
-                    f"{PATIENCE_S:.0f} s; send this again when its ingest or repair has ended, or "
-                    f"{CLAIM_S:.0f} s after that gateway has stopped"
+                    f"{self._patience_s:.0f} s; send this again when its ingest or repair has "
+                    f"ended, or {CLAIM_S:.0f} s after that gateway has stopped"
+                )
+            elif waited_s > PATIENCE_S and not told:
+                told = True
+                _log.warning(
+                    "waiting for another writer", collection=name, at_most_s=self._patience_s
                 )
             await anyio.sleep(LOOK_S)
 
