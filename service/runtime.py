@@ -27,7 +27,7 @@ from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
-from service.engines.base import Generator, RawProbe
+from service.engines.base import Generator, OpenedWhenNeeded, RawProbe
 from service.engines.factory import open_generator
 from service.engines.pool.workers import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
@@ -201,7 +201,7 @@ class Runtime:
         """Return checks of the configuration, of the reachability of all parts, and of missing
         parts."""
         looks: list[Callable[[], Awaitable[list[Check]]]] = [
-            partial(_check, f"engine {name}", engine) for name, engine in self.engines.items()
+            partial(self._check_engine, name, engine) for name, engine in self.engines.items()
         ]
         *engines, retrieval, collections = await gather(
             [*looks, self._check_retrieval, self._check_collections]
@@ -210,6 +210,19 @@ class Runtime:
         results += [check for role in self.roles if (check := _check_role(role))]
         results += _check_labelling(self.roles, self.settings)
         return [*results, *retrieval, *collections]
+
+    async def _check_engine(self, name: str, engine: Generator) -> list[Check]:
+        """Check an engine. If an encoder reads, the weights of an engine in this process are not
+        opened: most questions do not need them."""
+        try:
+            if self.roles.extractor is not None and isinstance(engine, OpenedWhenNeeded):
+                detail = f"{engine.name}: {await engine.check_files()}"
+            else:
+                await engine.check()
+                detail = engine.name
+        except RevelatorError as error:
+            return [Check(f"engine {name}", False, error.detail)]
+        return [Check(f"engine {name}", True, detail)]
 
     async def _check_collections(self) -> list[Check]:
         """Report collections that are incomplete or were embedded with other settings."""
@@ -394,11 +407,3 @@ def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
     if problem and not settings.efficientrag.location:
         return []
     return [Check("loop efficientrag", problem is None, problem or "available", needed=False)]
-
-
-async def _check(name: str, engine: Generator) -> list[Check]:
-    try:
-        await engine.check()
-    except RevelatorError as error:
-        return [Check(name, False, error.detail)]
-    return [Check(name, True, engine.name)]

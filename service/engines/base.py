@@ -138,6 +138,15 @@ class RawProbe(Protocol):
         """Find out once whether the server has raw completions, for `capabilities.raw`."""
 
 
+@runtime_checkable
+class OpenedWhenNeeded(Protocol):
+    """An engine in this process, whose weights are opened by its first call, or by `check`."""
+
+    async def check_files(self) -> str:
+        """Return whether the weights are open, in words. Raises EngineFailure if they cannot be
+        opened, as far as their files show."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A complete output, folded from a stream of deltas."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.errors import EngineFailure
-from service.core.extras import lacking
+from service.core.extras import missing_packages
 from service.core.validation import first_problem
 from service.engines.base import Capabilities
 from service.engines.batch.worker import BatchedGenerator
@@ -136,6 +136,7 @@ def present(layer: int, kind: str) -> str:
 
 
 QUESTION_TOKENS: Final = 192  # about 800 characters of English
+PACKAGES: Final = ("jinja2", "numpy", "onnxruntime", "tokenizers")
 READER: Final = Path(__file__).parents[1] / "models" / "reader"
 
 
@@ -150,21 +151,21 @@ class EmbeddedGenerator(BatchedGenerator):
     def _model(self) -> str:
         return self._settings.model or str(READER)
 
-    def _load(self) -> Engine:
-        """Check the files' digests, then load them. Raises EngineFailure with the cause."""
+    def _verify(self) -> None:
+        """Compare the files with their digests, and look for the packages."""
         folder = Path(self._model)
+        check_files(self._name, folder, read_card(self._name, folder))
+        what = f"engine {self._name!r} of kind embedded"
+        if problem := missing_packages(what, PACKAGES, "local"):
+            raise EngineFailure(f"{problem}, or set engines.{self._name}.kind")
+
+    def _load(self) -> Engine:
+        """Verify the files, then load them. Raises EngineFailure with the cause."""
+        folder = Path(self._model)
+        self._verify()
         card = read_card(self._name, folder)
-        check_files(self._name, folder, card)
-        try:
-            import jinja2  # noqa: F401, PLC0415
-            import numpy  # noqa: F401, PLC0415
-            import onnxruntime  # noqa: F401, PLC0415
-            from tokenizers import Tokenizer  # noqa: PLC0415
-        except ImportError as error:
-            raise EngineFailure(
-                lacking(f"engine {self._name!r} of kind embedded", error, "local")
-                + f", or set engines.{self._name}.kind"
-            ) from None
+        from tokenizers import Tokenizer  # noqa: PLC0415
+
         from service.engines.batch.engine import CompiledTokenizer, Engine, Network  # noqa: PLC0415
         from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 

@@ -45,12 +45,15 @@ class LocalGenerator(BatchedGenerator):
             )
         return self._settings.model
 
+    def _verify(self) -> None:
+        _check_folder(self._name, Path(self._model))
+
     def _load(self) -> Engine:
         """Load model and tokenizer without network access. Raises EngineFailure with what is
         missing.
         """
         name, model = self._name, self._model
-        _check_folder(name, Path(model))
+        self._verify()
         try:
             torch, transformers = import_transformers()
             from service.engines.batch.engine import Engine  # noqa: PLC0415

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from service.answer.fold import collect
 from service.answer.request import AnswerRequest
+from service.core.domain import Passage
 from service.core.errors import ConfigurationError, LoopUnavailable
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Generator
@@ -22,6 +24,8 @@ from service.runtime import describe_roles, open_runtime
 from service.strategies.autorag import autorag_mode
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
+from tests.stubs.tiny_compiled import COMPILED
+from tests.support.asking import ScriptedRetriever
 from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import TINY, TINY_TEMPLATES
 
@@ -182,3 +186,41 @@ async def test_loops_that_continue_raw_text_find_out_before_they_run(
                 await runtime.prepare(asked, anyone)
             await runtime.prepare(asked.model_copy(update={"loop": "anrag"}), anyone)
             assert len(server.bodies) == 1  # asked once, with nothing to generate
+
+
+@pytest.mark.parametrize("encoder", ["shipped", "none"])
+async def test_weights_are_opened_at_the_start_only_where_every_question_needs_them(
+    encoder: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(COMPILED, tmp_path / "model")
+    settings = Settings.model_validate(
+        {
+            "engines": {"default": {"kind": "embedded", "model": str(folder)}},
+            "roles": {"reader": {"encoder": encoder}},
+        }
+    )
+    waits = "default: opened when a question first needs it" if encoder == "shipped" else None
+    passages = {"": [Passage("1", "Norma", "Vincenzo Bellini composed the opera Norma.")]}
+    async with open_runtime(settings, retriever=ScriptedRetriever(passages)) as runtime:
+
+        async def ask(**fields: Any) -> None:
+            request = await runtime.prepare(
+                AnswerRequest(question="Who composed Norma?", **fields), anyone
+            )
+            await collect(runtime.ask(request))
+
+        async def detail() -> str:
+            checks = {check.name: check for check in await runtime.warm()}
+            assert checks["engine default"].ok
+            return checks["engine default"].detail
+
+        assert await detail() == (waits or "default")
+        await ask(route="single")
+        assert await detail() == (waits or "default")
+        await ask(route="direct")
+        assert await detail() == ("default: open" if waits else "default")
+    (folder / "model.onnx").write_bytes(b"")
+    async with open_runtime(settings, retriever=ScriptedRetriever(passages)) as runtime:
+        (check,) = [check for check in await runtime.checks() if check.name == "engine default"]
+        assert not check.ok
+        assert "is damaged" in check.detail

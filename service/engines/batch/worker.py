@@ -248,12 +248,18 @@ class BatchedGenerator(ABC):
         self._notes = read_training_notes(Path(self._model))
         self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
         self._worker: Worker | None = None
+        self._verified = False  # by `check_files`
+        self._failed = False  # the last attempt to load the model
         self._closed = False
 
     @property
     @abstractmethod
     def _model(self) -> str:
         """The model's folder, which may have training notes, or the name of a model elsewhere."""
+
+    @abstractmethod
+    def _verify(self) -> None:
+        """Check the model's files without opening them. Raises EngineFailure."""
 
     @abstractmethod
     def _load(self) -> Engine:
@@ -348,6 +354,16 @@ class BatchedGenerator(ABC):
         """Load the model if it is not loaded yet. Raises EngineFailure."""
         await self._started()
 
+    async def check_files(self) -> str:
+        if self._failed:  # what the files do not show
+            await self._started()
+        if self._worker is not None and self._worker.loaded.done():
+            return "open"
+        if not self._verified:
+            await asyncio.to_thread(self._verify)
+            self._verified = True
+        return "opened when a question first needs it"
+
     async def aclose(self) -> None:
         """Fail the running calls and join the thread. A second call does nothing."""
         self._closed = True
@@ -400,7 +416,9 @@ class BatchedGenerator(ABC):
             if not worker.loaded.done():
                 await asyncio.shield(asyncio.wrap_future(worker.loaded))
             worker.loaded.result()
+            self._failed = False
         except EngineFailure:
+            self._failed = True
             if self._worker is worker:
                 self._worker = None  # the next call tries again
             raise
