@@ -22,10 +22,10 @@ from service.core.errors import EngineFailure
 from service.core.extras import missing_packages
 from service.core.validation import first_problem
 from service.engines.base import Capabilities
-from service.engines.batch.worker import BatchedGenerator
+from service.engines.in_process import InProcessGenerator
 
 if TYPE_CHECKING:
-    from service.engines.batch.engine import Engine
+    from service.engines.batch import Batch
 
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
@@ -140,7 +140,7 @@ PACKAGES: Final = ("jinja2", "numpy", "onnxruntime", "tokenizers")
 READER: Final = Path(__file__).parents[1] / "models" / "reader"
 
 
-class EmbeddedGenerator(BatchedGenerator):
+class EmbeddedGenerator(InProcessGenerator):
     """A model made by `revelator compile`: the folder `settings.model`, or the shipped one."""
 
     @property
@@ -159,19 +159,18 @@ class EmbeddedGenerator(BatchedGenerator):
         if problem := missing_packages(what, PACKAGES, "local"):
             raise EngineFailure(f"{problem}, or set engines.{self._name}.kind")
 
-    def _load(self) -> Engine:
-        """Verify the files, then load them. Raises EngineFailure with the cause."""
-        folder = Path(self._model)
+    def _open(self) -> Batch:
+        """Verify the files, then open them."""
         self._verify()
-        card = read_card(self._name, folder)
-        from tokenizers import Tokenizer  # noqa: PLC0415
-
-        from service.engines.batch.engine import CompiledTokenizer, Engine, Network  # noqa: PLC0415
+        from service.engines.batch import Batch  # noqa: PLC0415
+        from service.engines.compiled import OnnxNetwork, open_tokenizer  # noqa: PLC0415
         from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 
+        folder = Path(self._model)
+        card = read_card(self._name, folder)
         threads = max(1, min(os.cpu_count() or 1, self._threads))
-        network = Network(folder / MODEL_FILE, card.shape, threads=threads)
-        backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        encoder = PromptEncoder(CompiledTokenizer(backend, card), self._settings.template_variables)
+        network = OnnxNetwork(folder / MODEL_FILE, card.shape, threads=threads)
+        tokenizer = open_tokenizer(folder / TOKENIZER_FILE, card)
+        encoder = PromptEncoder(tokenizer, self._settings.template_variables)
         ends = frozenset(card.ends)
-        return Engine(self._name, network, encoder, ends, constrained=self._constrained)
+        return Batch(self._name, network, encoder, ends, constrained=self._constrained)

@@ -1,39 +1,38 @@
 """Model folders of users, on torch: for trials and as a reference, since it runs a call at a time.
 
-It is the embedded engine over another network. The queries of the last layer, which token signals
+It is the embedded engine with another network. The queries of the last layer, which token signals
 need, are tapped by an attention function that wraps transformers' `sdpa`; keys are those of the
 cache. Importing this module imports neither torch nor numpy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import lacking
 from service.core.offline import import_transformers
-from service.engines.batch.worker import BatchedGenerator
+from service.engines.in_process import InProcessGenerator
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.engines.batch.engine import Engine
+    from service.engines.batch import Batch
 
     Array = NDArray[np.float32]
 
 TAPPED: Final = "revelator_tapped_sdpa"
 
 
-class LocalGenerator(BatchedGenerator):
+class LocalGenerator(InProcessGenerator):
     """A causal language model of transformers.
 
     `settings.model` is a folder, or a name in the local hub cache. On the CPU, weights become
     float32; on CUDA they keep their type. Raises ConfigurationError if no model is named.
     """
-
-    most_running = 1
 
     @property
     def _model(self) -> str:
@@ -48,7 +47,7 @@ class LocalGenerator(BatchedGenerator):
     def _verify(self) -> None:
         _check_folder(self._name, Path(self._model))
 
-    def _load(self) -> Engine:
+    def _open(self) -> Batch:
         """Load model and tokenizer without network access. Raises EngineFailure with what is
         missing.
         """
@@ -56,7 +55,7 @@ class LocalGenerator(BatchedGenerator):
         self._verify()
         try:
             torch, transformers = import_transformers()
-            from service.engines.batch.engine import Engine  # noqa: PLC0415
+            from service.engines.batch import Batch  # noqa: PLC0415
             from service.engines.encoding import PromptEncoder  # noqa: PLC0415
         except ImportError as error:
             raise EngineFailure(
@@ -80,35 +79,33 @@ class LocalGenerator(BatchedGenerator):
         network = TorchNetwork(loaded.to("cuda" if on_gpu else "cpu").eval())
         encoder = PromptEncoder(tokenizer, self._settings.template_variables)
         ends = _end_tokens(loaded, tokenizer)
-        return Engine(name, network, encoder, ends, constrained=self._constrained)
+        return Batch(name, network, encoder, ends, constrained=self._constrained)
 
 
 class TorchNetwork:
-    """A model, and the cache of its only call; takes the place of `Network` and of its slots."""
+    """A model, and the cache of its only call."""
 
-    position_bytes = 0  # there is no other row whose memory could be short
-    keeps_prefixes = False
+    slots = 1
+    position_bytes = 0  # there is no other call whose memory could be short
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config(decoder=True)
         self.context: int = getattr(config, "max_position_embeddings", None) or 4096
         self.vocabulary: int = config.vocab_size
         self.scale = 1.0
-        self.slots: Any = self
         self.forward = model  # tests replace it
         self.no_signals = _obstacle(config)
         self._device = model.device
         self._last = int(config.num_hidden_layers) - 1
         self._queries: Any = None
-        self.clear()
+        self.free(0)
         if self.no_signals is None:
             _tap(model)
 
     def run(
         self, first: int, ids: NDArray[Any], starts: NDArray[Any], wanted: NDArray[Any]
     ) -> tuple[Array, Array]:
-        """Run `ids` (1, tokens), as `Network.run` does. Without signals, there are no heads in the
-        queries."""
+        """Run `ids` (1, tokens). Without signals, there are no heads in the queries."""
         import torch  # noqa: PLC0415
 
         tap = {"tap": self} if self.no_signals is None else {}
@@ -135,14 +132,19 @@ class TorchNetwork:
         keys: Array = self._cache.layers[-1].keys[0, :, :length].float().cpu().numpy()
         return keys
 
-    def clear(self) -> None:
-        """Free the memory."""
+    def free(self, slot: int) -> None:
         from transformers import DynamicCache  # noqa: PLC0415
 
         self._cache: Any = DynamicCache()
 
-    def reserve(self, room: int, filled: list[int]) -> None:
-        """Do nothing: the cache grows by itself."""
+    def recall(self, slot: int, prompt: Sequence[int]) -> int:
+        return 0
+
+    def remember(self, slot: int, prompt: Sequence[int]) -> None:
+        """Do nothing: each prompt is read as a whole."""
+
+    def forget(self) -> None:
+        """Do nothing: nothing was remembered."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Do nothing: there is one slot."""

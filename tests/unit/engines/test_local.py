@@ -41,8 +41,8 @@ async def settled(engine: LocalGenerator) -> None:
 
 
 def network_of(engine: LocalGenerator) -> Any:
-    worker: Any = engine._worker
-    return worker._engine._network
+    batch: Any = engine._batch
+    return batch.network
 
 
 async def test_a_call_gives_the_same_alone_and_in_any_company(open_local: OpenLocal) -> None:

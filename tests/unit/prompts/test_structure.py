@@ -110,7 +110,7 @@ def tokenizer_of(folder: Path, template: str, special: dict[str, str]) -> Prompt
     need("tokenizers", "jinja2")
     from tokenizers import Tokenizer
 
-    from service.engines.batch.engine import CompiledTokenizer
+    from service.engines.compiled import CompiledTokenizer
 
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = {name: backend.token_to_id(token) for name, token in special.items()}

@@ -16,8 +16,8 @@ import pytest
 from service.answer.inquiry import Scope
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure
+from service.engines import batch as module
 from service.engines.base import GenerationRequest, Message, complete
-from service.engines.batch import engine as module
 from service.engines.embedded import QUESTION_TOKENS
 from service.strategies.conversation import shorten
 from tests.stubs.tiny_compiled import COMPILED
@@ -75,16 +75,16 @@ async def test_calls_wait_where_all_rows_would_be_too_large(
     engine = open_embedded(compiled)
     requests = [ask("Paris " * (1 + 40 * (n % 3)), max_tokens=12) for n in range(9)]
     alone = [await complete(engine, request) for request in requests]
-    inner: Any = engine._worker._engine  # type: ignore[union-attr]
-    most = 200 * inner._slots.position_bytes
+    inner: Any = engine._batch
+    most = 200 * inner.network.position_bytes
     monkeypatch.setattr(module, "ROW_BYTES", most)
-    decode, held = inner._decode, []
+    write, held = inner._write, []
 
-    def watched() -> None:
-        held.append([row.length for row in inner._rows])
-        decode()
+    def watched(rows: Any) -> None:
+        held.append([row.done for row in rows])
+        write(rows)
 
-    monkeypatch.setattr(inner, "_decode", watched)
+    monkeypatch.setattr(inner, "_write", watched)
     together = await asyncio.gather(*(complete(engine, request) for request in requests))
 
     assert together == alone
@@ -97,8 +97,8 @@ async def test_waiting_for_other_calls_is_no_silence(
 ) -> None:
     engine = open_embedded(compiled, max_concurrency=1, timeout_s=0.2)
     await engine.check()
-    worker: Any = engine._worker
-    network = worker._engine._network
+    batch: Any = engine._batch
+    network = batch.network
     run = network.run
 
     def slow(*args: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.engines.base import Message
-from service.engines.batch.engine import CompiledTokenizer
+from service.engines.compiled import CompiledTokenizer
 from service.engines.embedded import EmbeddedCard
 from service.engines.encoding import PromptEncoder
 from tests.conftest import need

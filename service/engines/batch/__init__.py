@@ -1,1 +1,0 @@
-"""Continuous batching, shared by the engines that run a model in this process."""

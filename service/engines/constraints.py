@@ -1,0 +1,171 @@
+"""Restrict the output of a model in this process to choices, or to JSON that follows a schema."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from copy import copy
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engines.base import GenerationRequest
+from service.engines.encoding import PromptEncoder
+
+Logits = NDArray[np.float32]
+
+
+class ConstraintError(ValueError):
+    """The constraint itself cannot be satisfied (for example an unsupported schema)."""
+
+
+class Constraint(Protocol):
+    """A constraint. `label` is the exact text of a finished choice, None where the tokens are the
+    text.
+    """
+
+    label: str | None
+
+    def mask(self, logits: Logits) -> Logits:
+        """Return logits (vocabulary,) with −inf for tokens that must not come next."""
+
+    def log_chance(self, logits: Logits, token: int) -> float:
+        """Return the log-probability (natural) of a permitted token."""
+
+    def advance(self, token: int) -> bool:
+        """Take the chosen token. Returns True if nothing may follow it."""
+
+
+class ChoiceConstraint:
+    """Restricts the output to choices, each of which may be spelt in several ways. Ends as soon as
+    one choice is left.
+
+    A choice that is the beginning of others ends by an end token, which competes with their tokens.
+    """
+
+    def __init__(
+        self, spellings: Iterable[tuple[tuple[int, ...], str]], end_tokens: Iterable[int]
+    ) -> None:
+        self.label: str | None = None
+        self._left = list(spellings)
+        self.longest = max(len(spelling) for spelling, _ in self._left) + 1  # with an end token
+        self._length = 0  # tokens written
+        self._ends = tuple(end_tokens)
+
+    def _branches(self) -> dict[int, set[str]]:
+        """Return the choices that each permitted token leads to."""
+        branches: dict[int, set[str]] = defaultdict(set)
+        for spelling, label in self._left:
+            for token in spelling[self._length : self._length + 1] or self._ends:
+                branches[token].add(label)
+        return branches
+
+    def mask(self, logits: Logits) -> Logits:
+        allowed = list(self._branches())
+        masked = np.full_like(logits, -np.inf)
+        masked[allowed] = logits[allowed]
+        return masked
+
+    def log_chance(self, logits: Logits, token: int) -> float:
+        """Return the log-probability of this token's branch among all permitted branches. All
+        tokens that lead to the same choices count together."""
+        branches = self._branches()
+        top = max(float(logits[each]) for each in branches)
+        raised = {each: math.exp(float(logits[each]) - top) for each in branches}
+        same = sum(raised[each] for each in branches if branches[each] <= branches[token])
+        return math.log(same / sum(raised.values()))
+
+    def advance(self, token: int) -> bool:
+        place = self._length
+        self._length += 1
+        if token in self._ends:
+            self.label = next(label for spelling, label in self._left if len(spelling) == place)
+            return True
+        self._left = [each for each in self._left if each[0][place : place + 1] == (token,)]
+        labels = {label for _, label in self._left}
+        if len(labels) == 1:
+            (self.label,) = labels
+        return self.label is not None
+
+
+class SchemaConstraint:
+    """Restricts the output to JSON of a schema, by llguidance. One leading space is allowed,
+    because many models write one.
+    """
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self.label: str | None = None
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+
+    def mask(self, logits: Logits) -> Logits:
+        bias = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8)[: self._vocabulary]
+        allowed = np.zeros(self._vocabulary, bool)
+        allowed[: len(bias)] = bias > 0
+        return np.where(allowed, logits, np.float32(-np.inf))
+
+    def log_chance(self, logits: Logits, token: int) -> float:
+        return log_chance(logits, token)
+
+    def advance(self, token: int) -> bool:
+        if not self._matcher.consume_token(token):
+            raise ConstraintError(
+                f"the output cannot follow the schema: {self._matcher.get_error()}"
+            )
+        return bool(self._matcher.is_stopped())
+
+
+def log_chance(logits: Logits, token: int) -> float:
+    """Return the natural logarithm of one token's probability."""
+    top = logits.max()
+    return float(logits[token] - top - np.log(np.exp(logits - top).sum()))
+
+
+class Constraints:
+    """Makes the constraints of the calls of one model. Compiled schemas are cached."""
+
+    def __init__(self, encoder: PromptEncoder, vocabulary: int, end_tokens: Iterable[int]) -> None:
+        self._encoder = encoder
+        self._vocabulary = vocabulary
+        self._ends = sorted(end_tokens)
+        self._lexicon: Any = None
+        self._compiled = lru_cache(maxsize=64)(self._compile)
+
+    def of(self, request: GenerationRequest) -> Constraint | None:
+        """Return the constraint of a request. Raises ConstraintError if its schema is invalid or
+        not supported by llguidance."""
+        if request.choices:
+            spellings = ((ids, each) for each in request.choices for ids in self._spellings(each))
+            return ChoiceConstraint(spellings, self._ends)
+        if request.json_schema is not None:
+            matcher = self._compiled(json.dumps(request.json_schema))
+            return SchemaConstraint(matcher.deep_copy(), self._vocabulary)
+        return None
+
+    def _spellings(self, choice: str) -> set[tuple[int, ...]]:
+        """Return the ids of a choice at the start of a turn, after other text, and after a
+        space."""
+        encode = self._encoder.encode_text
+        found = (encode(choice), encode(choice, at_start=False), encode(" " + choice))
+        return {tuple(ids) for ids in found if ids}
+
+    def _compile(self, schema: str) -> Any:
+        import llguidance  # noqa: PLC0415  (only schemas need it)
+
+        if self._lexicon is None:
+            tokenizer = copy(self._encoder.backend)
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            self._lexicon = llguidance.LLTokenizer(
+                tokenizer.to_str(), n_vocab=self._vocabulary, eos_token=self._ends
+            )
+        body = json.dumps({**json.loads(schema), "x-guidance": {"whitespace_pattern": " ?"}})
+        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: / ?/ body\nbody: %json {body}")
+        matcher = llguidance.LLMatcher(self._lexicon, grammar, log_level=0)
+        if matcher.is_error():
+            raise ConstraintError(f"the JSON schema cannot be used: {matcher.get_error()}")
+        return matcher
