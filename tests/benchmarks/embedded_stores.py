@@ -33,17 +33,42 @@ from tantivy import Occur, Query
 
 from service.core.domain import Passage
 from service.retrieval.base import StoreQuery
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import PassageRecord, parse_document, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.records import PASSAGE_FIELDS, query_words
 from service.retrieval.stores.tantivy_store import TantivyStore
-from tests.benchmarks.bm25_overlap import passages, questions
 
+CORPORA = ("musique/corpus.jsonl", "2wikimultihopqa/corpus.jsonl", "squad/corpus.jsonl")
+QUESTIONS = ("musique/questions.jsonl", "squad/questions.jsonl", "nq_open/dev.jsonl")
+EACH = 100
 DIMENSION, CENTRES = 384, 500
 BATCH = 2_000
 QUERIES, TOP_K = 300, 10
 TARGET, LEAST_RECALL = 1.3, 0.97
+
+
+def lines(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+
+
+def passages(data: Path) -> list[PassageRecord]:
+    return [
+        record
+        for name in CORPORA
+        for value in lines(data / name)
+        for record in passages_of(
+            parse_document({**value, "id": f"{name.split('/')[0]} {value['id']}"})
+        )
+    ]
+
+
+def questions(data: Path) -> list[str]:
+    chosen: list[str] = []
+    for name in QUESTIONS:
+        every = [value["question"] for value in lines(data / name)]
+        chosen += [every[len(every) * number // EACH] for number in range(EACH)]
+    return chosen
 
 
 def varied(data: Path, count: int) -> Iterator[PassageRecord]:

@@ -23,8 +23,8 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import LEAST_DEPTH, HybridRetriever
 from service.retrieval.stores.elastic_server import ElasticServer
-from tests.benchmarks.bm25_overlap import node
+from tests.elasticsearch_node import running_elasticsearch
 
 TARGET = 1.15
 NAME = "hybrid-overhead"
@@ -50,6 +50,17 @@ ROUNDS = 7
 LANES, REPEATS = 16, 20
 FAST_S, SLOW_S = 0.020, 0.030
 Search = Callable[[], Awaitable[object]]
+
+
+@contextmanager
+def node(url: str | None, script: Path | None) -> Iterator[str]:
+    if url:
+        yield url
+    elif script:
+        with running_elasticsearch(script) as started:
+            yield started.url
+    else:
+        raise SystemExit("give --url or --server")
 
 
 async def seconds(search: Search) -> float:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 from unittest import mock
 
 import aiohttp
@@ -27,7 +28,6 @@ from service.engines.factory import open_generator
 from service.engines.pool import workers as limits
 from service.engines.pool.workers import PoolLimits
 from service.telemetry.logs import configure_logging
-from tests.benchmarks.client_cpu import cpu_per_call
 from tests.benchmarks.http_support import in_ms, quantile
 from tests.support.workers import stub_workers
 
@@ -45,6 +45,18 @@ def pool(urls: Sequence[str], **more: int) -> Generator:
     own = PoolLimits(slow_start_s=0.0, wait_s=600.0, **more)
     with mock.patch.object(limits, "LIMITS", own):
         return open_generator("pool", settings)
+
+
+async def cpu_per_call(call: Callable[[], Awaitable[Any]], calls: int, at_once: int) -> float:
+    """CPU milliseconds a call, `at_once` of them running."""
+
+    async def lane() -> None:
+        for _ in range(calls // at_once):
+            await call()
+
+    begin = time.process_time()
+    await asyncio.gather(*(lane() for _ in range(at_once)))
+    return (time.process_time() - begin) * 1000 / calls
 
 
 async def throughput(urls: Sequence[str]) -> float:

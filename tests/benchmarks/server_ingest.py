@@ -1,22 +1,19 @@
 """What an ingest and a repair cost beside the bare clients and the embedder.
 
-    python -m tests.benchmarks.server_ingest --data DATA [--elasticsearch URL] [--qdrant URL]
+    python -m tests.benchmarks.server_ingest --data DATA --qdrant URL
         [--passages 20000] [--rounds 3] [--model minilm] [--only repair]
 
 DATA holds `2wikimultihopqa/corpus.jsonl`, whose passages are repeated under other ids. Both sides
-of a ratio run in turns in one process; medians are taken. Without the URL of a server its part is
-left out.
+of a ratio run in turns in one process; medians are taken.
 
-1. `ingest` of the file into Elasticsearch (no vectors) against `helpers.async_bulk` of the same
-   documents. Target <= 1.5.
-2. `ingest` of the file into tantivy and Qdrant, each vector made beforehand, against `upsert` of
+1. `ingest` of the file into tantivy and Qdrant, each vector made beforehand, against `upsert` of
    the same points, 256 at a time over the same protocol, into a collection of the same kind.
    Target <= 1.5.
-3. `check --repair` of a collection that Qdrant has lost, embedding by MODEL, against the embedder
+2. `check --repair` of a collection that Qdrant has lost, embedding by MODEL, against the embedder
    alone on the same texts, 32 at a time. Target <= 1.2; also told as CPU time of this process, for
    a busy machine. A question a second is asked meanwhile, and every one must be answered.
 
-`--only repair` runs part 3 alone.
+`--only repair` runs part 2 alone.
 """
 
 from __future__ import annotations
@@ -47,10 +44,8 @@ from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_store
-from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import payload_of, point_id
-from tests.benchmarks.elastic_paths import bulked, ingested
 
 NAME, BARE = "server-ingest", "server-ingest-bare"
 TIMEOUT_S = 60.0
@@ -227,15 +222,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> bool:
     ready = Ready([passage_input(record.passage) for record in records])
     rounds, met = range(given.rounds), True
     print(f"{len(records):,} passages", flush=True)
-    if given.elasticsearch and given.only != "repair":
-        server = ElasticServer(given.elasticsearch, TIMEOUT_S)
-        pairs = [
-            (await ingested(folder / f"e{n}", file, server), await bulked(file, server))
-            for n in rounds
-        ]
-        await server.aclose()
-        met &= told("ingest into Elasticsearch / async_bulk", pairs, INGEST)
-    if given.qdrant and given.only != "repair":
+    if given.only != "repair":
         pairs = [
             (
                 await into_qdrant(folder / f"q{n}", file, given.qdrant, ready),
@@ -244,9 +231,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> bool:
             for n in rounds
         ]
         met &= told("ingest into tantivy and Qdrant / upsert", pairs, INGEST)
-    if given.qdrant:
-        met &= await measure_repair(given, folder, file, records)
-    return met
+    return met & await measure_repair(given, folder, file, records)
 
 
 async def measure_repair(
@@ -263,8 +248,7 @@ async def measure_repair(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--elasticsearch")
-    parser.add_argument("--qdrant")
+    parser.add_argument("--qdrant", required=True)
     parser.add_argument("--passages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="minilm")
