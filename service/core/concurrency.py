@@ -14,6 +14,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from service.core.errors import DeadlineExceeded
 
 T = TypeVar("T")
+Query = TypeVar("Query")
 BUFFERED_EVENTS = 64
 
 
@@ -197,3 +198,72 @@ def retrieve(task: asyncio.Task[Any]) -> None:
     """
     if not task.cancelled():
         task.exception()
+
+
+class Batcher(Generic[Query, T]):
+    """Combines queries made in one turn of the event loop, or shortly after: `send` receives up to
+    `most` of them and returns a result or an exception for each.
+
+    While a request is in flight, further queries wait up to `window_s` seconds for others to join.
+    A request ends when all of its callers have left.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Query]], Awaitable[Sequence[T | Exception]]],
+        most: int,
+        window_s: float = 0.0,
+    ) -> None:
+        self._send = send
+        self._most = most
+        self._window_s = window_s
+        self._in_flight = 0
+        self._waiting: list[tuple[Query, asyncio.Future[T]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, query: Query) -> T:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((query, answer))
+        if len(self._waiting) == 1:
+            self._start()
+        return await answer
+
+    def _start(self) -> None:
+        task = asyncio.create_task(self._run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(self._window_s if self._in_flight else 0)
+        batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+        if self._waiting:
+            self._start()
+        batch = [(query, answer) for query, answer in batch if not answer.done()]
+        if not batch:
+            return
+        own = asyncio.current_task()
+
+        def left(_: asyncio.Future[T]) -> None:
+            if own and all(answer.done() for _, answer in batch):
+                own.cancel()
+
+        for _, answer in batch:
+            answer.add_done_callback(left)
+        self._in_flight += 1
+        try:
+            results = await self._send([query for query, _ in batch])
+        except Exception as error:
+            results = [error] * len(batch)
+        finally:
+            self._in_flight -= 1
+        for (_, answer), result in zip(batch, results, strict=True):
+            _settle(answer, result)
+
+
+def _settle(answer: asyncio.Future[T], result: T | Exception) -> None:
+    if answer.done():  # its caller has left
+        return
+    if isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)

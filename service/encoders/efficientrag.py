@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from service.core.concurrency import Batcher
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
 from service.core.extras import missing_packages
 from service.core.settings.loops import EfficientragSettings
@@ -17,7 +18,6 @@ from service.encoders.in_process import InProcess
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
 from service.retrieval.embedding.embedders import default_threads
-from service.retrieval.stores.base import Batcher
 
 SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"

@@ -1,4 +1,5 @@
-"""Embeddings from any server with `/v1/embeddings`: vLLM, text-embeddings-inference, OpenAI."""
+"""Servers of models, and embeddings from any server with `/v1/embeddings`: vLLM,
+text-embeddings-inference, OpenAI."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import orjson
+from pydantic import SecretStr
 
 from service.core.concurrency import gather
 from service.core.connections import CONNECT_S, Connections, reason_of
@@ -29,64 +31,56 @@ from service.text.wordpiece import count_pieces
 TIMEOUT_S: Final = 30.0  # of a request
 AT_ONCE = 4  # requests of one call
 CHARACTERS = 40  # generous limit of what a server writes for a number
+PASSING: Final = {429, 502, 503, 504}  # statuses after which a retry may succeed
+
+Result = TypeVar("Result")
 
 
-class HttpEmbedder(Embedder):
-    """Uses one connection pool, created in the event loop of the first call. A temporary failure is
-    a BackendUnavailable: the caller may retry."""
-
-    batch = AT_ONCE * BATCH
+class ModelServer:
+    """A server of models, called `what` in errors, whose settings begin with `setting`. Uses one
+    connection pool, created in the event loop of the first call. `hint` names what to check if it
+    refuses a request. A temporary failure is a BackendUnavailable: the caller may retry."""
 
     def __init__(
         self,
-        contract: EmbeddingContract,
-        settings: EmbeddingSettings,
+        what: str,
+        setting: str,
+        url: str,
+        path: str,
+        key: SecretStr | None,
+        *,
+        hint: str,
         on_resent: Callable[[], None] | None = None,
         ca_files: Sequence[Path] = (),
     ) -> None:
-        self.contract = contract
-        self._settings = settings
-        url = settings.url or ""
-        self._url = f"{address_of(url).url}/embeddings"
-        self._shown = shown(self._url)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._url = address_of(url).url.rstrip("/") + path
+        self._what = f"{what} at {shown(self._url)}"
+        self._setting, self._hint = setting, hint
+        self._secrets = secrets_of(url, key)
         self._connections = Connections(
-            headers={"Content-Type": "application/json", **authorization(url, settings.key)},
+            headers={"Content-Type": "application/json", **authorization(url, key)},
             connect_s=CONNECT_S,
             ca_files=ca_files,
             ca_setting="retrieval.ca_files",
             on_resent=on_resent,
         )
 
+    async def ask(self, body: Any, read: Callable[[bytes], Result], most: int) -> Result:
+        """Send JSON and return what `read` makes of the response, which has at most `most` bytes.
+        Errors of `read` are raised with the server's name."""
+        try:
+            status, content = await self._post(orjson.dumps(body), most)
+            if status != 200:
+                raise self._refusal(status, content)
+            return read(content)
+        except RevelatorError as error:
+            message = without(error.detail, self._secrets)
+            raise type(error)(f"{self._what} {message}") from None
+
     async def aclose(self) -> None:
         await self._connections.aclose()
 
-    async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        inputs = [shortened(text, self.contract.max_length) for text in texts]
-        parts = [inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH)]
-        vectors = await gather([partial(self._request, part) for part in parts])
-        return [vector for part in vectors for vector in part]
-
-    async def _request(self, texts: Sequence[str]) -> list[Vector]:
-        body = orjson.dumps(
-            {
-                "model": self._settings.location or self.contract.model,
-                "input": texts,
-                "encoding_format": "float",
-            }
-        )
-        try:
-            async with self._places:
-                status, content = await self._post(body, len(texts))
-            if status != 200:
-                raise refusal(status, content)
-            return read_vectors(content, len(texts), self.contract)
-        except RevelatorError as error:
-            message = self._without_secrets(error.detail)
-            raise type(error)(f"the embedding server at {self._shown} {message}") from None
-
-    async def _post(self, body: bytes, count: int) -> tuple[int, bytes]:
-        most = count * self.contract.dimension * CHARACTERS + 1_000_000
+    async def _post(self, body: bytes, most: int) -> tuple[int, bytes]:
         content, limit = bytearray(), TIMEOUT_S
         try:
             async with (
@@ -103,16 +97,57 @@ class HttpEmbedder(Embedder):
         except (aiohttp.ClientError, OSError) as error:
             raise BackendUnavailable(
                 f"cannot be reached: {reason_of(error)}; check that it is running and that "
-                "retrieval.embedding.url is correct"
+                f"{self._setting}.url is correct"
             ) from None
 
-    def _without_secrets(self, message: str) -> str:
-        return without(message, secrets_of(self._settings.url or "", self._settings.key))
+    def _refusal(self, status: int, content: bytes) -> RevelatorError:
+        summary = f"answered {status}: {content[:300].decode(errors='replace')}"
+        if status in {401, 403}:
+            return ConfigurationError(f"{summary}; check {self._setting}.key")
+        if status in PASSING:
+            return BackendUnavailable(summary)
+        return RetrievalFailure(f"{summary}; check {self._hint}")
+
+
+class HttpEmbedder(Embedder):
+    batch = AT_ONCE * BATCH
+
+    def __init__(
+        self,
+        contract: EmbeddingContract,
+        settings: EmbeddingSettings,
+        on_resent: Callable[[], None] | None = None,
+        ca_files: Sequence[Path] = (),
+    ) -> None:
+        self.contract = contract
+        self._model = settings.location or contract.model
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._server = ModelServer(
+            "the embedding server", "retrieval.embedding", settings.url or "", "/embeddings",
+            settings.key, on_resent=on_resent, ca_files=ca_files,
+            hint="retrieval.embedding.url (with /v1) and the model's name "
+            "(retrieval.embedding_model, or retrieval.embedding.location)",
+        )  # fmt: skip
+
+    async def aclose(self) -> None:
+        await self._server.aclose()
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        inputs = [shortened(text, self.contract.max_length) for text in texts]
+        parts = [inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH)]
+        vectors = await gather([partial(self._request, part) for part in parts])
+        return [vector for part in vectors for vector in part]
+
+    async def _request(self, texts: Sequence[str]) -> list[Vector]:
+        body = {"model": self._model, "input": texts, "encoding_format": "float"}
+        most = len(texts) * self.contract.dimension * CHARACTERS + 1_000_000
+        async with self._places:
+            return await self._server.ask(
+                body, lambda content: read_vectors(content, len(texts), self.contract), most
+            )
 
 
 MARKS = 2  # tokens that BERT adds around a text
-PASSING = {429, 502, 503, 504}  # statuses after which a retry may succeed
-
 _WORD = re.compile(r"\S+")
 
 
@@ -142,7 +177,7 @@ def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> lis
     """
     try:
         rows = orjson.loads(content)["data"]
-        found = {int(row["index"]): _decoded(row["embedding"]) for row in rows}
+        found = {int(row["index"]): [float(number) for number in row["embedding"]] for row in rows}
         vectors = [found[index] for index in range(count)]
     except (ValueError, TypeError, KeyError):
         raise RetrievalFailure(
@@ -150,10 +185,6 @@ def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> lis
             "retrieval.embedding.url"
         ) from None
     return [_checked(vector, contract) for vector in vectors]
-
-
-def _decoded(value: Any) -> Vector:
-    return [float(number) for number in value]
 
 
 def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
@@ -175,16 +206,3 @@ def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
             'retrieval.embedding.distance = "cosine" and ingest again'
         )
     return vector
-
-
-def refusal(status: int, content: bytes) -> RevelatorError:
-    """Return the error for a response whose status is not 200."""
-    summary = f"answered {status}: {content[:300].decode(errors='replace')}"
-    if status in {401, 403}:
-        return ConfigurationError(f"{summary}; check retrieval.embedding.key")
-    if status in PASSING:
-        return BackendUnavailable(summary)
-    return RetrievalFailure(
-        f"{summary}; check retrieval.embedding.url (with /v1) and the model's name "
-        "(retrieval.embedding_model, or retrieval.embedding.location)"
-    )

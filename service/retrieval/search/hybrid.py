@@ -11,17 +11,17 @@ import math
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 import structlog
 
-from service.core.concurrency import gather
-from service.core.domain import RetrieverName, ScoredPassage
+from service.core.concurrency import Batcher, gather
+from service.core.domain import RetrieverName
 from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
@@ -38,7 +38,6 @@ from service.retrieval.base import (
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver, Silent
-from service.retrieval.stores.base import Batcher
 from service.retrieval.stores.records import unknown_fields
 
 if TYPE_CHECKING:
@@ -48,144 +47,40 @@ REMEMBERED: Final = 1000  # queries
 BATCH: Final = 32
 WINDOW_S: Final = 0.002  # seconds that a query waits for others while the embedder is busy
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
+SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not hold
+
 QueryVector = Sequence[float]  # stored as 32-bit floats, an eighth of a list's memory
 
-
-class Cache(Generic[Key, Value]):
-    """A cache of at most `entries`, which evicts the least recently used.
-
-    Keys contain everything that a value depends on, so entries never become stale.
-    """
-
-    def __init__(self, entries: int, observer: SearchObserver) -> None:
-        self._entries = entries
-        self._observer = observer
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-
-    def get(self, key: Key) -> Value | None:
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-        self._observer.cache(found is not None)
-        return found
-
-    def put(self, key: Key, value: Value) -> None:
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._entries:
-            self._kept.popitem(last=False)
+_log = structlog.get_logger(__name__)
 
 
 class QueryEmbedding:
     """Embeds queries in batches: those of one turn of the event loop, and while a batch is being
-    embedded, those of the next WINDOW_S."""
+    embedded, those of the next WINDOW_S. The vectors of the latest queries are remembered."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        guard: Guard,
-        observer: SearchObserver,
-    ) -> None:
+    def __init__(self, embedder: Embedder, guard: Guard, observer: SearchObserver) -> None:
         self._embedder = embedder
         self._guard = guard
-        self._cache = Cache[tuple[str, str], QueryVector](REMEMBERED, observer)
+        self._observer = observer
+        self._known: OrderedDict[str, QueryVector] = OrderedDict()
         self._batcher = Batcher[str, QueryVector](self._embed, BATCH, WINDOW_S)
 
     async def vector(self, text: str, until: float, probe: bool = False) -> QueryVector:
         """Return the vector of a query. A `probe` caches nothing. Raises as `Guard.call` does."""
         if probe:
             return (await self._guard.probe(partial(self._embed, [text]), until))[0]
-        key = self._embedder.contract.model, text
-        known = self._cache.get(key)
-        if known is None:
-            known = await self._guard.call(partial(self._batcher.ask, text), until)
-            self._cache.put(key, known)
-        return known
+        vector = self._known.get(text)
+        self._observer.cache(vector is not None)
+        if vector is None:
+            vector = await self._guard.call(partial(self._batcher.ask, text), until)
+            self._known[text] = vector
+        self._known.move_to_end(text)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return vector
 
     async def _embed(self, texts: Sequence[str]) -> list[QueryVector]:
         return [array("f", vector) for vector in await self._embedder.embed_queries(texts)]
-
-
-SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not hold
-
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SideResult:
-    """The result of one side: its ranking, or why it is unavailable."""
-
-    hits: Sequence[ScoredPassage] = ()
-    failure: str | None = None
-
-
-class Sides:
-    """Searches stores and `embedder`, each through the guard of its backend.
-
-    A side without a result by `until` (of `time.monotonic`) is omitted. A `probe` bypasses the
-    circuit breakers.
-    """
-
-    def __init__(
-        self, embedder: Embedder, settings: RetrievalSettings, observer: SearchObserver
-    ) -> None:
-        self._embedder = embedder
-        self._settings = settings
-        self._observer = observer
-        self._guards: dict[str, Guard] = {}
-        self.answered = -math.inf  # when a store last answered a question, by `time.monotonic`
-        guard = self._guard("embedding")
-        self._embedding = QueryEmbedding(embedder, guard, observer)
-
-    async def bm25(
-        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
-    ) -> SideResult:
-        try:
-            return SideResult(await self._ask(stores.bm25, query, until, probe))
-        except RevelatorError as error:
-            return SideResult(failure=error.detail)
-
-    async def dense(
-        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
-    ) -> SideResult:
-        """Search the dense side. Refuses a collection whose vectors are not comparable to the
-        embedder's."""
-        if stores.embedding != self._embedder.contract:
-            apart = differences(stores.embedding, self._embedder.contract)
-            _log.warning("vectors_not_comparable", reason=apart)
-            return SideResult(
-                failure=f"the vectors were made with other embedding settings: {apart}"
-            )
-        try:
-            vector = await self._embedding.vector(query.text, until, probe)
-            more = SPARE if stores.incomplete else 0
-            asked = replace(query, vector=vector, top_k=query.top_k + more)
-            found = await self._ask(stores.dense, asked, until, probe)
-            return SideResult((await stores.held(found))[: query.top_k])
-        except RevelatorError as error:
-            return SideResult(failure=error.detail)
-
-    async def aclose(self) -> None:
-        for guard in self._guards.values():
-            await guard.aclose()
-
-    async def _ask(
-        self, store: SearchStore, query: StoreQuery, until: float, probe: bool
-    ) -> Sequence[ScoredPassage]:
-        guard, search = self._guard(store.backend), partial(store.search, query)
-        if probe:
-            return await guard.probe(search, until)
-        found = await guard.call(search, until)
-        self.answered = time.monotonic()
-        return found
-
-    def _guard(self, backend: str) -> Guard:
-        guard = self._guards.get(backend)
-        if guard is None:
-            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
-        return guard
 
 
 # Each side returns more than top_k, because a passage that both sides find may be below the cut of
@@ -193,14 +88,15 @@ class Sides:
 DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
+SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
 INCOMPLETE = "index-incomplete"
 LOST_BEFORE = "it failed earlier in this question and is not searched again"
 NOTHING = SearchResult(())
 
 
 class HybridRetriever:
-    """Searches both sides. Calls of the stores and of `embedder` are bounded by the settings
-    (`Guard`).
+    """Searches both sides: stores and `embedder`, each through the `Guard` of its backend, whose
+    limits are in the settings. A side without a result in time is omitted.
     """
 
     def __init__(
@@ -211,12 +107,14 @@ class HybridRetriever:
         observer: SearchObserver | None = None,
         reranking: Reranking | None = None,
     ) -> None:
-        observer = observer or Silent()
         self._catalog = catalog
         self._embedder = embedder
         self._settings = settings
-        self._sides = Sides(embedder, settings, observer)
+        self._observer = observer or Silent()
         self._reranking = reranking
+        self._guards: dict[str, Guard] = {}
+        self._embedding = QueryEmbedding(embedder, self._guard("embedding"), self._observer)
+        self._answered = -math.inf  # when a store last answered a question, by `time.monotonic`
 
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         if collection is not None:
@@ -259,35 +157,38 @@ class HybridRetriever:
 
     def answered_within(self, seconds: float) -> bool:
         """Whether a store has answered a question in the last `seconds`. Probes do not count."""
-        return time.monotonic() - self._sides.answered < seconds
+        return time.monotonic() - self._answered < seconds
 
     async def aclose(self) -> None:
         """Close the catalog and with it every store."""
-        await self._sides.aclose()
+        for guard in self._guards.values():
+            await guard.aclose()
         await self._catalog.aclose()
 
     async def _one(
         self, request: SearchRequest, stores: OpenCollection, until: float
     ) -> SearchResult:
         name: SideName = "bm25" if request.retriever == "bm25" else "dense"
-        side = await self._side(name, request, request.top_k, stores, until)
-        if side.failure is not None:
-            raise RetrievalFailure(f"{name} is unavailable: {side.failure}")
-        missing = _incomplete(stores)
-        return SearchResult(tuple(side.hits), missing)
+        hits = await self._side(name, request, request.top_k, stores, until)
+        if isinstance(hits, str):
+            raise RetrievalFailure(f"{name} is unavailable: {hits}")
+        return SearchResult(tuple(hits), _incomplete(stores))
 
     async def _both(
         self, request: SearchRequest, stores: OpenCollection, until: float
     ) -> SearchResult:
         depth = self._depth(request)
-        bm25, dense = await gather(
-            [
-                partial(self._side, "bm25", request, depth, stores, until),
-                partial(self._side, "dense", request, depth, stores, until),
-            ]
+        found = await gather(
+            [partial(self._side, name, request, depth, stores, until) for name in SIDES]
         )
-        missing = (*_unavailable(bm25, dense), *_incomplete(stores))
-        return await self._fused(request, bm25.hits, dense.hits, missing, until)
+        sides = dict(zip(SIDES, found, strict=True))
+        failures = {name: hits for name, hits in sides.items() if isinstance(hits, str)}
+        if len(failures) == len(sides):
+            raise RetrievalFailure(
+                "; ".join(f"{name} is unavailable: {why}" for name, why in failures.items())
+            )
+        bm25, dense = (() if isinstance(hits, str) else hits for hits in found)
+        return await self._fused(request, bm25, dense, (*failures, *_incomplete(stores)), until)
 
     async def _side(
         self,
@@ -296,17 +197,52 @@ class HybridRetriever:
         top_k: int,
         stores: OpenCollection,
         until: float,
-    ) -> SideResult:
-        """Return the result of one side. The dense side starts one turn of the event loop later, so
-        that BM25's request to a server is sent before the 0.1 ms of dense preparation.
+    ) -> Ranking | str:
+        """Return the ranking of one side, or why it is unavailable. The dense side starts one turn
+        of the event loop later, so that BM25's request to a server is sent before the 0.1 ms of
+        dense preparation.
         """
         if name in request.without:
-            return SideResult(failure=LOST_BEFORE)
-        if name == "dense":
-            await asyncio.sleep(0)
+            return LOST_BEFORE
         query = StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
-        ask = self._sides.bm25 if name == "bm25" else self._sides.dense
-        return await ask(query, stores, until, request.probe)
+        try:
+            if name == "bm25":
+                return await self._ask(stores.bm25, query, until, request.probe)
+            await asyncio.sleep(0)
+            return await self._dense(query, stores, until, request.probe)
+        except RevelatorError as error:
+            return error.detail
+
+    async def _dense(
+        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
+    ) -> Ranking:
+        """Search the dense side. Refuses a collection whose vectors are not comparable to the
+        embedder's."""
+        if stores.embedding != self._embedder.contract:
+            apart = differences(stores.embedding, self._embedder.contract)
+            _log.warning("vectors_not_comparable", reason=apart)
+            raise RetrievalFailure(f"the vectors were made with other embedding settings: {apart}")
+        vector = await self._embedding.vector(query.text, until, probe)
+        more = SPARE if stores.incomplete else 0
+        asked = replace(query, vector=vector, top_k=query.top_k + more)
+        found = await self._ask(stores.dense, asked, until, probe)
+        return (await stores.held(found))[: query.top_k]
+
+    async def _ask(
+        self, store: SearchStore, query: StoreQuery, until: float, probe: bool
+    ) -> Ranking:
+        guard, search = self._guard(store.backend), partial(store.search, query)
+        if probe:
+            return await guard.probe(search, until)
+        found = await guard.call(search, until)
+        self._answered = time.monotonic()
+        return found
+
+    def _guard(self, backend: str) -> Guard:
+        guard = self._guards.get(backend)
+        if guard is None:
+            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
+        return guard
 
     async def _fused(
         self,
@@ -328,17 +264,6 @@ class HybridRetriever:
         return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
-def _unavailable(bm25: SideResult, dense: SideResult) -> tuple[str, ...]:
-    """Return the names of the unavailable sides. Raises RetrievalFailure if both are."""
-    sides = {"bm25": bm25, "dense": dense}
-    failures = {name: side.failure for name, side in sides.items() if side.failure is not None}
-    if len(failures) == len(sides):
-        raise RetrievalFailure(
-            "; ".join(f"{name} is unavailable: {why}" for name, why in failures.items())
-        )
-    return tuple(failures)
-
-
 def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
     return (INCOMPLETE,) if stores.incomplete else ()
 
@@ -346,7 +271,6 @@ def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
 # The snapshot that all searches of one question share: one generation of each collection, also if
 # a re-index switches to another one meanwhile, and the sides that failed.
 
-SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
 SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
     "bm25": ("bm25",),
     "dense": ("dense",),

@@ -27,11 +27,12 @@ from typing import Any, Self
 
 import orjson
 
+from service.core.concurrency import Batcher
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, Analysis, StoreQuery
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Batcher, on_loop
+from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.records import (
     digest,

@@ -19,6 +19,7 @@ import anyio.to_thread
 import qdrant_edge as edge
 import structlog
 
+from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.core.errors import RetrievalFailure, StoreError, StoreLost
 from service.core.files import check_room
@@ -28,7 +29,6 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
-from service.retrieval.stores.base import Batcher
 from service.retrieval.stores.digests import set_aside, unseal
 from service.retrieval.stores.qdrant_edge_graph import (
     build,

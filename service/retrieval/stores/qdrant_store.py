@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
+from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.core.errors import StoreError, StoreLost
 from service.core.settings.retrieval import Quantization
@@ -16,7 +17,7 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
-from service.retrieval.stores.base import Batcher, on_loop
+from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import (
     HASH_FIELDS,

@@ -193,7 +193,7 @@ async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> No
     results = await gather([partial(world.retriever.search, request) for request in requests])
     assert [len(result.passages) for result in results] == [2, 1, 2, 2, 0]
     assert results[0] == results[2] == results[3]
-    assert len(world.embedder.queries) == 2
+    assert len(world.embedder.queries) == 1
     assert sorted(text for batch in world.embedder.queries for text in batch) == [
         "one",
         "one",

@@ -36,11 +36,11 @@ class Gated(CountingEmbedder):
         return vectors
 
 
-def opened(embedder: CountingEmbedder, entries: int = 10, window_s: float = 0.05) -> QueryEmbedding:
-    settings, observed = RetrievalSettings(), Observed()
+def opened(embedder: CountingEmbedder, observed: Observed | None = None) -> QueryEmbedding:
+    settings, observed = RetrievalSettings(), observed or Observed()
     with (
         mock.patch.object(guard, "LIMITS", GuardLimits(retries=0)),
-        mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=window_s, REMEMBERED=entries),
+        mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05),
     ):
         return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
 
@@ -62,11 +62,14 @@ async def test_vectors_are_the_embedders_in_order_and_remembered() -> None:
     assert embedder.queries == [["volcano", "opera"]]
 
 
-async def test_without_a_cache_each_call_embeds() -> None:
-    embedder = CountingEmbedder()
-    embedding = opened(embedder, entries=0)
-    assert await embed(embedding, "a") == await embed(embedding, "a")
-    assert embedder.queries == [["a"], ["a"]]
+async def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, observed = CountingEmbedder(), Observed()
+    embedding = opened(embedder, observed=observed)
+    monkeypatch.setattr(hybrid, "REMEMBERED", 2)
+    for text in "abacabc":
+        await embed(embedding, text)
+    assert embedder.queries == [["a"], ["b"], ["c"], ["b"], ["c"]]
+    assert observed.asked == [False, False, True, False, True, False, False]
 
 
 async def test_concurrent_questions_go_together_up_to_a_batch() -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from service.core.concurrency import gather
-from service.retrieval.stores.base import Batcher
+from service.core.concurrency import Batcher, gather
 
 pytestmark = pytest.mark.anyio
 
@@ -69,30 +68,40 @@ async def test_a_failed_request_fails_all_of_it() -> None:
         await Batcher[int, int](server.send, 8).ask(1)
 
 
-async def test_the_others_go_on_when_the_sender_is_cancelled() -> None:
-    server = Server()
+@pytest.mark.parametrize("leaving", [1, 2])
+async def test_a_request_goes_on_for_those_that_stay(leaving: int) -> None:
+    server, answers, ended = Server(), list[int](), list[int]()
     server.gate = anyio.Event()
-    batcher = Batcher[int, int](server.send, 8)
-    answers: list[int] = []
-    sender = anyio.CancelScope()
+    send = server.send
 
-    async def cancelled() -> None:
-        with sender:
-            await batcher.ask(1)
+    async def sent(numbers: Sequence[int]) -> list[int | Exception]:
+        try:
+            return await send(numbers)
+        finally:
+            ended.append(len(numbers))
 
-    async def other() -> None:
-        answers.append(await batcher.ask(2))
+    batcher = Batcher[int, int](sent, 8)
+    scopes = [anyio.CancelScope() for _ in range(leaving)]
+
+    async def asked(number: int) -> None:
+        if number <= leaving:
+            with scopes[number - 1]:
+                await batcher.ask(number)
+        else:
+            answers.append(await batcher.ask(number))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(cancelled)
-            group.start_soon(other)
+            group.start_soon(asked, 1)
+            group.start_soon(asked, 2)
             await anyio.wait_all_tasks_blocked()
             assert server.sent == [[1, 2]]
-            sender.cancel()
+            for scope in scopes:
+                scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            assert ended == ([2] if leaving == 2 else [])  # without callers it is cancelled
             server.gate.set()
-    assert answers == [4]
-    assert not batcher._waiting
+    assert answers == ([] if leaving == 2 else [4])
 
 
 async def test_a_caller_that_leaves_before_the_request_is_not_in_it() -> None:
