@@ -166,13 +166,13 @@ def test_what_is_piped_to_a_cluster_is_an_object() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("text", list(blocks(README, "python")), ids=["client", "openai"])
+@pytest.mark.parametrize("text", list(blocks(DEPLOYING, "python")), ids=["client", "openai"])
 async def test_python(desk: Desk, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Statements at the top may wait, as in a notebook."""
     if "openai" in text:
         need("openai")
     text = text.replace(WRITTEN_FOR, desk.server.url)
-    code = compile(text, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(text, "deploy/README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     waiting = eval(code, {})
     if inspect.isawaitable(waiting):
         await waiting

@@ -1,4 +1,4 @@
-"""The README's TypeScript example: types generated from openapi.yaml, checked, and run by Node."""
+"""The TypeScript example of deploy/README.md: types generated from openapi.yaml, checked, and run by Node."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def run(*words: str | Path, cwd: Path) -> tuple[int, str]:
 
 async def test_the_example_is_typed_and_runs(tools: Path, tmp_path: Path) -> None:
     """A second file asks for a field that there is none of: only that is an error."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
     generate = re.search(r"`npx (openapi-typescript [^`]+)`", readme)
     example = re.search(r"```ts\n(.*?)```", readme, re.DOTALL)
     assert generate

@@ -108,7 +108,7 @@ def test_programs_of_python_are_there() -> None:
 
 
 def test_how_agents_start_it() -> None:
-    [text] = blocks(ROOT / "README.md", "json")
+    [text] = blocks(ROOT / "deploy" / "README.md", "json")
     server = json.loads(text)["mcpServers"]["revelator"]
     assert parsed(" ".join([server["command"], *server["args"]])) == "mcp"
 
