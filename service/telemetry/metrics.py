@@ -18,7 +18,7 @@ from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound,
 from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
-from service.engines.pool.workers import Phase
+from service.engines.pool.workers import Phase, PoolObserver
 from service.retrieval.search.guard import BreakerState
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
@@ -43,7 +43,7 @@ class _Call(NamedTuple):
     completion: Counter
 
 
-class Metrics:
+class Metrics(PoolObserver):
     """All metrics. `render` returns them in Prometheus' text format.
 
     It is the `Observer` to which questions report their engine calls.

@@ -36,7 +36,7 @@ def reply(body: dict[str, Any]) -> str:
 async def test_all_workers_down_then_up_again() -> None:
     async with StubServer(reply=reply, owned_by="vllm") as worker:
         settings = EngineSettings(kind="vllm", urls=[worker.url])
-        quick = PoolLimits(probe_s=0.2, eject_s=0.1, outage_s=0.2, slow_start_s=0)
+        quick = PoolLimits(probe_s=0.2, outage_s=0.2)
         with mock.patch.object(limits, "LIMITS", quick):
             engine = open_generator("default", settings)
         async with aclosing(engine), live(engine) as service:

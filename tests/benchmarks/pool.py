@@ -42,7 +42,7 @@ def pool(urls: Sequence[str], **more: int) -> Generator:
     settings = EngineSettings(
         kind="vllm", urls=list(urls), model="stub-model", max_concurrency=4096
     )
-    own = PoolLimits(slow_start_s=0.0, wait_s=600.0, **more)
+    own = PoolLimits(wait_s=600.0, **more)
     with mock.patch.object(limits, "LIMITS", own):
         return open_generator("pool", settings)
 

@@ -42,7 +42,7 @@ FAULTS: dict[str, Callable[[StubWorker], None]] = {
 }
 
 
-QUICK = PoolLimits(resolve_s=0.2, probe_s=0.5, eject_s=0.5, slow_start_s=1.0)
+QUICK = PoolLimits(resolve_s=0.2, probe_s=0.5)
 
 
 @asynccontextmanager

@@ -18,8 +18,6 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
-from service.engines.pool import workers as limits
-from service.engines.pool.workers import PoolLimits
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
@@ -42,11 +40,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory, plain_vllm: Vllm) -> Itera
         for worker in (own, plain_vllm):
             worker.wait()
         yield [own, plain_vllm]
-
-
-@pytest.fixture(autouse=True)
-def _full_share_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS", PoolLimits(slow_start_s=0.0))
 
 
 def settings_for(workers: Sequence[Vllm]) -> Settings:

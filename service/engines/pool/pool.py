@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.pool import workers
 from service.engines.pool.upkeep import Upkeep
 from service.engines.pool.workers import (
-    Connect,
-    Losses,
-    Member,
     PoolObserver,
     WaitingCall,
+    Worker,
     WorkerAdmission,
     WorkerState,
     outage,
@@ -33,6 +31,7 @@ from service.engines.signals import (
 )
 
 Result = TypeVar("Result")
+QUESTIONS: Final = 1024  # the most recent; a forgotten one may return to the worker that failed it
 
 
 class PoolGenerator:
@@ -46,20 +45,25 @@ class PoolGenerator:
     """
 
     def __init__(
-        self, name: str, settings: EngineSettings, connect: Connect, observer: PoolObserver
+        self,
+        name: str,
+        settings: EngineSettings,
+        connect: Callable[[str], Generator],
+        observer: PoolObserver,
     ) -> None:
         self._name = name
         self._settings = settings
         self._observer = observer
         self._closed = False
-        self._losses = Losses()
-        self._members: dict[str, Member] = {}
-        own = self._limits = workers.LIMITS
+        self._lost: dict[str, frozenset[str]] = {}  # the workers that failed each question
+        self._workers: dict[str, Worker] = {}
+        limits = workers.LIMITS
+        self._retries = limits.retries
         self._admission = WorkerAdmission(
-            name, settings, self._members, observer.worker_in_flight, own
+            name, settings, self._workers, observer.worker_in_flight, limits
         )
         self._upkeep = Upkeep(
-            name, settings, self._members, connect, self._changed, observer.worker_gone, own
+            name, settings, self._workers, connect, observer, self._admission.dispatch, limits
         )
 
     @property
@@ -69,7 +73,7 @@ class PoolGenerator:
     @property
     def capabilities(self) -> Capabilities:
         """What at least one worker supports. The context length is the shortest of all."""
-        profiles = [member.profile for member in self._members.values() if member.profile]
+        profiles = [worker.profile for worker in self._workers.values() if worker.profile]
         free = self._settings.constrained == "none"
         return Capabilities(
             choices=not free,
@@ -85,14 +89,14 @@ class PoolGenerator:
         prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
         waiter = self._waiter(request, prompt, request.max_tokens)
         begun = False
-        for retries in range(self._limits.retries, -1, -1):
+        for retries in range(self._retries, -1, -1):
             try:
                 async with (
-                    self._worker_for(waiter) as member,
-                    closing(member.client.stream(request)) as deltas,
+                    self._worker_for(waiter) as worker,
+                    closing(worker.client.stream(request)) as deltas,
                 ):
                     async for delta in deltas:
-                        yield delta if begun else replace(delta, worker=member.name)
+                        yield delta if begun else replace(delta, worker=worker.name)
                         begun = begun or bool(delta.text)
                 return
             except _WorkerLost as lost:
@@ -109,8 +113,8 @@ class PoolGenerator:
         waiter = self._waiter(request, len(request.prompt), request.max_tokens, signals=True)
         try:
             async with (
-                self._worker_for(waiter) as member,
-                _with_plugin(member).signals(request) as call,
+                self._worker_for(waiter) as worker,
+                _with_plugin(worker).signals(request) as call,
             ):
                 yield call
         except _WorkerLost as lost:
@@ -119,51 +123,58 @@ class PoolGenerator:
     async def score(self, request: ScoreRequest) -> Scoring:
         length = len(request.text or "") + 4 * len(request.token_ids)
         waiter = self._waiter(request, length, 0, signals=True)
-        return await self._again(waiter, lambda worker: worker.score(request))
+        return await self._again(waiter, lambda client: client.score(request))
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
         waiter = WaitingCall("", turn=1, model=model or self._settings.model, signals=True)
-        return await self._again(waiter, lambda worker: worker.token_spans(text, model))
+        return await self._again(waiter, lambda client: client.token_spans(text, model))
 
     async def check(self) -> None:
         """Raise EngineFailure if no worker that serves the engine's model is up."""
         self._require_open()
         await self._upkeep.ready()
         self._require_open()
-        if self._upkeep.problem and not self._members:
+        if self._upkeep.problem and not self._workers:
             raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
         waiter = WaitingCall("", model=self._settings.model)
-        if not any(member.serves(waiter) for member in self._members.values()):
-            raise outage(self._name, waiter, self._members.values())
+        if not any(worker.serves(waiter) for worker in self._workers.values()):
+            raise outage(self._name, waiter, self._workers.values())
 
     def workers(self) -> list[WorkerState]:
         """All known workers, by name."""
-        return [_state(member) for _, member in sorted(self._members.items())]
+        return [worker.describe() for _, worker in sorted(self._workers.items())]
 
     async def aclose(self) -> None:
         """Stop the upkeep and close all connections; calls in progress fail."""
         self._closed = True
         await self._upkeep.aclose()
-        for member in self._members.values():
-            await member.disconnect()
+        for worker in self._workers.values():
+            await worker.disconnect()
 
     @asynccontextmanager
-    async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Member]:
-        """Provide a worker for one attempt, and record the result in its health. Raises _Lost."""
+    async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Worker]:
+        """Provide a worker for one attempt, and record the result. Raises _WorkerLost."""
         self._require_open()
         self._upkeep.start()
-        async with self._admission.place(waiter) as member:
+        async with self._admission.place(waiter) as worker:
             self._require_open()  # it may have waited for its place
             try:
-                yield member
+                yield worker
             except EngineRefusal:
                 raise
             except EngineFailure as failure:
-                self._observer.worker_failure(member.name)
-                self._losses.add(waiter.question, member.name)
-                self._upkeep.call_failed(member, failure)
-                raise _WorkerLost(member.name, failure) from None
-            self._upkeep.call_succeeded(member)
+                self._observer.worker_failure(worker.name)
+                self._remember(waiter.question, worker.name)
+                self._upkeep.call_failed(worker, failure)
+                raise _WorkerLost(worker.name, failure) from None
+            worker.failures = 0
+
+    def _remember(self, question: str, worker: str) -> None:
+        """Remember which worker failed a question, for the most recent ones."""
+        if question:
+            self._lost[question] = self._lost.pop(question, frozenset()) | {worker}
+            if len(self._lost) > QUESTIONS:
+                del self._lost[next(iter(self._lost))]
 
     def _require_open(self) -> None:
         if self._closed:
@@ -173,11 +184,11 @@ class PoolGenerator:
         self, waiter: WaitingCall, call: Callable[[SignalGenerator], Awaitable[Result]]
     ) -> Result:
         """Make a call with a single response, at one worker after the other until one succeeds."""
-        retries = self._limits.retries
+        retries = self._retries
         while True:
             try:
-                async with self._worker_for(waiter) as member:
-                    return await call(_with_plugin(member))
+                async with self._worker_for(waiter) as worker:
+                    return await call(_with_plugin(worker))
             except _WorkerLost as lost:
                 if not retries:
                     raise lost.failure from None
@@ -196,14 +207,9 @@ class PoolGenerator:
         four to a token; `tokens` is the longest output.
         """
         model = request.model or self._settings.model
-        avoid = self._losses.of(request.question)
+        avoid = self._lost.get(request.question, frozenset())
         size = characters // 4 + tokens
         return WaitingCall(request.question, request.turn, size, model, signals, avoid)
-
-    def _changed(self, member: Member) -> None:
-        self._observer.worker_phase(member.name, member.health.phase)
-        if member.health.usable:
-            self._admission.dispatch()
 
 
 class _WorkerLost(Exception):
@@ -215,21 +221,7 @@ class _WorkerLost(Exception):
         self.failure = failure
 
 
-def _with_plugin(member: Member) -> SignalGenerator:
-    if not isinstance(member.client, SignalGenerator):
-        raise TypeError(f"the client of {member.name} does not support token signals")
-    return member.client
-
-
-def _state(member: Member) -> WorkerState:
-    profile, health = member.profile, member.health
-    obstacle = profile.obstacle if profile else None
-    return WorkerState(
-        member.name,
-        health.phase,
-        profile.models if profile else (),
-        profile.version if profile else None,
-        bool(profile and profile.signals),
-        member.calls,
-        obstacle if health.usable else member.problem,
-    )
+def _with_plugin(worker: Worker) -> SignalGenerator:
+    if not isinstance(worker.client, SignalGenerator):
+        raise TypeError(f"the client of {worker.name} does not support token signals")
+    return worker.client

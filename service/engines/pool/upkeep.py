@@ -1,10 +1,9 @@
-"""Requests the health and the models of one worker, on separate connections."""
+"""Finds the workers of a pool, and requests their health and models on connections of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -19,19 +18,15 @@ from service.core.connections import open_session, reason_of
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
 from service.core.settings.urls import authorization
+from service.engines.base import Generator
 from service.engines.openai_wire import read_into
 from service.engines.pool.workers import (
     LIMITS,
-    Connect,
-    Member,
+    Phase,
     PoolLimits,
+    PoolObserver,
     Profile,
-    WorkerHealth,
-    failed,
-    joined,
-    leaving,
-    returned,
-    succeeded,
+    Worker,
 )
 
 MOST_BYTES = 1_000_000
@@ -191,29 +186,29 @@ log = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """One task that resolves names and probes workers. `changed` is called when the state of a
-    worker changed, `gone` with the name of a worker that was removed.
+    """One task that resolves names and probes workers. `observer` is told of changes, and `joined`
+    is called when a worker comes up.
 
-    `members` is the pool's own dictionary, by name.
+    `workers` is the pool's own dictionary, by name.
     """
 
     def __init__(
         self,
         name: str,
         settings: EngineSettings,
-        members: dict[str, Member],
-        connect: Connect,
-        changed: Callable[[Member], None],
-        gone: Callable[[str], None],
+        workers: dict[str, Worker],
+        connect: Callable[[str], Generator],
+        observer: PoolObserver,
+        joined: Callable[[], None],
         limits: PoolLimits = LIMITS,
     ) -> None:
         self.problem: str | None = None
         self._name = name
         self._settings = settings
-        self._members = members
+        self._workers = workers
         self._connect = connect
-        self._changed = changed
-        self._gone = gone
+        self._observer = observer
+        self._joined = joined
         self._limits = limits
         self._probe = Probe(settings, limits.probe_s)
         self._task: asyncio.Task[None] | None = None
@@ -236,8 +231,8 @@ class Upkeep:
         if time.monotonic() >= self._resolve_at:
             await self._look_up()
         async with asyncio.TaskGroup() as group:
-            for member in list(self._members.values()):
-                group.create_task(self._visit_alone(member))
+            for worker in list(self._workers.values()):
+                group.create_task(self._visit_alone(worker))
 
     async def aclose(self) -> None:
         task, self._task = self._task, None
@@ -247,21 +242,10 @@ class Upkeep:
         self._first_round.set()  # whoever waits in `ready` must not wait for ever
         await self._probe.aclose()
 
-    def call_failed(self, member: Member, error: EngineFailure) -> None:
-        """Record a failed call. Failures caused by a worker's ejection do not prolong the
-        ejection.
-        """
-        if member.health.usable:
-            self._failed(member, error)
-
-    def call_succeeded(self, member: Member) -> None:
-        member.health = succeeded(member.health)
-
-    def _failed(self, member: Member, error: EngineFailure) -> None:
-        member.problem = error.detail
-        dead = isinstance(error, EngineUnreached)
-        now = time.monotonic()
-        self._set(member, failed(member.health, now, self._limits, random.random(), dead=dead))
+    def call_failed(self, worker: Worker, error: EngineFailure) -> None:
+        """Record a failed call. Failures caused by a worker's ejection do not count."""
+        if worker.phase == "up":
+            self._set(worker, worker.phase_after(error, self._limits))
 
     async def _run(self) -> None:
         while True:
@@ -271,15 +255,7 @@ class Upkeep:
                 self.problem = f"the upkeep of its workers failed ({error!r}); see the log"
                 log.exception("upkeep failed", engine=self._name)
             self._first_round.set()
-            await asyncio.sleep(self._pause())
-
-    def _pause(self) -> float:
-        """Return the seconds until the next probe, or until the end of the first ejection if that
-        is sooner.
-        """
-        now = time.monotonic()
-        ejected = [m.health.until - now for m in self._members.values() if _is_out(m.health)]
-        return max(0.05, min([self._limits.probe_s, *ejected]))
+            await asyncio.sleep(self._limits.probe_s)
 
     async def _look_up(self) -> None:
         resolve = self._settings.resolve
@@ -291,66 +267,60 @@ class Upkeep:
             self.problem = error.detail  # the known workers stay
             log.warning("workers not found", engine=self._name, reason=error.detail)
             return
-        now = time.monotonic()
-        listed = {member.name: member for member in (self._member(url, now) for url in found)}
-        for name, member in listed.items():
-            known = self._members.setdefault(name, member)
-            self._set(known, returned(known.health, now))
-        for name, member in list(self._members.items()):
+        listed = {worker.name: worker for worker in (Worker(url, self._connect) for url in found)}
+        for name, worker in listed.items():
+            known = self._workers.setdefault(name, worker)
+            if known.phase == "draining":
+                self._set(known, "joining")
+        for name, worker in self._workers.items():
             if name not in listed:
-                self._set(member, leaving(member.health, now))
+                self._set(worker, "draining")
 
-    def _member(self, url: URL, now: float) -> Member:
-        return Member(url, self._connect, now)
-
-    async def _visit_alone(self, member: Member) -> None:
+    async def _visit_alone(self, worker: Worker) -> None:
         """Visit one worker. An unexpected error must not end the visits of the others."""
         try:
-            await self._visit(member)
+            await self._visit(worker)
         except Exception as error:
-            member.problem = f"its upkeep failed ({error!r}); see the log"
-            log.exception("upkeep failed", engine=self._name, worker=member.name)
+            worker.problem = f"its upkeep failed ({error!r}); see the log"
+            log.exception("upkeep failed", engine=self._name, worker=worker.name)
 
-    async def _visit(self, member: Member) -> None:
-        health = member.health
-        if health.phase == "draining":
-            if member.calls == 0:
-                self._members.pop(member.name, None)
-                self._gone(member.name)
-                await member.disconnect()
-            return
-        if _is_out(health) and time.monotonic() < health.until:
+    async def _visit(self, worker: Worker) -> None:
+        phase = worker.phase
+        if phase == "draining":
+            if worker.calls == 0:
+                self._workers.pop(worker.name, None)
+                self._observer.worker_gone(worker.name)
+                await worker.disconnect()
             return
         try:
-            await self._probe.health(member.url)
-            if health.phase != "up":
-                member.profile = await self._probe.profile(member.url)
+            await self._probe.health(worker.url)
+            if phase != "up":
+                worker.profile = await self._probe.profile(worker.url)
         except EngineFailure as error:
-            await self._probe_failed(member, error)
+            await self._probe_failed(worker, error)
         except Exception:
-            log.exception("probe failed", engine=self._name, worker=member.name)
-            await self._probe_failed(member, EngineFailure("the probe failed; see the log"))
+            log.exception("probe failed", engine=self._name, worker=worker.name)
+            await self._probe_failed(worker, EngineFailure("the probe failed; see the log"))
         else:
-            if member.health.phase == health.phase:  # calls may have ejected it meanwhile
-                self._set(member, joined(member.health, time.monotonic()))
+            if worker.phase == phase:  # calls may have ejected it meanwhile
+                worker.failures = self._limits.eject_after - 1 if phase == "ejected" else 0
+                self._set(worker, "up")
 
-    async def _probe_failed(self, member: Member, error: EngineFailure) -> None:
+    async def _probe_failed(self, worker: Worker, error: EngineFailure) -> None:
         """Record a failed probe. If it ejects the worker, the calls still running there fail now
         instead of at their time limit.
         """
-        self._failed(member, error)
-        if member.health.phase == "ejected":
-            await member.disconnect()
+        self._set(worker, worker.phase_after(error, self._limits))
+        if worker.phase == "ejected":
+            await worker.disconnect()
 
-    def _set(self, member: Member, health: WorkerHealth) -> None:
-        before, member.health = member.health, health
-        if before.phase != health.phase:
+    def _set(self, worker: Worker, phase: Phase) -> None:
+        before, worker.phase = worker.phase, phase
+        if before != phase:
             log.info(
-                "worker state changed", engine=self._name, worker=member.name, phase=health.phase,
-                reason=member.problem if health.phase == "ejected" else None,
+                "worker state changed", engine=self._name, worker=worker.name, phase=phase,
+                reason=worker.problem if phase == "ejected" else None,
             )  # fmt: skip
-            self._changed(member)
-
-
-def _is_out(health: WorkerHealth) -> bool:
-    return health.phase == "ejected"
+            self._observer.worker_phase(worker.name, phase)
+            if phase == "up":
+                self._joined()

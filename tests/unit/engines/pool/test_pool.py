@@ -22,7 +22,7 @@ from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio
 
-QUICK = {"probe_s": 0.2, "eject_s": 0.05, "slow_start_s": 0.0, "outage_s": 5.0}
+QUICK = {"probe_s": 0.2, "outage_s": 5.0}
 
 
 class Seen:

@@ -14,12 +14,10 @@ from service.core.settings import EngineSettings
 from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.upkeep import Upkeep, addresses
-from service.engines.pool.workers import Member, PoolLimits, Profile, WaitingCall
+from service.engines.pool.workers import PoolLimits, PoolObserver, Profile, Worker
 from service.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
-
-CALL = WaitingCall("", turn=1)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -77,11 +75,11 @@ class FakeProbe:
         pass
 
 
-class World:
+class World(PoolObserver):
     """The upkeep of two workers. `broken` are names of workers of which no change is accepted."""
 
     def __init__(self, *, resolve: bool = False, **limits: float) -> None:
-        self.members: dict[str, Member] = {}
+        self.workers: dict[str, Worker] = {}
         self.broken: set[str] = set()
         self.gone: list[str] = []
         settings = EngineSettings.model_validate(
@@ -90,20 +88,23 @@ class World:
         self.upkeep = Upkeep(
             "e",
             settings,
-            self.members,
+            self.workers,
             lambda url: pytest.fail("no call is made"),
-            self._changed,
-            self.gone.append,
+            self,
+            lambda: None,
             PoolLimits(**{"probe_s": 0.01, "resolve_s": 0.0, **limits}),  # type: ignore[arg-type]
         )
         self.upkeep._probe = FakeProbe()  # type: ignore[assignment]
 
-    def _changed(self, member: Member) -> None:
-        if member.name in self.broken:
+    def worker_gone(self, worker: str) -> None:
+        self.gone.append(worker)
+
+    def worker_phase(self, worker: str, phase: str) -> None:
+        if worker in self.broken:
             raise RuntimeError("the observer is broken")
 
     def phases(self) -> list[str]:
-        return [member.health.phase for member in self.members.values()]
+        return [worker.phase for worker in self.workers.values()]
 
 
 async def test_a_round_that_fails_unexpectedly_is_told_and_the_next_one_goes_on(
@@ -129,8 +130,8 @@ async def test_an_unexpected_failure_at_one_worker_spares_the_others() -> None:
 
     await world.upkeep.round()
 
-    assert world.members["b:80"].health.usable
-    assert "the observer is broken" in world.members["a:80"].problem
+    assert world.workers["b:80"].phase == "up"
+    assert "the observer is broken" in world.workers["a:80"].problem
 
 
 async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
@@ -139,13 +140,13 @@ async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
     answering(monkeypatch, ["10.0.0.1", "10.0.0.2"])
     world = World(resolve=True)
     await world.upkeep.round()
-    world.members["10.0.0.2:80"].begin(CALL)
+    world.workers["10.0.0.2:80"].calls = 1
 
     answering(monkeypatch, ["10.0.0.1"])
     await world.upkeep.round()
     assert (world.phases(), world.gone) == (["up", "draining"], [])
 
-    world.members["10.0.0.2:80"].end(CALL)
+    world.workers["10.0.0.2:80"].calls = 0
     await world.upkeep.round()
     assert (world.phases(), world.gone) == (["up"], ["10.0.0.2:80"])
 
@@ -182,15 +183,32 @@ async def test_closing_ends_the_wait_for_the_first_round() -> None:
 
 
 async def test_a_probe_does_not_readmit_a_worker_that_calls_ejected_meanwhile() -> None:
-    world = World(eject_s=60.0)
+    world = World()
     await world.upkeep.round()
-    member = world.members["a:80"]
+    worker = world.workers["a:80"]
 
     def lose_a_call(base: URL) -> None:
-        if base == member.url:
-            world.upkeep.call_failed(member, EngineUnreached("nobody listens"))
+        if base == worker.url:
+            world.upkeep.call_failed(worker, EngineUnreached("nobody listens"))
 
     world.upkeep._probe = FakeProbe(lose_a_call)  # type: ignore[assignment]
     await world.upkeep.round()
 
     assert world.phases() == ["ejected", "up"]
+
+
+async def test_a_readmitted_worker_is_on_probation_until_something_succeeds() -> None:
+    world = World()
+    await world.upkeep.round()
+    worker = world.workers["a:80"]
+    for _ in range(3):
+        world.upkeep.call_failed(worker, EngineFailure("wrong"))
+    assert world.phases() == ["ejected", "up"]
+    await world.upkeep.round()
+    assert world.phases() == ["up", "up"]
+    world.upkeep.call_failed(worker, EngineFailure("wrong"))
+    assert world.phases() == ["ejected", "up"]
+    for _ in range(2):
+        await world.upkeep.round()
+    world.upkeep.call_failed(worker, EngineFailure("wrong"))
+    assert world.phases() == ["up", "up"]

@@ -1,44 +1,50 @@
-"""Places at workers: who gets the next one, and that nobody who left does."""
+"""Workers: which of them a call gets, who waits, and what a failure does to one."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from yarl import URL
 
-from service.core.errors import EngineFailure, Overloaded
+from service.core.errors import EngineFailure, EngineUnreached, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.workers import (
-    Member,
+    BOUND,
+    SLACK,
     PoolLimits,
     Profile,
     WaitingCall,
+    Worker,
     WorkerAdmission,
-    WorkerHealth,
+    choose,
 )
 
 pytestmark = pytest.mark.anyio
+IDLE = [(f"w{n}", 0) for n in range(5)]
 
 
-def member(name: str, *models: str, phase: Any = "up") -> Member:
-    made = Member(URL(f"http://{name}:80/v1"), lambda url: pytest.fail("no call is made"), 0.0)
-    made.health = WorkerHealth(phase)
+def worker(name: str, *models: str, phase: Any = "up") -> Worker:
+    made = Worker(URL(f"http://{name}:80/v1"), lambda url: pytest.fail("no call is made"))
+    made.phase = phase
     made.profile = Profile(models or ("base",))
     return made
 
 
 class World:
-    def __init__(self, *members: Member, **pool: Any) -> None:
-        self.members = {member.name: member for member in members}
+    def __init__(self, *workers: Worker, **pool: Any) -> None:
+        self.workers = {worker.name: worker for worker in workers}
         self.flights: list[tuple[str, int]] = []
         settings = EngineSettings.model_validate({"kind": "vllm", "urls": ["http://a:80"]})
         limits = PoolLimits(**{"per_worker": 1, **pool})
         self.admission = WorkerAdmission(
-            "e", settings, self.members, lambda *flight: self.flights.append(flight), limits
+            "e", settings, self.workers, lambda *flight: self.flights.append(flight), limits
         )
 
     @asynccontextmanager
@@ -52,7 +58,7 @@ class World:
 
 
 async def test_a_place_that_comes_free_goes_to_who_waits() -> None:
-    world = World(member("a"))
+    world = World(worker("a"))
     held: list[str] = []
 
     async def call() -> None:
@@ -65,11 +71,11 @@ async def test_a_place_that_comes_free_goes_to_who_waits() -> None:
         assert held == []
     assert held == ["a:80"]
     assert world.flights == [("a:80", 1), ("a:80", -1), ("a:80", 1), ("a:80", -1)]
-    assert world.members["a:80"].calls == world.members["a:80"].tokens == 0
+    assert world.workers["a:80"].calls == world.workers["a:80"].tokens == 0
 
 
 async def test_a_caller_that_leaves_while_it_waits_is_forgotten() -> None:
-    world = World(member("a"))
+    world = World(worker("a"))
 
     async def call() -> None:
         async with world.taken(WaitingCall("leaves")):
@@ -86,7 +92,7 @@ async def test_a_caller_that_leaves_while_it_waits_is_forgotten() -> None:
 
 async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None:
     """The place comes free in the same turn of the event loop in which the caller leaves."""
-    world = World(member("a"))
+    world = World(worker("a"))
 
     async def call() -> None:
         async with world.taken(WaitingCall("leaves")):
@@ -103,12 +109,12 @@ async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None
         task.cancel()
         await asyncio.wait([task])
 
-        assert world.members["a:80"].calls == 0
+        assert world.workers["a:80"].calls == 0
         assert world.admission.waiting == 0
 
 
 async def test_too_many_wait() -> None:
-    world = World(member("a"), waiting=0)
+    world = World(worker("a"), waiting=0)
 
     async with world.taken(WaitingCall("first")):
         with pytest.raises(Overloaded, match="calls are waiting"):
@@ -117,7 +123,7 @@ async def test_too_many_wait() -> None:
 
 
 async def test_it_took_too_long() -> None:
-    world = World(member("a"), wait_s=0.01)
+    world = World(worker("a"), wait_s=0.01)
 
     async with world.taken(WaitingCall("first")):
         with pytest.raises(Overloaded, match=r"no worker .* became free within 0.01 s"):
@@ -127,7 +133,7 @@ async def test_it_took_too_long() -> None:
 
 
 async def test_a_worker_gets_only_what_it_serves() -> None:
-    world = World(member("a", "base"), member("b", "base", "adapter"), per_worker=5)
+    world = World(worker("a", "base"), worker("b", "base", "adapter"), per_worker=5)
 
     for _ in range(3):
         async with world.taken(WaitingCall("q", model="adapter")) as name:
@@ -135,8 +141,8 @@ async def test_a_worker_gets_only_what_it_serves() -> None:
 
 
 async def test_no_worker_that_serves_it_says_why() -> None:
-    world = World(member("a"), member("b", phase="ejected"), outage_s=0.01)
-    world.members["b:80"].problem = "takes no connection"
+    world = World(worker("a"), worker("b", phase="ejected"), outage_s=0.01)
+    world.workers["b:80"].problem = "takes no connection"
 
     with pytest.raises(EngineFailure, match="a:80: serves base, not other; b:80: ejected, takes"):
         async with world.taken(WaitingCall("q", model="other")):
@@ -144,7 +150,7 @@ async def test_no_worker_that_serves_it_says_why() -> None:
 
 
 async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
-    world = World(member("a", phase="ejected"), outage_s=60.0)
+    world = World(worker("a", phase="ejected"), outage_s=60.0)
     got: list[str] = []
 
     async def call() -> None:
@@ -154,29 +160,102 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(call())
         await world.waits(1)
-        world.members["a:80"].health = WorkerHealth("up")
+        world.workers["a:80"].phase = "up"
         world.admission.dispatch()
     assert got == ["a:80"]
 
 
 async def test_what_failed_a_call_is_avoided_while_there_are_others() -> None:
-    world = World(member("a"), member("b"), per_worker=5)
+    world = World(worker("a"), worker("b"), per_worker=5)
 
     async with world.taken(WaitingCall("q", avoid=frozenset({"a:80"}))) as name:
         assert name == "b:80"
     async with world.taken(WaitingCall("q", avoid=frozenset({"a:80", "b:80"}))) as name:
-        assert name in world.members
+        assert name in world.workers
 
 
 async def test_the_limit_over_all_workers_holds() -> None:
-    world = World(member("a"), member("b"), member("c"), per_worker=5, wait_s=0.01)
+    world = World(worker("a"), worker("b"), worker("c"), per_worker=5, wait_s=0.01)
     settings = EngineSettings.model_validate(
         {"kind": "vllm", "urls": ["http://a:80"], "max_concurrency": 2}
     )
     limits = PoolLimits(wait_s=0.01)
-    world.admission = WorkerAdmission("e", settings, world.members, lambda *_: None, limits)
+    world.admission = WorkerAdmission("e", settings, world.workers, lambda *_: None, limits)
 
     async with world.taken(WaitingCall("p")), world.taken(WaitingCall("q")):
         with pytest.raises(Overloaded):
             async with world.taken(WaitingCall("r")):
                 pass
+
+
+async def test_questions_under_way_go_first_and_a_call_without_a_place_holds_up_nobody() -> None:
+    world = World(worker("a"), worker("b", "rare"))
+    order: list[str] = []
+
+    async def call(question: str, turn: int, model: str = "base") -> None:
+        async with world.taken(WaitingCall(question, turn=turn, model=model)):
+            order.append(question)
+
+    async with asyncio.TaskGroup() as group:
+        async with world.taken(WaitingCall("rare", model="rare")):
+            async with world.taken(WaitingCall("first")):
+                for waits, (name, turn, model) in enumerate(
+                    [("rare", 1, "rare"), ("new", 0, "base"), ("newer", 0, "base"),
+                     ("old", 2, "base")], 1
+                ):  # fmt: skip
+                    group.create_task(call(name, turn, model))
+                    await world.waits(waits)
+            await world.waits(1)
+        await world.waits(0)
+    assert order == ["old", "new", "newer", "rare"]
+
+
+def test_without_a_question_the_least_loaded() -> None:
+    assert choose([("a", 100), ("b", 40), ("c", 90)], "", 10) == "b"
+
+
+def test_a_question_stays_at_its_worker_while_that_is_not_overloaded() -> None:
+    home = choose(IDLE, "question", 100)
+
+    def with_home(own: int, others: int) -> str:
+        return choose([(n, own if n == home else others) for n, _ in IDLE], "question", 100)
+
+    assert with_home(900, 0) == home
+    assert with_home(30_000, 29_000) == home
+    assert with_home(90_000, 1000) != home
+
+
+def test_questions_spread_and_a_worker_that_goes_moves_only_its_own() -> None:
+    keys = [f"q{n}" for n in range(1000)]
+    before = {key: choose(IDLE, key, 1) for key in keys}
+    after = {key: choose(IDLE[1:], key, 1) for key in keys}
+    assert min(Counter(before.values()).values()) > 140
+    assert all(after[key] == before[key] for key in keys if before[key] != "w0")
+
+
+@given(
+    st.lists(st.integers(0, 20_000), min_size=1, max_size=8),
+    st.text(max_size=8),
+    st.integers(1, 500),
+)
+def test_bounded_load(loads: list[int], key: str, tokens: int) -> None:
+    """No worker that has work goes past its bound unless every one would."""
+    candidates = {f"w{n}": load for n, load in enumerate(loads)}
+    most = max(SLACK, BOUND * (sum(loads) + tokens) / len(loads))
+
+    def within(name: str) -> bool:
+        return not candidates[name] or candidates[name] + tokens <= most
+
+    chosen = choose(list(candidates.items()), key, tokens)
+    assert within(chosen) or not any(map(within, candidates))
+
+
+def test_failures_in_a_row_eject_a_worker_and_one_without_connection_at_once() -> None:
+    failure, limits = EngineFailure("wrong"), PoolLimits(eject_after=3)
+    one = worker("a")
+    assert [one.phase_after(failure, limits) for _ in range(3)] == ["up", "up", "ejected"]
+    assert one.problem == "wrong"
+    assert worker("a").phase_after(EngineUnreached("nobody listens"), limits) == "ejected"
+    assert worker("a", phase="joining").phase_after(failure, limits) == "ejected"
+    going = worker("a", phase="draining")
+    assert {going.phase_after(EngineUnreached(""), limits) for _ in range(4)} == {"draining"}
