@@ -18,10 +18,11 @@ from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.core.channel import emitted
 from service.core.concurrency import deadline, gather
+from service.core.connections import trust
 from service.core.domain import Passage, RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.private import hold
-from service.core.settings import EngineSettings, RoleSettings, Settings
+from service.core.settings import EngineSettings, Settings
 from service.core.settings.urls import shown
 from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
@@ -282,6 +283,7 @@ async def open_runtime(
 
     Raises ConfigurationError or StoreError if something cannot be opened.
     """
+    trust(settings.ca_files)
     async with AsyncExitStack() as stack:
         metrics, tracing = Metrics(), open_tracing(settings.tracing)
         if tracing is not None:
@@ -314,52 +316,50 @@ async def open_engines(
 
 
 def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str]) -> Roles:
-    named = settings.roles
-    revelator = _role("revelator", named.revelator, engines, pooled)
-    reader = _role("reader", named.reader, engines, pooled)
-    extractor = open_extractor(named.reader, small=reader.generator.capabilities.small)
+    revelator = _role("revelator", settings, engines, pooled)
+    reader = _role("reader", settings, engines, pooled)
+    extractor = open_extractor(settings.role("reader"), small=reader.generator.capabilities.small)
     verifies = settings.answers.verify_with is not None and extractor is None
     return Roles(
         revelator=revelator,
         reader=reader,
-        judge=_role("judge", named.judge or named.revelator, engines, pooled),
+        judge=_role("judge", settings, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
         classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
         extractor=extractor,
-        verifier=open_extractor(named.reader, small=True) if verifies else None,
+        verifier=open_extractor(settings.role("reader"), small=True) if verifies else None,
     )
 
 
 def _role(
     name: RoleName,
-    settings: RoleSettings,
+    settings: Settings,
     engines: Mapping[str, Generator],
     pooled: Set[str] = frozenset(),
 ) -> Role:
-    if settings.engine not in engines:
+    own = settings.role(name)
+    if own.engine not in engines:
         known = ", ".join(sorted(engines))
         raise ConfigurationError(
-            f"roles.{name}.engine is {settings.engine!r}, which is not an engine; the engines are "
+            f"roles.{name}.engine is {own.engine!r}, which is not an engine; the engines are "
             f"{known}"
         )
-    engine = engines[settings.engine]
+    engine = engines[own.engine]
     try:
-        templates = TemplateSet(settings.templates or engine.capabilities.templates or "full")
+        templates = TemplateSet(own.templates or engine.capabilities.templates or "full")
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
-    return Role(name, engine, settings.model, templates, settings.engine in pooled)
+    return Role(name, engine, own.model, templates, own.engine in pooled)
 
 
 def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
     """Describe each role's engine, model and prompts, and Auto-RAG's mode. Raises
     ConfigurationError."""
-    named = settings.roles
-    roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
-    if named.judge is not None:
-        roles.append(_role("judge", named.judge, engines))
+    roles = [_role(name, settings, engines) for name in settings.effective_roles]
+    own = settings.role("reader")
     lines = [Check(f"role {role.name}", True, _describe(role, settings)) for role in roles]
-    if open_extractor(named.reader, small=roles[1].generator.capabilities.small):
-        lines.append(Check("reader", True, f"an encoder ({named.reader.encoder or 'shipped'})"))
+    if open_extractor(own, small=roles[1].generator.capabilities.small):
+        lines.append(Check("reader", True, f"an encoder ({own.encoder or 'shipped'})"))
     mode = autorag_mode(settings.autorag, roles[1])
     router = Check("router", True, _describe_router(settings, roles[0]))
     return [*lines, router, Check("loop autorag", True, f"mode {mode}")]

@@ -38,6 +38,7 @@ from service.api.openai.completions import answer_missing
 from service.api.openapi import build_schema
 from service.api.recordings import Recordings
 from service.api.wire import REQUEST_ID, add_handlers
+from service.core.connections import trust
 from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.core.supervision import Supervisor
@@ -174,6 +175,7 @@ def create_app(
     is not valid.
     """
     check_exposure(settings.server)
+    trust(settings.ca_files)
     mimetypes.init()  # reads files, for which the first request of an asset would wait
     app = FastAPIOffline(
         docs_url="/docs",
@@ -198,8 +200,7 @@ def create_app(
     for part in (answer, openai, search, documents, files, health):
         app.include_router(part.router)
     app.router.routes.append(mcp_route())
-    if settings.server.page:
-        app.include_router(page_router())
+    app.include_router(page_router())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app
 

@@ -185,17 +185,15 @@ class IssuerKeys:
     """
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raise ConfigurationError if the extra `oidc` is not installed, or for a CA file without
-        certificates."""
+        """Raise ConfigurationError if the extra `oidc` is not installed."""
         try:
             from jwt import PyJWKClient  # noqa: PLC0415
         except ImportError:
             raise ConfigurationError(
                 "server.oidc needs the extra `oidc`: pip install '.[oidc]' in the checkout"
             ) from None
-        tls = tls_context(settings.ca_files, "server.oidc.ca_files")
         self._client = PyJWKClient(
-            str(settings.jwks_url), cache_jwk_set=False, timeout=FETCH_S, ssl_context=tls
+            str(settings.jwks_url), cache_jwk_set=False, timeout=FETCH_S, ssl_context=tls_context()
         )
         self._clock = clock
         self._keys: dict[str, PyJWK] = {}

@@ -87,7 +87,7 @@ def serve(
         log_level, config, data_dir=data, server__host=host, server__port=port,
         server__insecure=insecure,
     )  # fmt: skip
-    started = partial(print_banner, page=settings.server.page, keys=settings.server.has_keys)
+    started = partial(print_banner, keys=settings.server.has_keys)
     try:
         run_server(settings, on_started=started)
     except RevelatorError as error:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_args
 import typer
 
 from service.answer.request import AnswerRequest
+from service.core.connections import trust
 from service.core.domain import RequestLoop
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
@@ -98,7 +99,12 @@ def begin(level: str, config: Path | None, **flags: Any) -> Settings:
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(level)
-    return settings_from(config, **flags)
+    settings = settings_from(config, **flags)
+    try:
+        trust(settings.ca_files)
+    except RevelatorError as error:
+        fail(error.detail)
+    return settings
 
 
 def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> T:

@@ -183,13 +183,14 @@ def sample_questions() -> Iterator[dict[str, object]]:
             yield json.loads(line)
 
 
-def print_banner(url: str, *, page: bool = True, keys: bool = False) -> None:
+def print_banner(url: str, *, keys: bool = False) -> None:
     """Print the URL and a sample question of each type as a curl command, which names the key if
     the server requires one."""
     console = Console()
-    hint = "open it in a browser; press Ctrl-C to stop" if page else "press Ctrl-C to stop"
     console.print(
-        f"Revelator is running at {url} ({hint}). API reference: {url}/docs", soft_wrap=True
+        f"Revelator is running at {url} (open it in a browser; press Ctrl-C to stop). "
+        f"API reference: {url}/docs",
+        soft_wrap=True,
     )
     if keys:
         console.print("\n# with one of the server's keys\nexport REVELATOR_KEY=…", highlight=False)

@@ -33,8 +33,6 @@ def open_session(
     total_s: float | None = None,
     connect_s: float = CONNECT_S,
     silence_s: float | None = None,
-    ca_files: Sequence[Path] = (),
-    ca_setting: str = "",
     limit: int = MOST_AT_ONCE,
     keep: bool = True,
     **options: Any,
@@ -42,10 +40,8 @@ def open_session(
     """Open an HTTP session in the caller's event loop. All of the service's sessions are made here.
 
     A call may take `total_s` in all, `connect_s` to be connected, and `silence_s` between two
-    pieces of its response; None means no limit. `ca_files` are authorities trusted besides
-    the public ones, and `ca_setting` names the setting that they came from. `limit` is
-    the maximum number of connections, 0 for no limit; `keep` keeps them for the next call.
-    `options` are those of aiohttp. Raises ConfigurationError for a file without certificates.
+    pieces of its response; None means no limit. `limit` is the maximum number of connections, 0
+    for no limit; `keep` keeps them for the next call. `options` are those of aiohttp.
     """
     import aiohttp  # noqa: PLC0415
 
@@ -53,29 +49,39 @@ def open_session(
     return aiohttp.ClientSession(
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_read=silence_s),
-        connector=aiohttp.TCPConnector(
-            limit=limit, ssl=tls_context(ca_files, ca_setting) or True, **keeping
-        ),
+        connector=aiohttp.TCPConnector(limit=limit, ssl=tls_context() or True, **keeping),
         cookie_jar=aiohttp.DummyCookieJar(),
         **options,
     )
 
 
-def tls_context(ca_files: Sequence[Path], setting: str) -> ssl.SSLContext | None:
-    """Return a context that trusts the authorities in `ca_files` besides the public ones, or None
-    (the client's default) without files.
+_trusted: list[Path] = []
 
-    Raises ConfigurationError, which names `setting`, for a file that holds no certificate.
+
+def trust(ca_files: Sequence[Path]) -> None:
+    """Let the connections that this process opens from now on trust the authorities in these PEM
+    files, besides the public ones. Raises ConfigurationError for a file without certificates.
     """
-    if not ca_files:
+    _trusted[:] = ca_files
+    tls_context()
+
+
+def trusted_files() -> tuple[Path, ...]:
+    """Return the files that `trust` was given."""
+    return tuple(_trusted)
+
+
+def tls_context() -> ssl.SSLContext | None:
+    """Return a context that also trusts what `trust` was given, or None, a client's default."""
+    if not _trusted:
         return None
     context = ssl.create_default_context()
-    for file in ca_files:
+    for file in _trusted:
         try:
             context.load_verify_locations(cafile=str(file))
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(
-                f"{setting}: {file} does not hold certificates in PEM: {error}"
+                f"ca_files: {file} does not hold certificates in PEM: {error}"
             ) from None
     return context
 
@@ -99,8 +105,7 @@ class Connections:
         """Return the reply, whose body is not read yet. `fields` are those of aiohttp, `data` is in
         bytes.
 
-        Raises the errors of aiohttp, ConfigurationError as `open_session` does, and RuntimeError
-        after closing.
+        Raises the errors of aiohttp, and RuntimeError after closing.
         """
         import aiohttp  # noqa: PLC0415
 

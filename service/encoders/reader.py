@@ -21,7 +21,7 @@ from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import missing_packages
 from service.core.onnx import open_onnx
-from service.core.settings import ReaderRoleSettings
+from service.core.settings import RoleSettings
 from service.core.validation import first_problem
 from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.base import AnswerKind, Extractor, Reading
@@ -130,7 +130,7 @@ def _text(answer: Candidate, passage: Passage) -> str:
     return JOINT.join(passage.text[start:end] for start, end in answer.spans)
 
 
-def open_extractor(settings: ReaderRoleSettings, *, small: bool = False) -> Extractor | None:
+def open_extractor(settings: RoleSettings, *, small: bool = False) -> Extractor | None:
     """Return the encoder that reads passages, or None if the reader's language model does. No
     model is loaded.
 

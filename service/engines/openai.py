@@ -100,7 +100,7 @@ class OpenAIGenerator:
         self._refused: set[tuple[str, bool]] = set()
         # until the server reports that it has no priority scheduling
         self._priority = settings.kind == "vllm"
-        self._connections = _connections(name, settings, on_resent)
+        self._connections = _connections(settings, on_resent)
         self._simplest = False  # until the server's chat template has refused messages unchanged
         self._raw: bool | None = None  # whether there are raw completions, once known
         self._closed = False
@@ -378,9 +378,7 @@ class OpenAIGenerator:
         return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
 
 
-def _connections(
-    name: str, settings: EngineSettings, on_resent: Callable[[], None] | None
-) -> Connections:
+def _connections(settings: EngineSettings, on_resent: Callable[[], None] | None) -> Connections:
     headers = {"Content-Type": "application/json"}
     if settings.key is not None:
         headers["Authorization"] = f"Bearer {settings.key.get_secret_value()}"
@@ -389,8 +387,6 @@ def _connections(
         connect_s=min(CONNECT_S, settings.timeout_s),
         silence_s=settings.timeout_s,
         limit=0,
-        ca_files=settings.ca_files,
-        ca_setting=f"engines.{name}.ca_files",
         on_resent=on_resent,
     )
 

@@ -44,8 +44,8 @@ class Bundle(BaseModel):
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings with those of the bundle, in which a language model reads."""
-        reader = settings.roles.reader.model_copy(update={"encoder": NO_ENCODER})
-        changed: dict[str, Any] = {"roles": settings.roles.model_copy(update={"reader": reader})}
+        reader = settings.role("reader").model_copy(update={"encoder": NO_ENCODER})
+        changed: dict[str, Any] = {"roles": {**settings.roles, "reader": reader}}
         for name, values in self.settings.items():
             section = getattr(settings, name)
             changed[name] = type(section).model_validate({**dict(section), **values})

@@ -144,8 +144,9 @@ def _fields(request: PreparedRequest) -> dict[str, Any]:
 def described(settings: Settings) -> dict[str, Any]:
     """Return the settings that answers depend on as JSON, without secrets and without credentials
     in URLs."""
+    settings = settings.model_copy(update={"roles": settings.effective_roles})
     plain: dict[str, Any] = _plain(settings.model_dump(mode="python", exclude=_LEFT_OUT))
-    used = {own["engine"] for own in plain["roles"].values() if own}
+    used = {own["engine"] for own in plain["roles"].values()}
     return plain | {
         "engines": {name: own for name, own in plain["engines"].items() if name in used}
     }
@@ -178,8 +179,7 @@ def with_engine(settings: Settings, name: str | None) -> Settings:
             f"{', '.join(sorted(settings.engines))}"
         )
     roles = {
-        role: RoleSettings(engine=name)
-        for role, own in settings.roles
-        if own is not None and own.engine != name
+        role: own if own.engine == name else RoleSettings(engine=name)
+        for role, own in settings.effective_roles.items()
     }
-    return settings.model_copy(update={"roles": settings.roles.model_copy(update=roles)})
+    return settings.model_copy(update={"roles": roles})

@@ -72,5 +72,5 @@ def _reranking(settings: RetrievalSettings, observer: SearchObserver) -> Reranki
     if settings.reranker is None:
         return None
     resent = partial(observer.retried, BACKEND)
-    reranker = open_reranker(settings.reranker, resent, settings.ca_files)
+    reranker = open_reranker(settings.reranker, resent)
     return Reranking(reranker, settings.reranker, settings, observer)

@@ -11,7 +11,6 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -48,9 +47,7 @@ class Tracing:
 def exporting(settings: TracingSettings) -> Tracing:
     """Return tracing that exports its spans to the collector of the settings (OTLP over HTTP)."""
     resource = Resource.create({"service.name": "revelator", "service.version": __version__})
-    provider = TracerProvider(
-        sampler=ParentBasedTraceIdRatio(settings.sample), resource=resource, shutdown_on_exit=False
-    )
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     endpoint = (settings.url or "").rstrip("/").removesuffix(PATH) + PATH
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter, export_timeout_millis=EXPORT_S * 1000))

@@ -189,8 +189,10 @@ async def test_a_collector_that_is_not_there_delays_nobody() -> None:
         assert (await service.ask(QUESTION))[0] == 200
 
 
-async def test_a_part_of_the_questions_is_traced() -> None:
-    settings: Settings = config(tracing={"url": "http://127.0.0.1:9", "sample": 0})
+async def test_a_part_of_the_questions_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    settings: Settings = config(tracing={"url": "http://127.0.0.1:9"})
     async with live(settings=settings) as service:
         assert service.app.state.runtime.tracing is not None
         assert (await service.ask(QUESTION))[0] == 200

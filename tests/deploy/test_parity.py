@@ -72,8 +72,7 @@ def test_the_settings_that_the_chart_writes_are_the_services(
 
 
 def roles(settings: Settings) -> list[Any]:
-    own = settings.roles
-    return [role for role in (own.revelator, own.reader, own.judge) if role is not None]
+    return list(settings.effective_roles.values())
 
 
 def image_variables(name: str) -> list[dict[str, str]]:

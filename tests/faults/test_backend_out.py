@@ -199,7 +199,7 @@ async def test_wrong_credentials_are_said_once_and_not_retried(world: World, pro
     proxy.status, proxy.requests = 401, 0
     assert (await world.ask()).degraded == ["bm25"]
     assert proxy.requests == 1
-    with pytest.raises(RetrievalFailure, match=r"rejected the credentials .*elasticsearch_user"):
+    with pytest.raises(RetrievalFailure, match=r"rejected the credentials .*elasticsearch_key"):
         await world.runtime.retriever.search(SearchRequest(QUESTION, 1, world.name, "bm25"))
     for _ in range(LIMITS.failures + 1):
         await world.ask()

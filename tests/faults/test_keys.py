@@ -8,8 +8,8 @@ import logging
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,6 +19,7 @@ import structlog
 from aiohttp import web
 
 from service.cli.check import check_in_terminal
+from service.core.connections import trust
 from service.core.errors import RevelatorError
 from service.core.settings import RetrievalSettings
 from service.engines.factory import open_generator
@@ -46,6 +47,15 @@ NAME = "keyed"
 def keyed(qdrant_script: Path) -> Iterator[QdrantNode]:
     with running_qdrant(qdrant_script, settings={"QDRANT__SERVICE__API_KEY": KEY}) as node:
         yield node
+
+
+@contextmanager
+def trusting(files: Sequence[Path]) -> Iterator[None]:
+    trust(files)
+    try:
+        yield
+    finally:
+        trust(())
 
 
 async def used(folder: Path, **settings: Any) -> tuple[str, ...]:
@@ -122,10 +132,9 @@ def settings_of(folder: Path, url: str, place: str) -> dict[str, Any]:
     engine: dict[str, Any] = {"kind": "openai", "urls": [f"{with_login}/v1"], "model": "m"}
     if not in_url:
         retrieval["qdrant_key"] = KEY
-        if place == "API key":
-            retrieval["elasticsearch_api_key"] = KEY
-        else:
-            retrieval |= {"elasticsearch_user": "user", "elasticsearch_password": KEY}
+        retrieval["elasticsearch_key"] = KEY
+        if place != "API key":
+            retrieval["elasticsearch_url"] = f"http://user@{host}"
         retrieval["embedding"]["key"] = retrieval["reranker"]["key"] = engine["key"] = KEY
     return {"data_dir": str(folder), "retrieval": retrieval, "engines": {"default": engine}}
 
@@ -242,7 +251,8 @@ async def test_qdrant_behind_a_certificate_of_its_own(
             "qdrant_url": f"https://127.0.0.1:{port}", "qdrant_key": KEY,
             "qdrant_grpc_port": grpc_port if protocol == "gRPC" else 0,
         }  # fmt: skip
-        assert await used(tmp_path, ca_files=[certificate], **settings) == ()
+        with trusting([certificate]):
+            assert await used(tmp_path, **settings) == ()
         with pytest.raises(RevelatorError, match=r"cannot be reached.*CERTIFICATE"):
             await used(tmp_path, **settings)
 
@@ -252,7 +262,8 @@ async def test_elasticsearch_behind_a_certificate_of_its_own(
 ) -> None:
     async with behind_tls(urlsplit(elasticsearch_url).netloc, certificate) as port:
         settings = {"elasticsearch_url": f"https://127.0.0.1:{port}"}
-        assert await used(tmp_path, ca_files=[certificate], **settings) == ()
+        with trusting([certificate]):
+            assert await used(tmp_path, **settings) == ()
         with pytest.raises(RevelatorError, match=r"(?i)cannot be reached.*certificate"):
             await used(tmp_path, **settings)
 
@@ -265,28 +276,25 @@ async def test_engines_embeddings_and_rerankers_behind_a_certificate_of_their_ow
     async with behind_tls(urlsplit(echo.url).netloc, certificate) as port:
         url = f"https://127.0.0.1:{port}"
         for files, expected in (([certificate], "answered 503"), ([], "(?i)certificate")):
-            trust = {"ca_files": files}
             made = config(
-                engines={
-                    "default": {"kind": "openai", "urls": [f"{url}/v1"], "model": "m"} | trust
-                },
+                engines={"default": {"kind": "openai", "urls": [f"{url}/v1"], "model": "m"}},
                 retrieval={
                     "embedding_model": "other",
                     "embedding": {"url": f"{url}/v1", "dimension": 3},
                     "reranker": {"kind": "tei", "url": url},
-                }
-                | trust,
+                },
             )
             engine = open_generator("default", made.engines["default"])
             embedder = open_embedder(made.retrieval)
             assert made.retrieval.reranker is not None
-            reranker = open_reranker(made.retrieval.reranker, ca_files=made.retrieval.ca_files)
+            reranker = open_reranker(made.retrieval.reranker)
             assert isinstance(reranker, RerankServer)
-            with pytest.raises(RevelatorError, match=expected):
-                await engine.check()
-            with pytest.raises(RevelatorError, match=expected):
-                await embedder.embed_queries(["q"])
-            with pytest.raises(RevelatorError, match=expected):
-                await reranker.scores("q", ["p"])
+            with trusting(files):
+                with pytest.raises(RevelatorError, match=expected):
+                    await engine.check()
+                with pytest.raises(RevelatorError, match=expected):
+                    await embedder.embed_queries(["q"])
+                with pytest.raises(RevelatorError, match=expected):
+                    await reranker.scores("q", ["p"])
             for each in (engine, embedder, reranker):
                 await each.aclose()

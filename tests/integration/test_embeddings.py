@@ -38,9 +38,9 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def settings(url: str | None, **embedding: object) -> RetrievalSettings:
+def settings(url: str | None, model: str = "minilm", **embedding: object) -> RetrievalSettings:
     own = EmbeddingSettings.model_validate({"url": url, **embedding})
-    return RetrievalSettings(embedding_model="minilm", embedding=own)
+    return RetrievalSettings(embedding_model=model, embedding=own)
 
 
 async def test_a_server_and_this_process_embed_alike(server_url: str) -> None:
@@ -58,7 +58,7 @@ async def test_a_server_and_this_process_embed_alike(server_url: str) -> None:
 
 async def test_what_the_server_has_not_is_said(server_url: str) -> None:
     other = open_embedder(settings(server_url, dimension=768))
-    unknown = open_embedder(settings(server_url, location="another"))
+    unknown = open_embedder(settings(server_url, "minilm=another"))
     try:
         with pytest.raises(ConfigurationError, match=r"vectors of size 384, .* has size 768"):
             await other.embed_queries(["Who?"])

@@ -23,20 +23,12 @@
 {{- $made = merge $made (include "revelator.storeSettings" (list . "elasticsearch" "9200") | fromJson) -}}
 {{- $made = merge $made (include "revelator.storeSettings" (list . "qdrant" "6333") | fromJson) -}}
 {{- if eq .Values.qdrant.mode "bundled" -}}{{- $_ := set $made "qdrant_grpc_port" 6334 -}}{{- end -}}
-{{- $authorities := list -}}
-{{- range $name := list "elasticsearch" "qdrant" -}}
-{{- $values := get $.Values $name -}}
-{{- if and (eq $values.mode "external") $values.caSecret -}}
-{{- $authorities = append $authorities (printf "/etc/revelator/ca/%s/ca.crt" $name) -}}
-{{- end -}}
-{{- end -}}
-{{- if $authorities -}}{{- $_ := set $made "ca_files" $authorities -}}{{- end -}}
 {{- if ne .Values.elasticsearch.mode "embedded" -}}
 {{- if include "revelator.has" (list . "elasticsearch-api-key") -}}
-{{- $_ := set $made "elasticsearch_api_key_file" (include "revelator.secretFile" "elasticsearch-api-key") -}}
+{{- $_ := set $made "elasticsearch_key_file" (include "revelator.secretFile" "elasticsearch-api-key") -}}
 {{- else if include "revelator.has" (list . "elasticsearch-password") -}}
-{{- $_ := set $made "elasticsearch_user" .Values.elasticsearch.user -}}
-{{- $_ := set $made "elasticsearch_password_file" (include "revelator.secretFile" "elasticsearch-password") -}}
+{{- $_ := set $made "elasticsearch_url" (replace "://" (printf "://%s@" .Values.elasticsearch.user) $made.elasticsearch_url) -}}
+{{- $_ := set $made "elasticsearch_key_file" (include "revelator.secretFile" "elasticsearch-password") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (ne .Values.qdrant.mode "embedded") (include "revelator.has" (list . "qdrant-key")) -}}
@@ -79,6 +71,14 @@
 {{- $_ := set $server "tenants_file" (include "revelator.secretFile" "tenants") -}}
 {{- end -}}
 {{- $made := dict "data_dir" "/data" "server" $server -}}
+{{- $authorities := list -}}
+{{- range $name := list "elasticsearch" "qdrant" -}}
+{{- $values := get $.Values $name -}}
+{{- if and (eq $values.mode "external") $values.caSecret -}}
+{{- $authorities = append $authorities (printf "/etc/revelator/ca/%s/ca.crt" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $authorities -}}{{- $_ := set $made "ca_files" $authorities -}}{{- end -}}
 {{- with include "revelator.retrieval" . | fromJson -}}
 {{- $_ := set $made "retrieval" . -}}
 {{- end -}}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from service.core.settings.engines import (
     EngineSettings,
-    ReaderRoleSettings,
     RoleSettings,
-    RolesSettings,
 )
 from service.core.settings.loading import Settings, load_settings
 from service.core.settings.loops import (
@@ -37,11 +35,9 @@ __all__ = [
     "EscalationSettings",
     "HanragSettings",
     "LimitSettings",
-    "ReaderRoleSettings",
     "RerankerSettings",
     "RetrievalSettings",
     "RoleSettings",
-    "RolesSettings",
     "RouterSettings",
     "RoutesSettings",
     "ServerSettings",

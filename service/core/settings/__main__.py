@@ -21,8 +21,9 @@ up to date.
 
 A setting `a.b` is the key `b` in the section `[a]` of `revelator.toml`, or the environment variable
 `REVELATOR_A__B`. Every secret `x` can also be set by `x_file`, the path of a file that contains it.
-`NAME` is a name that you choose. Without `[roles.judge]`, the judge has the settings of
-`[roles.revelator]`; without `[retrieval.reranker]`, results are not reranked.
+`NAME` is a name that you choose; that of a role is `revelator`, `reader` or `judge`. Without
+`[roles.judge]`, the judge has the settings of `[roles.revelator]`; without `[retrieval.reranker]`,
+results are not reranked.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from service.core.settings.base import CommaList, JsonObject, Section, SectionWithSecrets
@@ -35,11 +35,6 @@ class EngineSettings(SectionWithSecrets):
         None, description="Name of the model at the server, or a local folder."
     )
     key: SecretStr | None = Field(None, description="API key, sent as a bearer token.")
-    ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
-        [],
-        description="PEM files with certificate authorities (CA) that are trusted besides the "
-        "public ones.",
-    )
     timeout_s: float = Field(
         30.0,
         gt=0,
@@ -118,7 +113,8 @@ class EngineSettings(SectionWithSecrets):
 
 
 class RoleSettings(Section):
-    """The engine, model, and template set of a role."""
+    """The engine, model, and template set of a role: `revelator` routes, splits and asks, `judge`
+    judges passages and endings, `reader` writes answers."""
 
     engine: str = Field("default", description="Name of the engine in `engines`.")
     model: str | None = Field(
@@ -131,22 +127,10 @@ class RoleSettings(Section):
         "was trained on, if its folder names one (as that of the shipped model does), else `full`.",
     )
 
-
-class ReaderRoleSettings(RoleSettings):
     encoder: Path | Literal["none", "shipped"] | None = Field(
         None,
-        description="Folder of an encoder that finds answers in passages in place of the engine's "
-        "model, as `revelator train reader` writes it, `shipped`, or `none`. It copies, judges "
-        "passages and declines by itself; the model still writes what is in no passage. Default: "
-        "`shipped` for the shipped model, else `none`.",
-    )
-
-
-class RolesSettings(Section):
-    revelator: RoleSettings = RoleSettings()
-    reader: ReaderRoleSettings = ReaderRoleSettings()
-    judge: RoleSettings | None = Field(
-        None,
-        description="Role that judges whether passages are relevant and whether a loop may end. "
-        "Default: the settings of `revelator`.",
+        description="Of the reader only: folder of an encoder that finds answers in passages in "
+        "place of the engine's model, as `revelator train reader` writes it, `shipped`, or `none`. "
+        "It copies, judges passages and declines by itself; the model still writes what is in no "
+        "passage. Default: `shipped` for the shipped model, else `none`.",
     )

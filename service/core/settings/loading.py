@@ -8,21 +8,23 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
+from service.core.domain import RoleName
 from service.core.errors import ConfigurationError
-from service.core.settings.base import Section
-from service.core.settings.engines import EngineSettings, RolesSettings
+from service.core.settings.base import CommaList, Section
+from service.core.settings.engines import EngineSettings, RoleSettings
 from service.core.settings.loops import (
     AutoragSettings,
     BaselinesSettings,
@@ -60,10 +62,15 @@ class Settings(Section):
         None,
         description="API key that commands send to a server. Default: the first of `server.keys`.",
     )
+    ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
+        [],
+        description="PEM files with certificate authorities (CA) that all connections to servers "
+        "trust besides the public ones.",
+    )
     server: ServerSettings = ServerSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
-    roles: RolesSettings = RolesSettings()
+    roles: dict[RoleName, RoleSettings] = {}
     routes: RoutesSettings = RoutesSettings()
     router: RouterSettings = RouterSettings()
     escalation: EscalationSettings = EscalationSettings()
@@ -76,6 +83,29 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
     tracing: TracingSettings = TracingSettings()
+
+    @field_validator("roles")
+    @classmethod
+    def _only_the_reader_has_an_encoder(
+        cls, roles: dict[RoleName, RoleSettings]
+    ) -> dict[RoleName, RoleSettings]:
+        if wrong := [name for name, own in roles.items() if own.encoder and name != "reader"]:
+            raise ValueError(f"{wrong[0]}.encoder: only the role reader has an encoder; remove it")
+        return roles
+
+    def role(self, name: RoleName) -> RoleSettings:
+        """The settings of a role. The judge has those of `revelator` by default."""
+        default = self.role("revelator") if name == "judge" else RoleSettings()
+        return self.roles.get(name, default)
+
+    @property
+    def effective_roles(self) -> dict[RoleName, RoleSettings]:
+        """The settings of `revelator` and `reader`, and of a judge that has its own."""
+        return {
+            name: self.role(name)
+            for name in get_args(RoleName)
+            if name != "judge" or name in self.roles
+        }
 
     @property
     def own_key(self) -> SecretStr | None:

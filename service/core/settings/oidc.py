@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, FilePath, StringConstraints, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, StringConstraints, model_validator
 
-from service.core.settings.base import CommaList, Rate, Section, ServerUrl
+from service.core.settings.base import Rate, Section, ServerUrl
 
-# Only public-key algorithms: with HS256, every verifier could also create tokens.
-Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class OidcSettings(Section):
     """Tokens that are accepted beside the API keys (extra `oidc`). `issuer`, `audience` and
-    `jwks_url` are set together."""
+    `jwks_url` are set together. The tenant's name is `oidc:` and the claim `sub`."""
 
     issuer: Text | None = Field(
         None, description="Required value of the claim `iss`, compared exactly."
@@ -30,16 +27,6 @@ class OidcSettings(Section):
         None,
         description="https URL of the issuer's public keys (JWKS). URLs inside tokens are never "
         "requested.",
-    )
-    algorithms: Annotated[list[Algorithm], NoDecode, CommaList] = Field(
-        ["RS256", "PS256", "ES256", "EdDSA"],
-        min_length=1,
-        description="Signature algorithms that are accepted.",
-    )
-    name_claim: Text = Field(
-        "sub",
-        description="Claim that identifies the tenant. The tenant's name is `oidc:` followed by "
-        "its value.",
     )
     rights_claim: Text = Field(
         "scope",
@@ -61,11 +48,6 @@ class OidcSettings(Section):
         None,
         description="Maximum number of questions per minute for each tenant authenticated by a "
         "token. Default: no limit.",
-    )
-    ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
-        [],
-        description="PEM files with certificate authorities (CA) that are trusted besides the "
-        "public ones, for `jwks_url`.",
     )
 
     @property

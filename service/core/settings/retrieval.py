@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, FilePath, SecretStr, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, SecretStr, model_validator
 
-from service.core.settings.base import CommaList, SectionWithSecrets, ServerUrl
+from service.core.settings.base import SectionWithSecrets, ServerUrl
 
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
@@ -30,11 +29,6 @@ class EmbeddingSettings(SectionWithSecrets):
     )
     key: SecretStr | None = Field(
         None, description="API key of the server, sent as a bearer token."
-    )
-    location: str | None = Field(
-        None,
-        description="Folder of the model, or its name at the server, if it differs from "
-        "`embedding_model`.",
     )
     query_prefix: str | None = Field(None, description="Text put before every query.")
     passage_prefix: str | None = Field(None, description="Text put before every passage.")
@@ -97,13 +91,10 @@ class RetrievalSettings(SectionWithSecrets):
         "embedded tantivy.",
         repr=False,
     )
-    elasticsearch_user: str | None = Field(None, description="User name at Elasticsearch.")
-    elasticsearch_password: SecretStr | None = Field(
-        None, description="Password of `elasticsearch_user`."
-    )
-    elasticsearch_api_key: SecretStr | None = Field(
+    elasticsearch_key: SecretStr | None = Field(
         None,
-        description="Encoded API key, as Elasticsearch returns it. Replaces user and password.",
+        description="Encoded API key, as Elasticsearch returns it; if the URL names a user, "
+        "http://user@host:9200, that user's password.",
     )
     qdrant_url: ServerUrl = Field(
         None,
@@ -119,12 +110,6 @@ class RetrievalSettings(SectionWithSecrets):
         description="gRPC port of the same server, usually 6334. gRPC is used if it is set, and "
         "REST otherwise.",
     )
-    ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
-        [],
-        description="PEM files with certificate authorities (CA) that are trusted besides the "
-        "public ones, by all connections to Elasticsearch, Qdrant, the embedding server and the "
-        "reranker.",
-    )
     quantization: Quantization = Field(
         "none",
         description="Keep compressed copies of the vectors in memory and search them first: "
@@ -134,7 +119,8 @@ class RetrievalSettings(SectionWithSecrets):
     embedding_model: str = Field(
         "minilm",
         description="The shipped model `minilm` (extra `local`), another preset (`e5-base-v2`, "
-        "`contriever-msmarco`, `bge-base-en-v1.5`, …), or the folder or name of a model.",
+        "`contriever-msmarco`, `bge-base-en-v1.5`, …), or the folder or name of a model. "
+        "`NAME=PLACE` if the model NAME is in another folder, or has another name at the server.",
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
     fusion: Literal["rrf", "weighted"] = Field(
@@ -157,14 +143,6 @@ class RetrievalSettings(SectionWithSecrets):
     reranker: RerankerSettings | None = Field(
         None, description="Reranker of `hybrid`. Default: none."
     )
-
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
-        if self.elasticsearch_api_key and self.elasticsearch_user:
-            raise ValueError("set either elasticsearch_api_key or elasticsearch_user, not both")
-        if (self.elasticsearch_user is None) != (self.elasticsearch_password is None):
-            raise ValueError("elasticsearch_user and elasticsearch_password must be set together")
-        return self
 
     def search_timeout_s(self, backend: str) -> float:
         """Return the time limit of one call of a backend, named as in the metrics."""

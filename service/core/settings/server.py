@@ -38,9 +38,6 @@ class ServerSettings(SectionWithSecrets):
         "behind a proxy that changes the `Host` header. A server on loopback without keys accepts "
         "its host, too, in that header. Default: the host that the request names.",
     )
-    page: bool = Field(
-        True, description="Serve the page at `/`. Its files need no key; its questions do."
-    )
     cors_origins: Annotated[list[Origin], NoDecode, CommaList] = Field(
         [],
         description="Origins of other pages that may send requests and read the responses, such as "
@@ -82,14 +79,8 @@ class TracingSettings(Section):
     url: ServerUrl = Field(
         None,
         description="URL of an OpenTelemetry collector that takes OTLP over HTTP, e.g. "
-        "`http://localhost:4318`. Without it nothing is traced.",
-    )
-    sample: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Share of questions that are traced, where the caller's `traceparent` does not "
-        "decide it.",
+        "`http://localhost:4318`. Without it nothing is traced. OpenTelemetry's own variables set "
+        "the rest, such as `OTEL_TRACES_SAMPLER` for the share of questions that are traced.",
     )
 
 

@@ -119,8 +119,6 @@ class Probe:
                 headers=authorization("", self._settings.key),
                 total_s=self._limit_s,
                 connect_s=self._limit_s,
-                ca_files=self._settings.ca_files,
-                ca_setting="engines.*.ca_files",
                 limit=0,
                 keep=False,
             )

@@ -230,17 +230,10 @@ def open_backends(settings: RetrievalSettings, patience_s: float = PATIENCE_S) -
     limit_s = max(WRITE_S, settings.timeout_s)
     elastic = qdrant = None
     if url := settings.elasticsearch_url:
-        elastic = ElasticServer(
-            url,
-            limit_s,
-            user=settings.elasticsearch_user or "",
-            password=_plain(settings.elasticsearch_password),
-            api_key=_plain(settings.elasticsearch_api_key),
-            ca_files=settings.ca_files,
-        )
+        elastic = ElasticServer(url, limit_s, key=_plain(settings.elasticsearch_key))
     if url := settings.qdrant_url:
         key, port = _plain(settings.qdrant_key), settings.qdrant_grpc_port
-        qdrant = QdrantServer(url, limit_s, port, key=key, ca_files=settings.ca_files)
+        qdrant = QdrantServer(url, limit_s, port, key=key)
     return Backends(elastic, qdrant, settings.quantization, patience_s)
 
 

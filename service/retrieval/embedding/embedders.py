@@ -185,7 +185,7 @@ def load_transformers(contract: EmbeddingContract, location: str, threads: int) 
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"the embedding model at {location} cannot be loaded: {str(error).splitlines()[0]}; "
-            "set retrieval.embedding.location to its folder, or retrieval.embedding.url to a server"
+            "set retrieval.embedding_model to NAME=FOLDER, or retrieval.embedding.url to a server"
         ) from None
     if model.config.hidden_size != contract.dimension:
         raise ConfigurationError(
@@ -241,15 +241,16 @@ def open_embedder(
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
     contract, own = contract_of(settings), settings.embedding
+    location = named_and_placed(settings.embedding_model)[1]
     threads = threads or default_threads()
     if own.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
 
-        return HttpEmbedder(contract, own, on_resent, settings.ca_files)
-    if contract.model == MINILM.model and own.location is None:
+        return HttpEmbedder(contract, own, on_resent, location)
+    if contract.model == MINILM.model and not location:
         _check_minilm(contract)
         return minilm_embedder(contract, threads)
-    return local_embedder(contract, own.location or contract.model, threads)
+    return local_embedder(contract, location or contract.model, threads)
 
 
 def _check_minilm(contract: EmbeddingContract) -> None:
@@ -257,7 +258,7 @@ def _check_minilm(contract: EmbeddingContract) -> None:
         if getattr(contract, field) != getattr(MINILM, field):
             raise ConfigurationError(
                 f"retrieval.embedding.{field} does not apply to the shipped {MINILM.model}; "
-                "remove it, or set retrieval.embedding.location to a folder of the model"
+                "remove it, or set retrieval.embedding_model to NAME=FOLDER"
             )
 
 
@@ -266,25 +267,30 @@ def default_threads() -> int:
     return max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
 
 
+def named_and_placed(model: str) -> tuple[str, str]:
+    """Return the name of an embedding model, and where it is if the setting says so: NAME=PLACE."""
+    name, _, place = model.partition("=")
+    return name, place
+
+
 def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     """Return the preset with the changes from the settings. Raises ConfigurationError."""
-    name, own = settings.embedding_model, settings.embedding
+    (name, location), own = named_and_placed(settings.embedding_model), settings.embedding
     changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
     if own.distance:
         changes["normalise"] = own.distance == "cosine"
     preset = preset_of(name)
     if preset is not None:
         return preset.model_copy(update=changes)
-    folder = own.location or name
+    folder = location or name
     if own.url is None and "/" not in folder and not Path(folder).is_dir():
         raise ConfigurationError(
             f"retrieval.embedding_model is {name!r}, which is not a preset "
             f"({', '.join(PRESETS)}), a folder, or an owner/name of the hub"
         )
     if own.url is None and Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
-        setting = "embedding.location" if own.location else "embedding_model"
         raise ConfigurationError(
-            f"retrieval.{setting}: there is no model in the folder {folder} (config.json is "
+            f"retrieval.embedding_model: there is no model in the folder {folder} (config.json is "
             "missing); download the model again, or set another folder"
         )
     dimension = own.dimension or dimension_of(folder)

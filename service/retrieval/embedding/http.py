@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -51,7 +50,6 @@ class ModelServer:
         *,
         hint: str,
         on_resent: Callable[[], None] | None = None,
-        ca_files: Sequence[Path] = (),
     ) -> None:
         self._url = address_of(url).url.rstrip("/") + path
         self._what = f"{what} at {shown(self._url)}"
@@ -60,8 +58,6 @@ class ModelServer:
         self._connections = Connections(
             headers={"Content-Type": "application/json", **authorization(url, key)},
             connect_s=CONNECT_S,
-            ca_files=ca_files,
-            ca_setting="retrieval.ca_files",
             on_resent=on_resent,
         )
 
@@ -117,16 +113,17 @@ class HttpEmbedder(Embedder):
         contract: EmbeddingContract,
         settings: EmbeddingSettings,
         on_resent: Callable[[], None] | None = None,
-        ca_files: Sequence[Path] = (),
+        location: str = "",
     ) -> None:
+        """`location` is the name of the model at the server, if it has another one."""
         self.contract = contract
-        self._model = settings.location or contract.model
+        self._model = location or contract.model
         self._places = asyncio.Semaphore(AT_ONCE)
         self._server = ModelServer(
             "the embedding server", "retrieval.embedding", settings.url or "", "/embeddings",
-            settings.key, on_resent=on_resent, ca_files=ca_files,
+            settings.key, on_resent=on_resent,
             hint="retrieval.embedding.url (with /v1) and the model's name "
-            "(retrieval.embedding_model, or retrieval.embedding.location)",
+            "(retrieval.embedding_model)",
         )  # fmt: skip
 
     async def aclose(self) -> None:

@@ -12,11 +12,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from service.core.concurrency import gather
+from service.core.connections import trust, trusted_files
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding.contract import BATCH, Embedder, Vector
@@ -43,6 +45,12 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
+def _open(ca_files: Sequence[Path], settings: RetrievalSettings, threads: int | None) -> Embedder:
+    """On a worker: open the embedder, which trusts the same authorities as here."""
+    trust(ca_files)
+    return open_embedder(settings, threads=threads)
+
+
 class RayEmbedder(Embedder):
     """A worker for each GPU of the cluster, or for each CPU if there are no GPUs, embeds passages;
     queries are embedded here. `opening` opens the embedder of a worker."""
@@ -54,7 +62,7 @@ class RayEmbedder(Embedder):
     ) -> None:
         found = ray.cluster_resources()
         gpus, cpus = int(found.get("GPU", 0)), int(found.get("CPU", 1))
-        opening = opening or partial(open_embedder, threads=None if gpus else 1)
+        opening = opening or partial(_open, trusted_files(), threads=None if gpus else 1)
         self._here = opening(settings)
         self.contract = self._here.contract
         worker: Any = ray.remote(max_restarts=-1, max_task_retries=-1)(_Worker).options(

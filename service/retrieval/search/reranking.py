@@ -97,13 +97,12 @@ class RerankServer:
         self,
         settings: RerankerSettings,
         on_resent: Callable[[], None] | None = None,
-        ca_files: Sequence[Path] = (),
     ) -> None:
         self._kind, self._model = settings.kind, settings.model
         path, self._results, self._score = WIRES[settings.kind]
         self._server = ModelServer(
             "the reranker", "retrieval.reranker", settings.url or "", path, settings.key,
-            hint="retrieval.reranker.kind, url and model", on_resent=on_resent, ca_files=ca_files,
+            hint="retrieval.reranker.kind, url and model", on_resent=on_resent,
         )  # fmt: skip
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
@@ -221,11 +220,10 @@ def _load(folder: Path) -> Score:
 def open_reranker(
     settings: RerankerSettings,
     on_resent: Callable[[], None] | None = None,
-    ca_files: Sequence[Path] = (),
 ) -> Reranker:
     """Create the reranker without loading or connecting. `on_resent` is called for repeated
     calls.
     """
     if settings.kind == "local":
         return CrossEncoder(Path(settings.model or ""))
-    return RerankServer(settings, on_resent, ca_files)
+    return RerankServer(settings, on_resent)

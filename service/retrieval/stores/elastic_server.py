@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
@@ -75,8 +74,8 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
     (
         lambda c: c.status in {401, 403},
         ConfigurationError,
-        "rejected the credentials ({status}): {reason}; check retrieval.elasticsearch_user and "
-        "elasticsearch_password, or elasticsearch_api_key",
+        "rejected the credentials ({status}): {reason}; check the user in "
+        "retrieval.elasticsearch_url, and retrieval.elasticsearch_key",
     ),
     (lambda c: c.busy, BackendUnavailable, "is overloaded (429): {reason}; try again later"),
     (
@@ -103,8 +102,8 @@ class ElasticServer:
     """Connects at its first use; each call may take `timeout_s` seconds. While the server is
     silent, calls are not sent: they wait up to that long for it to answer.
 
-    `url` needs a port, and may contain user:password if no other credentials are given. No message
-    repeats them. `ca_files` are trusted besides the public authorities.
+    `url` needs a port, and may contain user:password. `key` is the password of a user in `url`, and
+    without a user an API key. No message repeats them.
     """
 
     def __init__(
@@ -112,15 +111,10 @@ class ElasticServer:
         url: str,
         timeout_s: float,
         *,
-        user: str = "",
-        password: str = "",
-        api_key: str = "",
-        ca_files: Sequence[Path] = (),
+        key: str = "",
     ) -> None:
         self._address = address_of(url)
-        self._login = user or self._address.user, password or self._address.password
-        self._api_key = api_key
-        self._ca_files = ca_files
+        self._key = key
         self.place = shown(url)
         self._timeout_s = timeout_s
         self._lock = anyio.Lock()
@@ -218,7 +212,8 @@ class ElasticServer:
     def failure(self, problem: Complaint, of: str = "") -> RevelatorError:
         """Return our error for a complaint."""
         error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(problem))
-        secrets = (self._login[1], self._api_key, self._address.password, basic(*self._login))
+        user, password = self._address.user, self._key or self._address.password
+        secrets = (password, self._address.password, basic(user, password))
         reason = without(problem.reason, secrets) or "-"
         message = text.format(status=problem.status, kind=problem.kind, reason=of + reason)
         return error(f"Elasticsearch at {self.place} {message}")
@@ -245,11 +240,11 @@ class ElasticServer:
         from elasticsearch import AsyncElasticsearch  # noqa: PLC0415
 
         options: dict[str, Any] = {}
-        if self._api_key:
-            options["api_key"] = self._api_key
-        elif any(self._login):
-            options["basic_auth"] = self._login
-        if context := tls_context(self._ca_files, "retrieval.ca_files"):
+        if self._address.user:
+            options["basic_auth"] = (self._address.user, self._key or self._address.password)
+        elif self._key:
+            options["api_key"] = self._key
+        if context := tls_context():
             options["ssl_context"] = context
         # One retry, because a server that was restarted has closed the pooled connections.
         return AsyncElasticsearch(

@@ -7,7 +7,7 @@ import importlib
 import ipaddress
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ import anyio.to_thread
 import structlog
 
 from service.core.concurrency import retrieve
-from service.core.connections import reason_of, tls_context
+from service.core.connections import reason_of, tls_context, trusted_files
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -172,8 +172,8 @@ class QdrantServer:
     """Connects at its first use; each call may take `timeout_s`, in whole seconds.
 
     Calls go over gRPC if `grpc_port` is given, else over REST. `url` may contain an API key in
-    place of a password if no `key` is given; no message repeats it. `ca_files` are trusted besides
-    the public authorities. The URL `:memory:` selects qdrant-client's in-process engine, for tests.
+    place of a password if no `key` is given; no message repeats it. The URL `:memory:` selects
+    qdrant-client's in-process engine, for tests.
     """
 
     def __init__(
@@ -183,11 +183,9 @@ class QdrantServer:
         grpc_port: int | None = None,
         *,
         key: str = "",
-        ca_files: Sequence[Path] = (),
     ) -> None:
         self._address = address_of(url)
         self._key = key or self._address.password
-        self._ca_files = ca_files
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)
@@ -263,10 +261,10 @@ class QdrantServer:
         if self._grpc_port:
             options |= {"prefer_grpc": True, "grpc_port": self._grpc_port}
             options["grpc_options"] = dict(CHANNEL)
-        if context := tls_context(self._ca_files, "retrieval.ca_files"):
+        if context := tls_context():
             import certifi  # noqa: PLC0415 (a requirement of qdrant-client)
 
-            authorities = [Path(certifi.where()), *self._ca_files]
+            authorities = [Path(certifi.where()), *trusted_files()]
             roots = b"\n".join(file.read_bytes() for file in authorities)
             options["verify"] = context
             options["grpc_options"] = options.get("grpc_options", {}) | {"root_certificates": roots}

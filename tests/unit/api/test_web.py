@@ -69,13 +69,6 @@ async def test_nothing_else_is_served(name: str) -> None:
     assert problem["type"] == "urn:revelator:problem:not-found"
 
 
-async def test_a_setting_switches_the_page_off() -> None:
-    async with live(settings=config(server={"page": False})) as service:
-        for path in ("/", "/page/app.js"):
-            async with service.http.get(path) as response:
-                assert response.status == 404
-
-
 async def test_the_api_reference_does_not_list_the_page() -> None:
     async with live() as service, service.http.get("/openapi.json") as response:
         paths = (await response.json())["paths"]

@@ -21,7 +21,7 @@ from service.answer.request import AnswerRequest
 from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
-from service.core.settings import ReaderRoleSettings, Settings
+from service.core.settings import RoleSettings, Settings
 from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
@@ -315,8 +315,8 @@ async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder:
 
 
 def test_a_folder_without_a_reader_is_refused_at_the_start(tmp_path: Path) -> None:
-    settings = ReaderRoleSettings(encoder=tmp_path)
+    settings = RoleSettings(encoder=tmp_path)
     with pytest.raises(ConfigurationError, match=r"roles\.reader\.encoder: there is no reader at"):
         open_extractor(settings)
-    assert open_extractor(ReaderRoleSettings(encoder="none"), small=True) is None
-    assert open_extractor(ReaderRoleSettings()) is None
+    assert open_extractor(RoleSettings(encoder="none"), small=True) is None
+    assert open_extractor(RoleSettings()) is None

@@ -54,7 +54,7 @@ def test_every_bundle_can_be_applied_and_has_a_figure(name: str) -> None:
     settings = bundle.applied(Settings())
     assert settings.answers.last_resort == "off"
     assert settings.answers.no_evidence == "closed_book"
-    assert settings.roles.reader.encoder == "none"
+    assert settings.role("reader").encoder == "none"
     assert bundle.request["retriever"] in ("bm25", "dense")
     assert (bundle.request["retriever"] == "dense") == (bundle.embedding is not None)
     for data in ("nq", "2wikimultihopqa", "other", *bundle.datasets):

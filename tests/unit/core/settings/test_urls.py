@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from yarl import URL
 
-from service.core.connections import tls_context
+from service.core.connections import tls_context, trust
 from service.core.errors import ConfigurationError
 from service.core.settings import load_settings
 from service.core.settings.urls import address_of, authorization, checked, encoded, shown, without
@@ -74,7 +74,7 @@ def test_secrets_are_hidden_as_they_are_and_encoded() -> None:
     ("section", "name"),
     [
         ("retrieval", "qdrant_key"),
-        ("retrieval", "elasticsearch_api_key"),
+        ("retrieval", "elasticsearch_key"),
         ("retrieval.embedding", "key"),
         ("engines.default", "key"),
     ],
@@ -102,11 +102,6 @@ def test_a_secret_is_read_from_its_file(tmp_path: Path, section: str, name: str)
 
 
 def test_logins_that_contradict() -> None:
-    both = {"elasticsearch_user": "u", "elasticsearch_password": "p", "elasticsearch_api_key": "k"}
-    with pytest.raises(ConfigurationError, match="not both"):
-        load_settings(None, {f"retrieval.{name}": value for name, value in both.items()})
-    with pytest.raises(ConfigurationError, match="must be set together"):
-        load_settings(None, {"retrieval.elasticsearch_user": "u"})
     engine = {"urls": "http://u:p@host/v1", "kind": "openai", "key": "k"}
     with pytest.raises(ConfigurationError, match="set either key or credentials in urls"):
         load_settings(None, {f"engines.default.{name}": value for name, value in engine.items()})
@@ -114,9 +109,10 @@ def test_logins_that_contradict() -> None:
 
 def test_a_ca_file_without_certificates(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ca_files\.0: .*file"):
-        load_settings(None, {"retrieval.ca_files": [tmp_path / "gone"]})
+        load_settings(None, {"ca_files": [tmp_path / "gone"]})
     file = tmp_path / "ca.pem"
     file.write_text("nothing")
-    with pytest.raises(ConfigurationError, match=r"x\.ca_files: .* does not hold certificates"):
-        tls_context([file], "x.ca_files")
-    assert tls_context([], "x.ca_files") is None
+    with pytest.raises(ConfigurationError, match=r"ca_files: .* does not hold certificates"):
+        trust([file])
+    trust(())
+    assert tls_context() is None

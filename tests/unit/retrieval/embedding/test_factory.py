@@ -114,7 +114,7 @@ def test_a_model_that_nobody_knows_is_refused(wrong: RetrievalSettings, told: st
 
 def test_the_settings_pick_the_embedder() -> None:
     assert open_embedder(settings()).contract == MINILM
-    served = open_embedder(settings("bge-base-en-v1.5", url="http://h/v1", location="mine"))
+    served = open_embedder(settings("bge-base-en-v1.5=mine", url="http://h/v1"))
     assert isinstance(served, HttpEmbedder)
     assert served.contract == PRESETS["bge-base-en-v1.5"]
     hashing = open_embedder(settings("hashing"))

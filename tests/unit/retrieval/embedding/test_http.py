@@ -63,9 +63,10 @@ async def stub() -> AsyncIterator[Stub]:
 
 
 def embedder_of(
-    stub: Stub, contract: EmbeddingContract = CONTRACT, **settings: Any
+    stub: Stub, contract: EmbeddingContract = CONTRACT, location: str = "", **settings: Any
 ) -> HttpEmbedder:
-    return HttpEmbedder(contract, EmbeddingSettings(url=stub.url, **settings))
+    own = EmbeddingSettings(url=stub.url, **settings)
+    return HttpEmbedder(contract, own, location=location)
 
 
 def unit(length: int) -> Vector:

@@ -112,7 +112,7 @@ async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         open_embedder(settings(tmp_path, dimension=SIZE))
     (tmp_path / "config.json").write_text("{}")
     embedder = open_embedder(settings(tmp_path, dimension=SIZE))
-    with pytest.raises(ConfigurationError, match=r"cannot be loaded.*embedding\.location"):
+    with pytest.raises(ConfigurationError, match=r"cannot be loaded.*NAME=FOLDER"):
         await embedder.embed_queries(["a"])
 
 

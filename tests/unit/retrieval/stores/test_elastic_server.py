@@ -86,7 +86,7 @@ def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "body", "expected", "told"),
     [
-        (401, error("security_exception"), ConfigurationError, "elasticsearch_password"),
+        (401, error("security_exception"), ConfigurationError, "elasticsearch_key"),
         (403, error("security_exception"), ConfigurationError, "rejected the credentials"),
         (403, error("cluster_block_exception"), StoreError, "remove the block"),
         (429, error("cluster_block_exception"), StoreError, "free disk space"),
