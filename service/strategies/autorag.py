@@ -50,7 +50,7 @@ from service.strategies.autorag_dialogue import (
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import write_answer
 from service.strategies.reading.answers import read_answer
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 
 MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
 PASSAGES: Final = 2  # m, unless the request has `top_k`

@@ -22,7 +22,7 @@ from service.prompts.templates import (
     passage_line,
 )
 from service.strategies.reading.answers import read_answer
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 
 # ---- turns
 #

@@ -34,7 +34,7 @@ from service.strategies.draft_text import (
 from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine
 from service.strategies.reader import write_answer
 from service.strategies.reading import answers
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 from service.text import sentences
 
 AGAIN: Final = Choice(False, "collected before")

@@ -44,7 +44,7 @@ from service.strategies.draft_text import (
     unconcluded,
 )
 from service.strategies.reading import answers
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 from service.text.tagging import Splitter, SplitterName, open_splitter
 
 START: Final = 1  # the token that an engine puts before a prompt

@@ -30,7 +30,7 @@ from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import AnswerText, reader_of, write_answer
 from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
-from service.strategies.reading.salvage import (
+from service.strategies.reading.text import (
     has_word,
     json_values,
     member,

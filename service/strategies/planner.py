@@ -23,7 +23,7 @@ from service.strategies.reading.questions import (
     parse_route,
     parse_verdict,
 )
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 from service.strategies.rules import (
     bridge_answer,
     comparison_answer,

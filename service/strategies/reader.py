@@ -24,7 +24,7 @@ from service.prompts.templates import PassageText, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.reading.answers import AnswerReading, read_answer
 from service.strategies.reading.questions import numbers_up_to, parse_numbers, parse_verdict
-from service.strategies.reading.salvage import ends_with
+from service.strategies.reading.text import ends_with
 from service.text.grounding import bears
 from service.text.words import normal_words
 

@@ -1,17 +1,20 @@
-"""Readers of the Revelator's and the judge's output (METHODS.md §1.3; other names, METHODS.md §5):
-the parts of a question, the next question, a route, and a verdict.
+"""Readers of the Revelator's and the judge's output (METHODS.md §1.3): the parts of a question, the
+next question, a route, a verdict, and numbers of documents.
+
+An engine that can be held to labels or to a schema writes nothing else. Of other text the first
+clear statement counts.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from service.core.domain import RouteName
 from service.strategies.reading.answers import refuses
-from service.strategies.reading.salvage import (
+from service.strategies.reading.text import (
     field,
     has_word,
     holds_json,
@@ -25,30 +28,20 @@ from service.strategies.reading.salvage import (
 
 # ---- the parts of a question
 
-PARTS_KEYS = frozenset([
-    "decomposition", "decomposed", "decompositions", "questions", "subquestions", "queries",
-    "subqueries",
-])  # fmt: skip
-QUESTION_KEYS = frozenset(
-    ["question", "query", "subquestion", "subquery", "nextquestion", "output"]
-)
+PARTS_KEYS = frozenset(["decomposition", "questions", "subquestions"])
+QUESTION_KEYS = frozenset(["question", "query", "subquestion", "nextquestion", "output"])
 _ITEM = re.compile(
-    r"\s*(?:\*\*)?(?:[(\[（]?\d{1,2}(?:[.):：、．）\]]|\ufe0f?\u20e3)|[-–*+]\s|[•·▪]"
-    r"|(?:sub-?\s?)?(?:question|query|q)\s*-?\d+\s*[.:：)])(?:\*\*)?\s*(\S.*)",
+    r"\s*(?:\*\*)?(?:\(?\d{1,2}[.):：、）]|[-–*+•]\s|(?:sub-?)?question\s*\d+\s*[.:：)])"
+    r"(?:\*\*)?\s*(\S.*)",
     re.IGNORECASE,
 )
-_NO_QUESTION = re.compile(
-    r"(?:thought|reasoning|note|explanation|analysis)\b\W*[:：]", re.IGNORECASE
-)
-_LIST_NUMBER = re.compile(r"\(?(\d{1,2})[.)]\s+")
 _SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
 
 
 class Decomposed(NamedTuple):
     """A decomposition: the questions in order, without repeats, and the reasoning if given.
-    `repaired`: its JSON was broken, some parts were not questions, or there were questions outside
-    its list; some may be lost.
-    """
+    `repaired`: its JSON was not whole, some of its parts were not questions, or there were
+    questions beside its list."""
 
     thought: str | None
     questions: tuple[str, ...]
@@ -58,136 +51,70 @@ class Decomposed(NamedTuple):
 def parse_decomposition(text: str) -> Decomposed | None:
     """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or a plain list of questions.
 
-    JSON may be anywhere and may be broken; of cut JSON the complete list items are kept. An object
-    without the key is no decomposition (METHODS.md §1.2: retry), whatever else it contains.
+    JSON may be anywhere; of cut JSON the complete list items are kept. An object without the key is
+    no decomposition (METHODS.md §1.2: retry), whatever else it contains.
     """
     text = unwrap(text)
-    if re.search(r'[\[{]\s*\\"', text):
-        text = text.replace('\\"', '"').replace("\\n", "\n")
-    values = [value for value in json_values(text) if value not in ({}, [])]
+    values = list(json_values(text))
     for value in values:
-        if holder := _holder(value):
-            thought, parts = member(holder, {"thought"}), member(holder, PARTS_KEYS)
-            if questions := _questions(parts):
-                reasoning = one_line(thought) if isinstance(thought, str) else ""
-                repaired = not holds_json(text, value) or _loses(parts)
-                return Decomposed(reasoning or None, questions, repaired)
-    for value in values:
-        if isinstance(value, list) and (questions := _questions(value)):
-            return Decomposed(None, questions, not holds_json(text, value) or _loses(value))
-    if any(isinstance(value, dict) for value in values) or text.startswith(("{", "[")):
+        thought, parts = None, value
+        if isinstance(value, dict):
+            thought, parts = member(value, {"thought"}), member(value, PARTS_KEYS)
+        if isinstance(parts, list) and (questions := _questions(parts)):
+            reasoning = one_line(thought) if isinstance(thought, str) else ""
+            lost = any(not isinstance(part, str) or not has_word(part) for part in parts)
+            return Decomposed(reasoning or None, questions, lost or not holds_json(text, value))
+    if values or text.startswith(("{", "[")):
         return None
-    items = _listed(plain := unfence(text))
+    items, beside = _listed(unfence(text))
     questions = _questions(items)
-    return Decomposed(None, questions, _asks_beside(plain, items)) if questions else None
+    return Decomposed(None, questions, beside) if questions else None
 
 
-def _holder(value: object, depth: int = 0) -> dict[str, object] | None:
-    """The outermost object in `value` that has a decomposition key."""
-    if depth > 4:
-        return None
-    if isinstance(value, dict):
-        if member(value, PARTS_KEYS) is not None:
-            return value
-        value = list(value.values())
-    if isinstance(value, list):
-        return next((found for item in value if (found := _holder(item, depth + 1))), None)
-    return None
+def _questions(parts: list[Any]) -> tuple[str, ...]:
+    """The distinct questions among `parts`."""
+    lines = [one_line(part) for part in parts if isinstance(part, str) and has_word(part)]
+    numbered = [match[1] for line in lines if (match := _ITEM.match(line))]
+    lines = numbered if len(numbered) == len(lines) > 1 else lines
+    distinct: dict[str, str] = {}
+    for line in lines:
+        distinct.setdefault(line.casefold().rstrip("?.!？ "), line)
+    return tuple(distinct.values())
 
 
-def _questions(parts: object) -> tuple[str, ...]:
-    """The distinct questions among `parts`: strings, or objects that hold one."""
-    if isinstance(parts, str):
-        parts = _listed(parts) or [parts]
-    if isinstance(parts, dict):
-        parts = list(parts.values())
-    if not isinstance(parts, list):
-        return ()
-    texts = [member(part, QUESTION_KEYS) if isinstance(part, dict) else part for part in parts]
-    lines = [one_line(text) for text in texts if isinstance(text, str)]
-    lines = _unnumbered([line for line in lines if has_word(line)])
-    return tuple({line.casefold().rstrip("?.!？ "): line for line in reversed(lines)}.values())[
-        ::-1
-    ]
-
-
-def _loses(parts: object) -> bool:
-    """Whether some of the parts are not questions."""
-    items = list(parts.values()) if isinstance(parts, dict) else parts
-    return isinstance(items, list) and any(not _questions([item]) for item in items)
-
-
-def _asks_beside(text: str, items: list[str]) -> bool:
-    """Whether there is a question between or after the items of a list."""
-    lines, listed = [line.strip("*_ ") for line in text.splitlines() if has_word(line)], set(items)
-    begin = next((n for n, line in enumerate(lines) if _ITEM.match(line)), len(lines))
-    return any(
-        line.endswith(("?", "？")) and not _ITEM.match(line) and line not in listed
-        for line in lines[begin:]
-    )
-
-
-def _unnumbered(lines: list[str]) -> list[str]:
-    """Remove numbers that count the items; "1. FC Köln" alone is a name."""
-    numbers = [_LIST_NUMBER.match(line) for line in lines]
-    counted = [match and int(match[1]) for match in numbers] == list(range(1, len(lines) + 1))
-    if len(lines) < 2 or not counted:
-        return lines
-    return [line[match.end() :] for line, match in zip(lines, numbers, strict=True) if match]
-
-
-def _listed(text: str) -> list[str]:
+def _listed(text: str) -> tuple[list[str], bool]:
     """Return the items of a numbered or bulleted list, else the lines if each of them is a
-    question.
-    """
+    question; and whether there are questions beside the items."""
     lines = [line.strip() for line in text.splitlines() if has_word(line)]
     items = [match[1] for line in lines if (match := _ITEM.match(line))]
-    if not items:
-        if lines and lines[0].endswith((":", "：")):
-            lines = lines[1:]
-        asked = [line.strip("*_ ").endswith(("?", "？")) for line in lines]
-        items = [part for line in lines for part in _SENTENCE_GAP.split(line)] if all(asked) else []
-    plain = [item.replace("**", "").strip() for item in items]
-    return [item for item in plain if not _NO_QUESTION.match(item)]
+    asking = [line for line in lines if line.endswith(("?", "？")) and not _ITEM.match(line)]
+    if not items and len(asking) == len(lines):
+        items, asking = [part for line in lines for part in _SENTENCE_GAP.split(line)], []
+    return [item.replace("**", "").strip() for item in items], bool(asking)
 
 
 # ---- the next question
 
 _QUESTION_LABEL = re.compile(
-    r"\s*(?:\d{1,2}[.)]\s+"
-    r"|(?:the )?(?:next |new |first |second |refined |follow-?up |sub-?\s?|seed )*"
-    r"(?:seed|question|query|output|answer|subquestion)(?: to ask)?\s*-?\d*"
-    r"\s*(?:[:：]|\b(?:is|would be)\s*[:：]|\s[-–—]\s|is (?=[\"“]))"
-    r"|(?:(?:nächste |neue )?frage|question suivante|(?:下一个)?问题)\s*[:：])\s*",
+    r"\s*(?:\d{1,2}[.)]\s+|[-–*•>#]+\s+"
+    r"|(?:the )?(?:next |new |refined |follow-?up |sub-?\s?|seed )*"
+    r"(?:question|query|output|answer)(?: to ask)?\s*-?\d*\s*(?:(?:is\s*)?[:：]|is (?=[\"“])))\s*",
     re.IGNORECASE,
 )
-
-
-_ASKING = (
-    "who|whom|whose|what|which|when|where|why|how|in|on|at|of|for|from|to|by|is|are|was|were|do|does"
-    "|did|can|could|has|have|had|will|would|name|list|tell|find|give|identify|state"
-)
-_ASKS = re.compile(rf"(?:{_ASKING})\b", re.IGNORECASE)
-_ASKS_LATER = re.compile(
-    r"(?<=[.!:：]\s)(?=(?:who|whom|whose|what|which|when|where|why|how|in)\b)", re.I
-)
-_ASKED = re.compile(r"[?？](?:[\"'”’」]|\s?»)*(?=\s*$|\s+[^a-z\s]|\s*[(（*_\[]|[^\x00-\x7f])")
-_REMARK = re.compile(
-    r"(?<!\s)\s+[(\[]?(?:Explanation|Reason|Reasoning|Note|Because|Thought|This question)\b.*"
-)
-_NOTHING = frozenset([
-    "yes", "no", "none", "nothing", "null", "na", "done", "stop", "true", "false", "unknown",
-    "empty", "complete", "finished",
-])  # fmt: skip
-# "I would search the web." is no query.
-_PLAN = re.compile(
-    r"(?:(?:i|we)(?:['’](?:ll|d|m|ve))?|let (?:me|us)|let['’]s)\s(?:\w+\s){0,3}"
-    r"(?-i:search|searching|look|looking|browse|google|consult|check)\b",
+_ECHO = re.compile(r"\W*(?:question|thought)\s*:.*\n", re.IGNORECASE)  # the prompt's fields
+_ASKS = re.compile(
+    r"(?:who|whom|whose|what|which|when|where|why|how|in|on|at|of|for|from|to|by|is|are|was|were|do"
+    r"|does|did|can|could|has|have|had|will|would|name|list|tell|find|give|identify|state)\b",
     re.IGNORECASE,
 )
+_ASKED = re.compile(r"[?？](?:\s?[\"'”’»]){0,2}(?=\s*$|\s+[^a-z\s]|\s*[(*])")
+_NOTHING = frozenset(["yes", "no", "none", "nothing", "null", "na", "done", "stop", "unknown"])
+# "I would search the web." is no query, nor is "I'm sorry, …".
 _REFUSAL = re.compile(
-    r"(?:i['’]?m sorry|i am sorry|sorry|i can(?:not|['’]t)|i don['’]t|i do not|i am (?:unable|not)"
-    r"|unable to|as an ai|(?:there (?:is|are) )?no (?:more|further|next)\b)",
+    r"(?:(?:i|we)(?:['’](?:ll|d|m|ve))?|let (?:me|us)|let['’]s)\s(?:\w+\s){0,3}"
+    r"(?-i:search|searching|look|looking|browse|google|consult|check|sorry)\b"
+    r"|sorry|i can(?:not|['’]t)|i don['’]t|i do not|unable to|as an ai"
+    r"|(?:there (?:is|are) )?no (?:more|further|next)\b",
     re.IGNORECASE,
 )
 
@@ -198,187 +125,102 @@ def parse_question(text: str) -> str | None:
     Of several lines the first that asks something counts; text after the question is dropped.
     """
     text = unwrap(text)
-    wrapped = field(unfence(text), QUESTION_KEYS | PARTS_KEYS | {"answer", "nextquery"})
+    wrapped = field(unfence(text), QUESTION_KEYS)
     text = unfence(text) if wrapped is None else wrapped
-    if not re.match(r"\s*question\s*[:：][^\n]*\Z", text, re.IGNORECASE) and "\n" in text:
-        text = _echoed_output(text)
+    if _ECHO.match(text):
+        text = text.partition("\nOutput:")[2] or text
     lines = [line for line in map(_question_line, text.splitlines()) if line]
     asking = [line for line in lines if line.endswith(("?", "？", '?"'))]
-    asking += [line for line in lines if _ASKS.match(line)]
     return next(iter(asking or lines), None)
-
-
-def _echoed_output(text: str) -> str:
-    """Return the text after `Output:` if the model repeats the prompt's fields first (METHODS.md
-    §1.3).
-    """
-    if not re.match(r"\W*(?:question|thought)\s*[:：]", text, re.IGNORECASE):
-        return text
-    output = re.search(r"\n\W{0,99}(?:output|next question)\W{0,99}[:：]", text, re.IGNORECASE)
-    return text[output.end() :] if output else text
 
 
 def _question_line(line: str) -> str:
     """Return the question in `line`, or ""."""
-    line = without_lead(
-        re.sub(r"^\s*(?:[-–*•>]|#+)\s+", "", line.replace("**", "")), _QUESTION_LABEL
-    )
-    if not _ASKS.match(line) and (later := _ASKS_LATER.search(line)):
-        line = line[later.start() :]
+    line = without_lead(line.replace("**", ""), _QUESTION_LABEL)
     asked = _ASKED.search(line)
-    line = one_line(line[: asked.end()] if asked else _REMARK.sub("", line))
+    line = one_line(line[: asked.end()] if asked else line)
     bare = re.sub(r"\W", "", line).casefold()
     empty = not bare or bare in _NOTHING or line.endswith((":", "："))
-    declined = not asked and not _ASKS.match(line) and (refuses(line) or _PLAN.match(line))
+    declined = not asked and not _ASKS.match(line) and refuses(line)
     return "" if empty or declined or _REFUSAL.match(line) else line
 
 
 # ---- labels: ROUTE, REL and ENDING
 
-# A label is at the beginning, or as a conclusion at the end, of any other text.
-_READ = 1000
-_MARKUP = re.compile(r"[*~#`]+")
-_FIELD = r"(?:query|question|doc(?:ument)?s?|passage|thought|task|context|user|human)"
-_NEXT_EXAMPLE = re.compile(rf"\n[^\S\n]*{_FIELD}\s*+\d*\s*:")
-# "so it is", "Answer:", "the label is": the text after it takes precedence over the text before it.
+_LONGEST: Final = 2_000  # characters that are read
+# "so it is", "Answer:": the text after it takes precedence over the text before it.
 _CONCLUSION = re.compile(
-    r"\b(?:answer|label|verdict|conclusion|classification|decision|antwort|réponse|respuesta)\b"
-    r"\W{0,3}(?:is\b|would be\b|must be\b|ist\b|est\b|es\b|[:=]|->)"
-    r"|\b(?:class|category|type|route|output|result|relevant|relevance|ending|done)\b\W{0,3}[:=]"
-    r"|\b(?:so|therefore|thus|hence|overall),?\s+(?:it|this|that|the|i|we|my)\b"
-    r"(?:\s+(?:is|must be)\b)?"
-    r"|\b(?:therefore|thus|hence|finally|in conclusion|in short|daher|donc)\b\W"
-    r"|(?:答案|结论)\s*(?:是|为|:)|所以|因此"
+    r"\b(?:answer|label|verdict|conclusion|route|class|output|relevant|ending|done)\b\W{0,3}"
+    r"(?:is\b|[:=])|\b(?:so|therefore|thus|hence)\b"
 )
-_CLAUSE = re.compile(r"[\s:,\"'{(\[]*[^.\n;!?。]{0,300}")
+_CLAUSE = re.compile(r"[\s:,\"'{(]*[^.\n;!?]{0,300}")
 _NEGATION = re.compile(
-    r"(?:\b(?:not|isnt|never|neither|nor|cannot|no|hardly|without|rather than|instead of|nicht"
-    r"|kein\w*|pas|ni)|n't|不是|并非|不|没有|没|无|非)\W*"
-    r"(?:(?:a|an|the|really|very|at all|yet|fully|quite|still|necessarily|considered"
-    r"|directly|classified|be|been|is|as|one of|ein|eine|un|une)\b\W*){0,3}$"
+    r"(?:\b(?:not|non|nicht|pas|never|neither|nor|cannot|no|rather than|instead of)|n't)\W*"
+    r"(?:(?:a|an|the|really|very|yet|quite|be|is|one of)\b\W*){0,3}\Z"
 )
-
-
-_PLAIN = {"true": True, "false": False, "yes": True, "no": False}  # constrained decoding
-
-
-def _label_text(text: str) -> str:
-    """Normalise `text` to search for labels: folded case, ASCII punctuation, no mark-up, first turn
-    only.
-    """
-    if len(text := unwrap(text)) > 2 * _READ:
-        text = f"{text[:_READ]}\n{text[-_READ:]}"
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    folded = re.sub("[‘’ʼ`´]", "'", re.sub("[‐‑‒–—−]", "-", folded)).replace("_", " ")
-    folded = _MARKUP.sub(" ", re.sub(r"```[a-z]*", "\n", folded)).strip()
-    for cut in _NEXT_EXAMPLE.finditer(folded):
-        if has_word(folded[: cut.start()]):
-            return folded[: cut.start()]
-    return folded
-
-
-def _conclusions(text: str) -> Iterator[str]:
-    """Return the clauses that state a conclusion, the last one first."""
-    for marker in reversed(list(_CONCLUSION.finditer(text))):
-        clause = _CLAUSE.match(text, marker.end())
-        if clause:
-            yield clause[0]
-
-
-def _negated(text: str, at: int) -> bool:
-    return _NEGATION.search(text, max(0, at - 60), at) is not None
-
-
-_ROUTE_STEMS: dict[str, RouteName] = {
-    r"straight\s?-?\s?forward|no[- ]retrieval": "direct",
-    r"(?:single|one)\s?-?\s?(?:step|hop)": "single",
-    r"compound": "compound",
-    r"complex(?!it)|multi\s?-?\s?(?:step|hop)": "complex",
-}
-_ROUTE = re.compile(
-    "(?<![a-z])(?:" + "|".join(f"({stem})" for stem in _ROUTE_STEMS) + ")", re.IGNORECASE
-)
-_ROUTE_OF_GROUP = tuple(_ROUTE_STEMS.values())
-# The names in our API are plain English words, so they count only if no label is named.
-_API_NAME = re.compile(r"(?<![a-z])(direct|single)(?![a-z])")
-_LETTERS: dict[str, RouteName] = {"a": "direct", "b": "single", "c": "complex", "d": "compound"}
-_LETTER = re.compile(
-    r"\W*(?:(?:(?:answer|class|type|label|option|category|letter|output|route)\b|is\b)\W*)*"
-    r"([a-d])(?![a-z0-9'])(?!\s[a-z]+(?!\w*\s*because))(?=\W|$)"
-)
+_NEXT_EXAMPLE = re.compile(r"\n[^\S\n]*(?:query|question|doc(?:ument)?)\s*+\d*\s*:")
+_ROUTES: Final[Mapping[str, RouteName]] = {
+    "straightforward": "direct", "direct": "direct", "single": "single", "compound": "compound",
+    "complex": "complex",
+}  # fmt: skip
+_ROUTE = re.compile(rf"\b(?:{'|'.join(_ROUTES)})\b")
+_LETTERS: Final[Mapping[str, RouteName]] = {
+    "a": "direct", "b": "single", "c": "complex", "d": "compound",
+}  # fmt: skip
+_LETTER = re.compile(r"\W*([a-d])\W*")
+_VERDICTS: Final = {
+    "true": True, "yes": True, "relevant": True, "sufficient": True, "complete": True,
+    "enough": True, "false": False, "no": False, "irrelevant": False, "insufficient": False,
+    "incomplete": False,
+}  # fmt: skip
+_VERDICT = re.compile(rf"\b(?:{'|'.join(_VERDICTS)})\b")
+_DIGIT = re.compile(r"\W*([01])\W*")
+_MENU = re.compile(r"\b(?:true or false|yes or no)\?")
 
 
 def parse_route(text: str) -> RouteName | None:
-    """Read ROUTE's output: a label, its stem, a letter of METHODS.md §5, or a name of our API.
-
-    The label of the stated conclusion counts, or else the first one that is not negated. All four
-    labels without a conclusion repeat the prompt and are not a choice.
+    """Read ROUTE's output: the label of the stated conclusion, or else the first one that is not
+    negated; or a letter of METHODS.md §5. All labels without a conclusion repeat the prompt and are
+    not a choice.
     """
-    text = _label_text(text)
-    for clause in _conclusions(text):
-        if concluded := _first_route(clause) or _letter_route(clause):
-            return concluded
-    named = [route for route, _ in _routes(text)]
-    if len(set(named)) == len(_ROUTE_STEMS):
-        return None
-    return _first_route(text) or _letter_route(text) or _api_route(text)
-
-
-def _routes(text: str) -> Iterator[tuple[RouteName, int]]:
-    for match in _ROUTE.finditer(text):
-        if match.lastindex and not _negated(text, match.start()):
-            yield _ROUTE_OF_GROUP[match.lastindex - 1], match.start()
-
-
-def _first_route(text: str) -> RouteName | None:
-    return next((route for route, _ in _routes(text)), None)
-
-
-def _letter_route(text: str) -> RouteName | None:
-    letter = _LETTER.match(text)
-    return _LETTERS[letter[1]] if letter else None
-
-
-def _api_route(text: str) -> RouteName | None:
-    for match in _API_NAME.finditer(text):
-        if not _negated(text, match.start()):
-            return "direct" if match[1] == "direct" else "single"
+    for clause in _clauses(text):
+        if letter := _LETTER.fullmatch(clause):
+            return _LETTERS[letter[1]]
+        named = [found[0] for found in _ROUTE.finditer(clause) if not _negated(clause, found)]
+        if named and len(set(named)) < len(set(_ROUTES.values())):
+            return _ROUTES[named[0]]
     return None
 
 
-_TRUE = "true|yes|yep|yeah|wahr|oui|vrai|verdadero|vero|はい|да"
-_FALSE = "false|nope|untrue|falsch|nein|faux|falso|いいえ|нет"
-_SAID = re.compile(rf"(?<![a-zà-ÿ])(?:({_TRUE})|({_FALSE}))(?![a-zà-ÿ])")
-# Words that have other meanings inside a sentence count only alone.
-_ALONE_TRUE = frozenset([
-    "y", "t", "ja", "si", "sí", "sì", "1", "是", "是的", "对", "真", "正确", "예", "네", "참", "✅",
-    "✔", "👍",
-])  # fmt: skip
-_ALONE_FALSE = frozenset([
-    "n", "f", "no", "non", "nee", "0", "否", "不", "不是", "不对", "假", "错", "错误", "아니요",
-    "거짓", "❌", "✗", "✖", "👎",
-])  # fmt: skip
-_ALONE = re.compile(
-    "(?:^|(?<=[^\\w\\s]))\\s{0,20}("
-    + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1])
-    + ")"
-    "\ufe0f?(?=\\s*(?:[^\\w\\s'-]|['-](?!\\w)|\\n|$))",
-    re.MULTILINE,
-)
-_QUALITY = re.compile(
-    r"(?<![a-z])(?:((?<!non-)(?<!non )relevant|pertinent|sufficient|complete|enough|helpful|useful"
-    r"|correct|finished)|(irrelevant|unrelated|non[- ]relevant|insufficient|incomplete|incorrect"
-    r"|unfinished|unhelpful|useless|not[- ]relevant))(?![a-z])|(相关|足够|完整)|(无关|不足)"
-)
-_MENU = re.compile(
-    r"\b(?:true\W{0,3}(?:or\W)?\W?false|yes\W{0,3}(?:or\W)?\W?no)\b|1\s?/\s?0|0\s?/\s?1"
-)
-_OPENER = re.compile(
-    r"(?<!\W)\W*+(?:(?:sure|certainly|of course|okay|ok|alright|well|no problem|no doubt|got it)\b"
-    r"[\s,.!]*)+"
-)
-_LEADING_NO = re.compile(r"\W*(?:no|non|nein)(?=[\s,.:;!-])")
+def parse_verdict(text: str) -> bool | None:
+    """Read REL's true or false, or ENDING's yes, no, 1 or 0: the stated conclusion, or else the
+    first verdict. A negation reverses it ("not relevant")."""
+    for clause in _clauses(text):
+        if digit := _DIGIT.fullmatch(clause):
+            return digit[1] == "1"
+        if found := _VERDICT.search(clause):
+            return _VERDICTS[found[0]] ^ _negated(clause, found)
+    return None
 
+
+def _clauses(text: str) -> Iterator[str]:
+    """Yield the clauses that state a conclusion, the last one first, then the whole text: without
+    mark-up, with folded case, up to where the model goes on with another example."""
+    folded = unicodedata.normalize("NFKC", unwrap(text)[:_LONGEST]).casefold()
+    folded = re.sub("[‐‑‒–—−_]", "-", folded.replace("’", "'"))
+    folded = re.sub(r"[*~#`]+", " ", re.sub(r"```[a-z]*", "\n", folded)).strip()
+    folded = _MENU.sub("", _NEXT_EXAMPLE.split(folded)[0])
+    for marker in reversed(list(_CONCLUSION.finditer(folded))):
+        if clause := _CLAUSE.match(folded, marker.end()):
+            yield clause[0]
+    yield folded
+
+
+def _negated(text: str, label: re.Match[str]) -> bool:
+    return _NEGATION.search(text, max(0, label.start() - 60), label.start()) is not None
+
+
+# ---- numbers of documents
 
 _NUMBERS_ALONE = re.compile(r"[\W\d_]*(?:(?:docs?|documents?|numbers?|and)[\W\d_]*)*", re.I)
 _NONE_OF_THEM = re.compile(r"\W*(?:\w+\W+){0,3}(?:none|no document|not one)\b", re.I)
@@ -401,46 +243,3 @@ def numbers_up_to(most: int) -> dict[str, Any]:
         "type": "object", "properties": {"numbers": numbers}, "required": ["numbers"],
         "additionalProperties": False,
     }  # fmt: skip
-
-
-def parse_verdict(text: str) -> bool | None:
-    """Read REL's true or false, or ENDING's yes, no, 1 or 0.
-
-    The stated conclusion counts, or else the first verdict, or else a quality ("not relevant",
-    "sufficient") with its negation.
-    """
-    if text in _PLAIN:
-        return _PLAIN[text]
-    text = _OPENER.sub("", _label_text(text), count=1)
-    unasked = _MENU.sub(" ", text)
-    text = unasked if _verdict(unasked) is not None else text
-    for clause in _conclusions(text):
-        if (concluded := _verdict(clause)) is not None:
-            return concluded
-    return _verdict(text)
-
-
-def _verdict(text: str) -> bool | None:
-    if _LEADING_NO.match(text):
-        return False
-    stated = [(match.start(), match.group(1) is not None) for match in _SAID.finditer(text)]
-    verdicts = [(at, value ^ _negated(text, at)) for at, value in stated]
-    verdicts += [
-        (match.start(1), match[1] in _ALONE_TRUE)
-        for match in _ALONE.finditer(text)
-        if not match[1].isdigit() or _is_line(text, match)
-    ]
-    if verdicts:
-        return min(verdicts)[1]
-    quality = _QUALITY.search(text)
-    if quality is None:
-        return None
-    return bool(quality[1] or quality[3]) ^ _negated(text, quality.start())
-
-
-def _is_line(text: str, match: re.Match[str]) -> bool:
-    """Whether a digit is at the end of its line, which makes it a verdict: "1. The document …" is a
-    numbered list.
-    """
-    rest = text[match.end() :].partition("\n")[0]
-    return not has_word(rest) and text[: match.start(1)][-1:] not in {"-", "."}

@@ -29,7 +29,7 @@ from service.engines.base import FinishReason, GenerationRequest, Generator, Mes
 from service.engines.reasoning import strip_thinking
 from service.prompts.quoting import quote
 from service.prompts.templates import PromptTemplate
-from service.strategies.reading.salvage import json_values, member, one_line, plain_key, unwrap
+from service.strategies.reading.text import json_values, member, one_line, plain_key, unwrap
 from service.workshop.synthesis.contract import Dropped, UnusableReply
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
-from service.strategies.reading.salvage import has_word, one_line, unwrap
+from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     BadLine,
