@@ -320,6 +320,11 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
     reader = _role("reader", settings, engines, pooled)
     extractor = open_extractor(settings.role("reader"), small=reader.generator.capabilities.small)
     verifies = settings.answers.verify_with is not None and extractor is None
+    if verifies and named.reader.encoder == "none":
+        raise ConfigurationError(
+            "answers.verify_with is 'reader', but roles.reader.encoder is 'none', so there is no "
+            "encoder that could verify answers; remove one of both settings"
+        )
     return Roles(
         revelator=revelator,
         reader=reader,

@@ -12,7 +12,6 @@ once it is known which step it opens.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal
 
 from service.answer.calls import Role
@@ -30,14 +29,9 @@ from service.strategies.autorag_dialogue import (
     DIRECT_TOKENS,
     FEW_SHOT_STOPS,
     Action,
-    Conclude,
     Dialogue,
-    GiveUp,
-    Imagine,
+    Piece,
     Policy,
-    Remind,
-    Retrieve,
-    TurnPiece,
     TurnStream,
     document_text,
     knowledge_request,
@@ -48,7 +42,7 @@ from service.strategies.autorag_dialogue import (
     titled_text,
 )
 from service.strategies.base import Method, Outcome
-from service.strategies.reader import write_answer
+from service.strategies.reader import verify, write_answer
 from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 
@@ -106,7 +100,7 @@ class Autorag(Method):
 
     async def run(self) -> Outcome:
         try:
-            while not (self.ended or isinstance(self.action, GiveUp)) and self.may_go_on():
+            while not (self.ended or self._does("give_up")) and self.may_go_on():
                 await self._cycle()
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
@@ -131,15 +125,18 @@ class Autorag(Method):
     async def _cycle(self) -> None:
         """Make one turn, and get the document it asks for."""
         await self._turn()
-        match self.action:
-            case GiveUp(stopped_by):
-                self.stopped_by = stopped_by
-            case Imagine() if self._unfounded:
-                self.stopped_by, self.ended = "max_steps", True
-            case Retrieve() as search if not self.ended and self.may_go_on():
-                await self._search(search)
-            case Imagine(query) if not self.ended and self.may_go_on():
-                await self._imagine(query)
+        action = self.action
+        if action is None or action.kind not in ("retrieve", "imagine", "give_up"):
+            return
+        if action.kind == "give_up":
+            self.stopped_by = action.stopped_by
+        elif action.kind == "imagine" and self._unfounded:
+            self.stopped_by, self.ended = "max_steps", True
+        elif not self.ended and self.may_go_on():
+            await (self._search if action.kind == "retrieve" else self._imagine)(action)
+
+    def _does(self, kind: str) -> bool:
+        return self.action is not None and self.action.kind == kind
 
     # ---- steps, of which at most one is open
 
@@ -196,6 +193,7 @@ class Autorag(Method):
         """
         if self.open_step and self.open_step.kind == "answer":
             self.open_step.answer = self.answer or None
+            await verify(self.open_step, self.question, list(self.seen.values()))
         if self.open_step is None and self.owed.llm_calls:
             await self._open_answer()
         if self.open_step:
@@ -236,7 +234,7 @@ class Autorag(Method):
         await self._show(stream.finish(), stream.text)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
         self.action = self.policy.decide(stream.text, self.dialogue.shown, cut=call.cut)
-        if isinstance(self.action, Remind):
+        if self._does("remind"):
             self.wrong = stream.text
             await self._restart()
             return
@@ -256,19 +254,19 @@ class Autorag(Method):
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
-    async def _show(self, pieces: list[TurnPiece], text: str) -> None:
+    async def _show(self, pieces: list[Piece], text: str) -> None:
         """Show pieces of the turn whose text so far is `text`."""
-        for piece in pieces:
-            if piece.kind == "void":
+        for kind, piece in pieces:
+            if kind == "void":
                 await self._withdraw()
-            elif piece.kind == "draft":
+            elif kind == "draft":
                 # reasoning, in the step whose documents it is about
                 if self._retrieval:
                     self.drafted = True
-                    await self._retrieval.emit(Token(role="draft", text=piece.text))
+                    await self._retrieval.emit(Token(role="draft", text=piece))
             elif self.tuned and not self._unfounded:
                 # a query may still follow an untrained model's answer, and takes its place
-                await self._answer(piece.text, read_turn(text, self.policy.form).thought)
+                await self._answer(piece, read_turn(text, self.policy.form).thought)
 
     async def _answer(self, text: str, thought: str | None) -> None:
         """Emit more of the answer, written after `thought`; without passages it is flagged
@@ -284,21 +282,20 @@ class Autorag(Method):
         """Apply a complete turn: keep its reasoning, and accept or withdraw its answer."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
-        if asked_again and isinstance(self.action, Retrieve):
-            self.action = replace(self.action, repaired=True)
-        self.thought = (
-            None if isinstance(self.action, GiveUp) else read_turn(text, self.policy.form).thought
-        )
+        action = self.action
+        if asked_again and action and action.kind == "retrieve":
+            self.action = action._replace(repaired=True)
+        self.thought = None if self._does("give_up") else read_turn(text, self.policy.form).thought
         if self.seen:
             self.finding = self.thought
             self._find(self.thought)
-        if not isinstance(self.action, Conclude):
+        if action is None or action.kind != "conclude":
             await self._withdraw()
             return
         self.ended = True
         if self._unfounded:
             return
-        await self._answer(self.action.answer[len(self.answer) :], self.thought)
+        await self._answer(action.text[len(self.answer) :], self.thought)
         if asked_again and self.open_step:
             self.open_step.flag("repaired")
 
@@ -310,7 +307,7 @@ class Autorag(Method):
 
     # ---- documents
 
-    async def _search(self, search: Retrieve) -> None:
+    async def _search(self, search: Action) -> None:
         """Lines 7 to 9: the first m passages not seen before are the next user turn.
 
         Excluding what was seen before the cut makes the depth of the search irrelevant
@@ -324,10 +321,10 @@ class Autorag(Method):
         if self.policy.echoed:
             step.flag("prompt_example")
         top_k = self.request.top_k or PASSAGES
-        result = await step.search(search.query, top_k, frozenset(self.seen))
+        result = await step.search(search.text, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
         await step.show_passages(result, [Choice(True)] * len(passages))
-        repeated = self._is_repeated("retrieve", search.query)
+        repeated = self._is_repeated("retrieve", search.text)
         if not passages:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
             if repeated and not search.repaired:
@@ -347,10 +344,11 @@ class Autorag(Method):
 
     def _give_up(self, step: OpenStep) -> None:
         step.flag("no_progress")
-        self.action = GiveUp("answer")
+        self.action = Action("give_up")
 
-    async def _imagine(self, query: str) -> None:
+    async def _imagine(self, imagined: Action) -> None:
         """Lines 13 and 14: the model writes the document itself."""
+        query = imagined.text
         if self._is_repeated("answer", query) and self.open_step:
             return self._give_up(self.open_step)  # it would write the same document
         step = await self._open("retrieve", query, self.thought)

@@ -169,11 +169,7 @@ def _tidy(answer: str) -> str:
     return answer.removesuffix("**").rstrip()
 
 
-class TurnPiece(NamedTuple):
-    """Text to show while a turn is written. `void` means that the answer so far was none."""
-
-    kind: Literal["draft", "answer", "void"]
-    text: str = ""
+Piece = tuple[Literal["draft", "answer", "void"], str]  # `void`: the answer so far was none
 
 
 class TurnStream:
@@ -193,21 +189,21 @@ class TurnStream:
         self._answer = ""
         self._answer_from: int | None = None
 
-    def feed(self, text: str) -> list[TurnPiece]:
+    def feed(self, text: str) -> list[Piece]:
         """Take the next piece of the turn. Return what can be shown."""
         self.text += text
         return [*self._draft(ended=False), *self._answers(ended=False)]
 
-    def finish(self) -> list[TurnPiece]:
+    def finish(self) -> list[Piece]:
         """The turn is complete. Return what was held back."""
         return [*self._draft(ended=True), *self._answers(ended=True)]
 
-    def _draft(self, ended: bool) -> list[TurnPiece]:
+    def _draft(self, ended: bool) -> list[Piece]:
         text = _own_part(self.text, self._form, ended)
         marker = self._form.first.search(text, self._line)
         known = marker.start() if marker else len(_known(text, ended))
         fresh, self._drafted = text[self._drafted : known], max(self._drafted, known)
-        return [TurnPiece("draft", fresh)] if fresh else []
+        return [("draft", fresh)] if fresh else []
 
     @property
     def _line(self) -> int:
@@ -216,18 +212,18 @@ class TurnStream:
         """
         return self.text.rfind("\n", 0, self._drafted) + 1 if self._form.lines else self._drafted
 
-    def _answers(self, ended: bool) -> list[TurnPiece]:
+    def _answers(self, ended: bool) -> list[Piece]:
         text, form = _own_part(self.text, self._form, ended), self._form
         asks = form.query.search(text, self._line)
         start = None if asks else _last_end(form.final, text, self._line)
-        pieces: list[TurnPiece] = []
+        pieces: list[Piece] = []
         if start != self._answer_from:
-            pieces += [TurnPiece("void")] if self._answer else []
+            pieces += [("void", "")] if self._answer else []
             self._answer, self._answer_from = "", start
         if start is not None:
             answer = _tidy(_value(_known(text[start:], ended), form))
             fresh, self._answer = answer[len(self._answer) :], answer
-            pieces += [TurnPiece("answer", fresh)] if fresh else []
+            pieces += [("answer", fresh)] if fresh else []
         return pieces
 
 
@@ -253,41 +249,18 @@ DIRECT_TOKENS: Final = 150
 MISSES_IN_A_ROW: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieve:
-    """Retrieve for `query`. `repaired`: the turn named none, so this is an earlier query."""
+class Action(NamedTuple):
+    """What follows a turn: to `retrieve` for the query `text`, to `imagine` a document for it from
+    the model's own knowledge, to `conclude` with the answer `text`, to `give_up` the conversation
+    and answer directly (NAIVE), or to `remind` the model of the turn's form.
 
-    query: str
+    `repaired`: the turn named no query, so `text` is an earlier one. `stopped_by`: why it is given
+    up."""
+
+    kind: Literal["retrieve", "imagine", "conclude", "give_up", "remind"]
+    text: str = ""
     repaired: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Imagine:
-    """Let the model write a document for `query` from its own knowledge."""
-
-    query: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """End with this answer."""
-
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Give up the conversation, and answer directly (NAIVE)."""
-
-    stopped_by: StoppedBy
-
-
-@dataclass(frozen=True, slots=True)
-class Remind:
-    """Ask for the same turn again, and state its form."""
-
-
-Action = Retrieve | Imagine | Conclude | GiveUp | Remind
+    stopped_by: StoppedBy = "answer"
 
 
 @dataclass(slots=True)
@@ -328,7 +301,7 @@ class Policy:
         """Return what follows the turn `text`. `shown`: the question and the documents so far;
         `cut`: a limit ended the turn."""
         if is_looping(text):
-            return GiveUp("answer")
+            return Action("give_up")
         turn = self._own(read_turn(text, self.form), shown)
         self.shortened = cut and turn.query is not None and _is_cut(turn.query, text)
         if self.shortened and self.form.lines:
@@ -336,7 +309,7 @@ class Policy:
             turn = turn._replace(query=None, refined=None)
         if self.reminds and not turn.query and not turn.final:
             self.reminds = False
-            return Remind()
+            return Action("remind")
         if self.retrieved < self.max_retrievals:
             return self._while_retrieving(turn)
         return self._after_retrieving(turn)
@@ -356,20 +329,22 @@ class Policy:
     def _while_retrieving(self, turn: Turn) -> Action:
         """Lines 3 to 9."""
         if not turn.query and turn.final:
-            return Conclude(turn.final)
+            return Action("conclude", turn.final)
         self.misses = 0 if turn.query else self.misses + 1
         if self.misses == MISSES_IN_A_ROW:
-            return GiveUp("answer")
+            return Action("give_up")
         self.query = turn.query or self.query or self.question
         self.retrieved += 1
-        return Retrieve(self.query, repaired=not turn.query)
+        return Action("retrieve", self.query, repaired=not turn.query)
 
     def _after_retrieving(self, turn: Turn) -> Action:
         """Lines 11 to 17."""
         if turn.refined and self.imagined < self.max_parametric:
             self.imagined += 1
-            return Imagine(turn.refined)
-        return Conclude(turn.final) if turn.final else GiveUp("max_steps")
+            return Action("imagine", turn.refined)
+        if turn.final:
+            return Action("conclude", turn.final)
+        return Action("give_up", stopped_by="max_steps")
 
 
 def _is_cut(query: str, text: str) -> bool:

@@ -32,7 +32,7 @@ from service.strategies.draft_text import (
     read_answer,
 )
 from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine
-from service.strategies.reader import write_answer
+from service.strategies.reader import verify, write_answer
 from service.strategies.reading import answers
 from service.strategies.reading.text import ends_with
 from service.text import sentences
@@ -42,20 +42,13 @@ FULL: Final = Choice(False, "the collection is full")
 COLLECTED: Final = Choice(True, "collected")
 
 
-class CollectedPassage(NamedTuple):
-    """A passage, the step that found it first, and the number of that retrieval."""
-
-    passage: RetrievedPassage
-    step: str
-    round: int
-
-
 @dataclass(slots=True)
 class Collected:
-    """Passages in the order in which they were found, each once; `most` of them, or all."""
+    """Passages in the order in which they were found, each once; `most` of them, or all. Each is
+    `found` by a step, in a round of retrieval."""
 
     most: int | None = None
-    found: list[CollectedPassage] = field(default_factory=list)
+    found: list[tuple[RetrievedPassage, str, int]] = field(default_factory=list)
     rounds: int = 0
 
     def add(self, step: str, result: SearchResult) -> list[Choice]:
@@ -68,19 +61,19 @@ class Collected:
             return AGAIN
         if self.most is not None and len(self.found) >= self.most:
             return FULL
-        self.found.append(CollectedPassage(passage, step, self.rounds))
+        self.found.append((passage, step, self.rounds))
         return COLLECTED
 
     @property
     def passages(self) -> list[RetrievedPassage]:
-        return [found.passage for found in self.found]
+        return [passage for passage, _, _ in self.found]
 
     def newest(self, count: int) -> list[RetrievedPassage]:
         """The best-ranked passages of the newest retrievals, in the order in which they were
         found."""
-        first = sorted(self.found, key=lambda found: (-found.round, found.passage.rank))
+        first = sorted(self.found, key=lambda found: (-found[2], found[0].rank))
         chosen = first[:count]
-        return [found.passage for found in self.found if found in chosen]
+        return [found[0] for found in self.found if found in chosen]
 
 
 def _same(one: RetrievedPassage, other: RetrievedPassage) -> bool:
@@ -173,6 +166,7 @@ class Chain(Method):
         ask = self.templates
         prompt = ask.answer(question, texts) if texts else ask.closed(question)
         await write_answer(step, prompt, as_role, closed=not texts)
+        await verify(step, question, shown)
 
 
 def passage_lines(passages: Sequence[RetrievedPassage]) -> tuple[str, ...]:
@@ -375,21 +369,12 @@ _FINAL: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FollowUp:
-    """The model asks this."""
+class Turn(NamedTuple):
+    """The follow-up `question` that the model asks, or its conclusion: the `answer`; None if that
+    must still be requested."""
 
-    question: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """The model has concluded. `answer` is its conclusion; None if it must still be requested."""
-
+    question: str | None = None
     answer: str | None = None
-
-
-Turn = FollowUp | Conclusion
 
 
 def read_turn(text: str) -> Turn:
@@ -398,16 +383,16 @@ def read_turn(text: str) -> Turn:
     text = _INTERMEDIATE.split(text, maxsplit=1)[0].strip()
     last = text.rpartition("\n")[2].strip()
     if (asked := _FOLLOW_UP.match(last)) and asked[1].strip():
-        return FollowUp(asked[1].strip())
+        return Turn(asked[1].strip())
     if (concluded := _FINAL.match(text)) and concluded[1].strip():
         line = concluded[1].strip().partition("\n")[0].strip()
-        return Conclusion(line.removesuffix(".").rstrip() or None)
-    return FollowUp(last) if last.endswith("?") else Conclusion()
+        return Turn(answer=line.removesuffix(".").rstrip() or None)
+    return Turn(last if last.endswith("?") else None)
 
 
 TURN: Final[PromptCall[Turn]] = PromptCall(
     "reader", read_turn, QUESTION_TOKENS, stop=(f"\n{INTERMEDIATE}",),
-    texts=lambda turn: [turn.question] if isinstance(turn, FollowUp) else [],
+    texts=lambda turn: [turn.question] if turn.question else [],
 )  # fmt: skip
 
 
@@ -445,13 +430,13 @@ class SelfAsk(Chain):
         self.pairs: list[Pair] = []
         while True:
             step = self.scope.step("retrieve")
-            turn: Turn = Conclusion()
+            turn = Turn()
             try:
                 if self.may_go_on():
                     turn = await self._turn(step)
             except LimitReached as limit:
                 self.stopped_by = limit.stopped_by
-            if isinstance(turn, Conclusion):
+            if turn.question is None:
                 step.kind, step.question = "answer", self.question
                 async with self.within(step):
                     await self._conclude(step, turn.answer)
@@ -477,24 +462,25 @@ class SelfAsk(Chain):
         """
         if not self.templates.has(TEMPLATE):
             if self.pairs and await judge_ending(step, self.question, self.pairs):
-                return Conclusion()
+                return Turn()
             return self._unless_repeated(step, await refine(step, self.question, self.pairs))
         prompt = self._prompt()
         for temperature in (0.0, RETRY_TEMPERATURE):
             reply = await TURN.ask(step, prompt, temperature)
-            if not isinstance(turn := reply.value, FollowUp):
-                return turn or Conclusion()
+            turn = reply.value or Turn()
+            if turn.question is None:
+                return turn
             cut = reply.cut and not turn.question.endswith("?")
             if not (reply.example or cut):
                 return self._unless_repeated(step, turn.question)
         step.flag("prompt_example" if reply.example else "shortened")
-        return Conclusion()
+        return Turn()
 
     def _unless_repeated(self, step: OpenStep, question: str) -> Turn:
         if same_question(question) in {same_question(pair.question) for pair in self.pairs}:
             step.flag("refine_loop")
-            return Conclusion()
-        return FollowUp(question)
+            return Turn()
+        return Turn(question)
 
     async def _answer_by_search(self, step: OpenStep, question: str) -> None:
         """Search for the follow-up question, and read its intermediate answer from the passages."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
-from typing import Final, NamedTuple, Protocol, TypeGuard
+from typing import ClassVar, Final, NamedTuple, TypeGuard
 
 import anyio.to_thread
 
@@ -19,7 +19,7 @@ from service.answer.calls import EngineCall, Role, with_restarts
 from service.answer.events import ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import closing
-from service.core.domain import StepKind
+from service.core.domain import LoopName, Passage, StepKind
 from service.core.errors import LimitReached
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
@@ -43,6 +43,7 @@ from service.strategies.draft_text import (
     shown,
     unconcluded,
 )
+from service.strategies.reader import verify
 from service.strategies.reading import answers
 from service.strategies.reading.text import ends_with
 from service.text.tagging import Splitter, SplitterName, open_splitter
@@ -77,19 +78,9 @@ class DraftOptions:
     splitter: SplitterName = "own"
 
 
-class DraftReader(Protocol):
-    """Reads a text while it is written. `kept` is the part of it that is accepted so far; `done`
-    means that no more text is needed."""
-
-    text: str
-    done: bool
-
-    @property
-    def kept(self) -> str: ...
-
-    def feed(self, piece: str) -> str: ...
-
-    def finish(self) -> str: ...
+# Reads a text while it is written. `kept` is the part of it that is accepted so far; `done` means
+# that no more text is needed.
+DraftReader = FirstSentence | WholeText
 
 
 class Piece(NamedTuple):
@@ -153,6 +144,7 @@ class Drafting(Method):
         self.open_step = OpenStep(self.inquiry, "", "answer")
         self.retrievals = self.used = 0
         self.seen = self.ended = False
+        self.found: dict[str, Passage] = {}  # what a prompt has shown
         self._counted: dict[str, int] = {}  # demonstrations, in tokens
         try:
             while not self.ended and self.may_go_on():
@@ -290,8 +282,10 @@ class Drafting(Method):
         self.seen = self.seen or bool(texts)
         self.layout = await self.fit(replace(self.layout, passages=texts))
         room, choices = len(self.layout.passages), []
-        for line in lines:
+        for scored, line in zip(found.passages, lines, strict=True):
             keep = bool(line) and room > 0
+            if keep:
+                self.found[scored.passage.passage_id] = scored.passage
             choices.append(Choice(keep, None if keep else "not shown"))
             room -= bool(line)
         await self.open_step.show_passages(found, choices)
@@ -372,6 +366,7 @@ class Drafting(Method):
         if answer:
             step.answer = answer
             await step.emit(Token(role=self.as_role, text=answer))
+            await verify(step, self.question, list(self.found.values()))
         await step.end()
         return Outcome(answer or None, self.stopped_by)
 
@@ -449,22 +444,25 @@ async def count_cut(
 # ---- the baselines of fixed windows
 
 
-class Windows(Drafting):
-    """Each round is a step `retrieve`: `query`, `passages`, and as `answer` the window that the
+class FixedLength(Drafting):
+    """FLR: searches for the last n tokens, and writes the next n from what was found.
+
+    Each round is a step `retrieve`: `query`, `passages`, and as `answer` the window that the
     model then writes. The first query is the question, every other the window before.
     """
 
+    name: ClassVar[LoopName] = "fixed_length"
     query: str | None = None
     finish: FinishReason | None = None  # how the newest window ended
 
     def read(self) -> DraftReader:
         """Open a window."""
-        raise NotImplementedError
+        return WholeText()
 
     @property
     def window(self) -> int | None:
         """The most tokens of a window; None for L."""
-        return None
+        return self.inquiry.settings.baselines.window
 
     @property
     def answered(self) -> bool:
@@ -503,23 +501,11 @@ class Windows(Drafting):
         return written.kept
 
 
-class FixedLength(Windows):
-    """FLR: searches for the last n tokens, and writes the next n from what was found."""
-
-    name = "fixed_length"
-
-    @property
-    def window(self) -> int:
-        return self.inquiry.settings.baselines.window
-
-    def read(self) -> DraftReader:
-        return WholeText()
-
-
-class FixedSentence(Windows):
+class FixedSentence(FixedLength):
     """FSR: searches for the last sentence, and writes the next one from what was found."""
 
     name = "fixed_sentence"
+    window = None
 
     def read(self) -> DraftReader:
         return FirstSentence(self.splitter)

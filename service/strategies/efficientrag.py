@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
-
-import structlog
 
 from service.answer.calls import Roles
 from service.answer.events import Judgement, ThoughtWritten
@@ -28,7 +26,7 @@ from service.encoders.inputs import passage_text
 from service.prompts.quoting import quote
 from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
 from service.strategies.base import Method, Outcome
-from service.strategies.reader import AnswerText, reader_of, write_answer
+from service.strategies.reader import AnswerText, reader_of, verify, write_answer
 from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
 from service.strategies.reading.text import (
     has_word,
@@ -39,7 +37,6 @@ from service.strategies.reading.text import (
 )
 from service.text.words import word_spans
 
-log = structlog.get_logger(__name__)
 FETCH: Final = 10
 MAX_STEPS: Final = 4
 UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
@@ -62,37 +59,10 @@ _WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
 # ---- decisions after a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25), pure
-
-
-@dataclass(frozen=True, slots=True)
-class EfficientRagOptions:
-    """The differences of the profiles (METHODS.md §4.2, §4.4, §6 #25).
-
-    `finishes`: FINISH is a separate tag, else it is CONTINUE. `deduplicate`: a passage found twice
-    is read once. `stops_early`: a hop without a new passage is the last one, and so is one whose
-    next query equals its own. `closed_book`: the reader answers even if no passage was kept.
-    `official`: the reader is prompted as in the paper.
-    """
-
-    finishes: bool = False
-    deduplicate: bool = False
-    stops_early: bool = False
-    closed_book: bool = True
-    official: bool = True
-
-
-OFFICIAL: Final = EfficientRagOptions()
-SERVICE: Final = EfficientRagOptions(
-    finishes=True, deduplicate=True, stops_early=True, closed_book=False, official=False
-)
-PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
-
-
-@dataclass(frozen=True, slots=True)
-class NextQuery:
-    """Make the next query from these marked words."""
-
-    infos: tuple[str, ...]
+#
+# The profile `official` has two tags: FINISH is CONTINUE. A passage found twice is read twice, a
+# hop without a new passage and a query that repeats the one before do not end the search, and the
+# reader answers even if no passage was kept, to the prompt of the paper.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +73,9 @@ class Read:
     flag: Flag | None = None
 
 
-def as_tagged(labels: Sequence[PassageLabel], options: EfficientRagOptions) -> list[PassageLabel]:
+def as_tagged(labels: Sequence[PassageLabel], official: bool) -> list[PassageLabel]:
     """Return the labels; with two tags, FINISH counts as CONTINUE."""
-    if options.finishes:
+    if not official:
         return list(labels)
     return [
         replace(label, tag=Tag.CONTINUE) if label.tag is Tag.FINISH else label for label in labels
@@ -113,24 +83,24 @@ def as_tagged(labels: Sequence[PassageLabel], options: EfficientRagOptions) -> l
 
 
 def after_labels(
-    labels: Sequence[PassageLabel], added: int, hops_left: int, options: EfficientRagOptions
-) -> NextQuery | Read:
-    """Return what follows the labels of a hop (lines 6 to 8). `added`: the number of passages that
-    the hop added to the pool."""
+    labels: Sequence[PassageLabel], added: int, hops_left: int, official: bool
+) -> tuple[str, ...] | Read:
+    """Return the marked words for the next query, or the end of the search, by the labels of a hop
+    (lines 6 to 8). `added`: the number of passages that the hop added to the pool."""
     infos = [label.info for label in labels if label.tag is Tag.CONTINUE]
     if not infos:
         return Read()
-    if options.stops_early and not added:
+    if not official and not added:
         return Read(flag="no_new_evidence")
     if hops_left < 1:
         return Read(stopped_by="max_steps")
-    return NextQuery(tuple(info for info in infos if info.strip()))
+    return tuple(info for info in infos if info.strip())
 
 
-def after_filter(query: str, filtered: str, options: EfficientRagOptions) -> str | Read:
+def after_filter(query: str, filtered: str, official: bool) -> str | Read:
     """Return the next query (line 9), unless it is empty or repeats the current one."""
     same = _compared(filtered) == _compared(query)
-    if not filtered or (same and options.stops_early):
+    if not filtered or (same and not official):
         return Read(flag="no_progress")
     return filtered
 
@@ -228,9 +198,8 @@ class EfficientRag(Method):
 
     async def run(self) -> Outcome:
         """The maximum number of retrievals is the request's `max_steps`, or 4."""
-        self.options = PROFILES[self.inquiry.settings.efficientrag.profile]
-        log.debug("efficientrag", id=self.inquiry.id, **asdict(self.options))
-        self.pool = CandidatePool(self.options.deduplicate)
+        self.official = self.inquiry.settings.efficientrag.profile == "official"
+        self.pool = CandidatePool(deduplicate=not self.official)
         self.query = self.question
         following: str | Read = self.query
         left = self.request.max_steps or MAX_STEPS
@@ -256,7 +225,7 @@ class EfficientRag(Method):
         found = [hit.passage for hit in result.passages]
         await step.show_passages(result)
         try:
-            labels = as_tagged(await self._label(query, found), self.options)
+            labels = as_tagged(await self._label(query, found), self.official)
         except DeadlineExceeded:
             await self._take(step, found, "not labelled")
             raise
@@ -268,14 +237,14 @@ class EfficientRag(Method):
             if self.inquiry.settings.answers.no_evidence == "top3_unfiltered":
                 await self._take(step, found, "no passage was kept")
         added = sum(choice.kept is True for choice in choices)
-        decision = after_labels(labels, added, left, self.options)
-        if isinstance(decision, Read):
-            return decision
-        if decision.infos:
-            await step.emit(ThoughtWritten(text="\n".join(decision.infos)))
+        infos = after_labels(labels, added, left, self.official)
+        if isinstance(infos, Read):
+            return infos
+        if infos:
+            await step.emit(ThoughtWritten(text="\n".join(infos)))
         with deadline(self.inquiry.budget.step_remaining_s):
-            filtered = await self._encoders.filter.filter(query, decision.infos)
-        return after_filter(query, filtered, self.options)
+            filtered = await self._encoders.filter.filter(query, infos)
+        return after_filter(query, filtered, self.official)
 
     async def _label(self, query: str, passages: Sequence[Passage]) -> list[PassageLabel]:
         texts = [passage_text(passage.title, passage.text) for passage in passages]
@@ -291,13 +260,13 @@ class EfficientRag(Method):
     async def _conclude(self) -> Outcome:
         """Read the pool (line 10). An empty pool is read too if the profile or
         `answers.no_evidence` says so."""
-        candidates, official = self.pool.candidates, self.options.official
-        closed_book = self.options.closed_book or not self.inquiry.abstains
+        candidates = self.pool.candidates
+        closed_book = self.official or not self.inquiry.abstains
         if not candidates and (self.stopped_by == "deadline" or not closed_book):
             return Outcome(None, self.stopped_by)
         opened = self.scope.step("answer", self.question)
         most, room = None, None
-        if official or self.inquiry.roles.extractor is None:
+        if self.official or self.inquiry.roles.extractor is None:
             most, room = self.able.passages, self._room_for_passages()
         shown = self.pool.to_read(most, room)
         await self._leave_out(shown)
@@ -327,21 +296,23 @@ class EfficientRag(Method):
         context = self.able.context_tokens
         if context is None:
             return None
-        prompt = reading_prompt(self.templates, self.question, (BLANK,), self.options.official)
+        prompt = reading_prompt(self.templates, self.question, (BLANK,), self.official)
         return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - len(prompt.encode()))
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
         """Stream the answer. An encoder, which joins no passages, reads the last query, which names
         what was found before. With the official prompt, an example of the prompt stands."""
-        official = self.options.official
+        official = self.official
         if self.inquiry.roles.extractor is not None and passages and not official:
             return await reader_of(step, self.query).read(passages, self.as_role)
         prompt = reading_prompt(self.templates, self.question, passages, official)
         if self.templates.has(TEMPLATE) and (official or passages):
-            return await write_answer(
+            await write_answer(
                 step, prompt, self.as_role, READ_TOKENS, closed=official, form=AnswerField
             )
-        return await write_answer(step, prompt, self.as_role, closed=not passages)
+        else:
+            await write_answer(step, prompt, self.as_role, closed=not passages)
+        return await verify(step, self.query, passages)
 
 
 async def _show_choice(step: OpenStep, passage: Passage, choice: Choice, *, relevant: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from itertools import count
 
 import structlog
 
@@ -40,7 +41,7 @@ from service.core.private import withhold
 from service.strategies.anrag import answer_from, search_once
 from service.strategies.base import Outcome
 from service.strategies.conversation import condense, shorten
-from service.strategies.planner import RouteChoice, planner_of
+from service.strategies.planner import planner_of
 from service.strategies.registry import handle
 from service.strategies.routes import reply
 from service.strategies.structured import structured
@@ -60,21 +61,21 @@ async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -
     `queued_s` is the time it waited for admission. Expected and unexpected errors alike end with
     `error` and `done`; cancelling the task cancels the question.
     """
-    numbered = _Numbered(inquiry, emit)
-    inquiry.emit = numbered.emit
-    await numbered.emit(Start(id=inquiry.id, question=inquiry.question))
+    fold = Fold()
+    inquiry.emit = emit = _numbered(inquiry, emit, fold)
+    await emit(Start(id=inquiry.id, question=inquiry.question))
     try:
-        await _answer(inquiry, numbered.fold)
-        await numbered.emit(AnswerReady(body=numbered.fold.answer(_timing(inquiry, queued_s))))
+        await _answer(inquiry, fold)
+        await emit(AnswerReady(body=fold.answer(_timing(inquiry, queued_s))))
     except RevelatorError as error:
-        await numbered.emit(Failed(problem=problem_of(error, inquiry.id)))
+        await emit(Failed(problem=problem_of(error, inquiry.id)))
     except BaseException as error:
         if not is_failure(error):
             raise
         log.exception("question failed", id=inquiry.id)
         problem = problem_of(RevelatorError(_UNEXPECTED), inquiry.id)
-        await numbered.emit(Failed(problem=problem))
-    await numbered.emit(Done())
+        await emit(Failed(problem=problem))
+    await emit(Done())
 
 
 _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id; please report it."
@@ -91,34 +92,31 @@ def problem_of(error: RevelatorError, request_id: str) -> Problem:
     )
 
 
-class _Numbered:
-    """Gives events their `seq`, `ms` and, where unset, the newest `step`; flags steps whose answer
-    nothing supports; feeds the fold."""
+def _numbered(inquiry: Inquiry, emit: Emit, fold: Fold) -> Emit:
+    """Return an `emit` that gives events their `seq`, `ms` and, where unset, the newest `step`,
+    flags steps whose answer nothing supports, and feeds the fold."""
+    numbers = count()
 
-    def __init__(self, inquiry: Inquiry, emit: Emit) -> None:
-        self.fold = Fold()
-        self._inquiry = inquiry
-        self._emit = emit
-        self._seq = 0
-
-    async def emit(self, event: BaseEvent) -> None:
-        if isinstance(event, StepEnd):
-            self._ground(event)
-        event.seq = self._seq
-        event.ms = round(self._inquiry.budget.elapsed_s * 1000, 3)
+    async def numbered(event: BaseEvent) -> None:
+        if isinstance(event, StepEnd) and fold.route != "direct":
+            _ground(event, fold, inquiry)
+        event.seq = next(numbers)
+        event.ms = round(inquiry.budget.elapsed_s * 1000, 3)
         if event.step is None:
-            event.step = self.fold.last_step
-        self._seq += 1
-        self.fold.add(event)
-        await self._emit(event)
+            event.step = fold.last_step
+        fold.add(event)
+        await emit(event)
 
-    def _ground(self, end: StepEnd) -> None:
-        """Flag the end of a step whose answer nothing supports."""
-        flag = self.fold.steps.missing_support(end) if self.fold.route != "direct" else None
-        if flag is not None:
-            memory = self._inquiry.settings.answers.invites_memory
-            end.flags = [*end.flags, "closed_book" if memory else flag]
-            self._inquiry.unsupported.add(end.step or "")
+    return numbered
+
+
+def _ground(end: StepEnd, fold: Fold, inquiry: Inquiry) -> None:
+    """Flag the end of a step whose answer nothing supports."""
+    flag = fold.steps.missing_support(end)
+    if flag is not None:
+        memory = inquiry.settings.answers.invites_memory
+        end.flags = [*end.flags, "closed_book" if memory else flag]
+        inquiry.unsupported.add(end.step or "")
 
 
 async def _answer(inquiry: Inquiry, fold: Fold) -> None:
@@ -171,12 +169,7 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
     if not fold.steps.searched(inquiry.question):
         return True
     labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps.all)
-    settings = inquiry.settings
-    return (
-        labelled
-        and settings.efficientrag.profile == "service"
-        and settings.hanrag.judging != "labeler"
-    )
+    return labelled and inquiry.settings.efficientrag.profile == "service"
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
@@ -258,12 +251,9 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
     step = scope.step("route", request.question)
     await step.start()
     try:
-        choice = await planner_of(inquiry.roles.revelator).route(step)
+        chosen = await planner_of(inquiry.roles.revelator).route(step)
     except LimitReached:
-        choice = RouteChoice("single", "settings", None)
-    chosen = RouteChosen(
-        route=choice.route, loop="none", by=choice.by, confidence=choice.confidence
-    )
+        chosen = RouteChosen(route="single", loop="none", by="settings")
     await step.emit(_allowed(inquiry, chosen))
     await step.end()
     return None

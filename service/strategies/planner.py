@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from service.answer.calls import Role
+from service.answer.events import RouteChosen
 from service.answer.evidence import same_question
 from service.answer.inquiry import OpenStep
 from service.core.domain import RouteName
@@ -63,37 +64,31 @@ DECOMPOSE: Final = PromptCall(
 )  # fmt: skip
 
 
-class QuestionParts(NamedTuple):
-    """The parts of a compound question, and the reasoning; one part is the question itself."""
-
-    thought: str | None
-    questions: tuple[str, ...]
-
-
-class RouteChoice(NamedTuple):
-    """A route, who chose it, and its probability among the routes allowed, where that is known."""
-
-    route: RouteName
-    by: Literal["classifier", "model", "settings"]
-    confidence: float | None
-
-
 # ---- calls
 
 
-async def ask_for_route(step: OpenStep) -> RouteChoice:
+async def ask_for_route(step: OpenStep) -> RouteChosen:
     """Run ROUTE. Unreadable text becomes `single`, flagged `route_parse_failed`."""
     prompt = step.inquiry.roles.revelator.templates.route(step.inquiry.question)
     labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
     reply = await replace(ROUTE, labels=labels).ask(step, prompt, logprobs=True)
     if reply.value is None:
         step.flag("route_parse_failed")
-        return RouteChoice("single", "model", None)
-    sure = None if reply.logprob is None else round(math.exp(reply.logprob), 4)
-    return RouteChoice(reply.value, "model", sure)
+        return chosen("single", "model")
+    sure = None if reply.logprob is None else math.exp(reply.logprob)
+    return chosen(reply.value, "model", sure)
 
 
-async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionParts:
+def chosen(
+    route: RouteName, by: Literal["classifier", "model"], probability: float | None = None
+) -> RouteChosen:
+    """Return a choice among the routes allowed, with its probability, where that is known. The
+    loop is not known yet."""
+    sure = None if probability is None else round(probability, 4)
+    return RouteChosen(route=route, loop="none", by=by, confidence=sure)
+
+
+async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposed:
     """Run DECOMPOSE: return the parts, at most `max_parts` (then flagged `shortened`).
 
     Output that is cut is requested again with more room, other output that cannot be read, or that
@@ -117,12 +112,12 @@ async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionPa
         if reply.example:
             step.flag("prompt_example")
         step.flag("repaired")
-        return QuestionParts(None, (question,))
+        return Decomposed(None, (question,))
     if decomposed.repaired:
         step.flag("repaired")
     if reply.cut or len(decomposed.questions) > max_parts:
         step.flag("shortened")
-    return QuestionParts(decomposed.thought, decomposed.questions[:max_parts])
+    return decomposed._replace(questions=decomposed.questions[:max_parts])
 
 
 def _more_room(step: OpenStep, prompt: str) -> int:
@@ -189,7 +184,7 @@ class Planner:
 
     strict = False
 
-    async def route(self, step: OpenStep) -> RouteChoice:
+    async def route(self, step: OpenStep) -> RouteChosen:
         """Return the classifier's route, if the settings have one, else that of the ROUTE call.
 
         `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable
@@ -204,19 +199,19 @@ class Planner:
         if route == "direct" and probability < DIRECT_CONFIDENCE and others:
             route, probability = await classifier.classify(question, others)
         if probability >= settings.router.confidence:
-            return RouteChoice(route, "classifier", round(probability, 4))
+            return chosen(route, "classifier", probability)
         return await ask_for_route(step)
 
-    async def split(self, step: OpenStep, question: str, max_parts: int) -> QuestionParts:
+    async def split(self, step: OpenStep, question: str, max_parts: int) -> Decomposed:
         """Return the parts of a question, with pronouns replaced where another part determines
         them. If there is one part, it is the question as it was asked."""
         parts = await decompose(step, question, max_parts)
         if len(parts.questions) < 2:
-            return QuestionParts(parts.thought, (question,))
+            return Decomposed(parts.thought, (question,))
         named: list[Pair] = []
         for part in parts.questions:
             named.append(Pair(resolve_pronouns(part, named), None))
-        return QuestionParts(parts.thought, tuple(pair.question for pair in named))
+        return Decomposed(parts.thought, tuple(pair.question for pair in named))
 
     async def next_question(
         self,
@@ -260,7 +255,7 @@ class RulePlanner(Planner):
 
     strict = True
 
-    async def route(self, step: OpenStep) -> RouteChoice:
+    async def route(self, step: OpenStep) -> RouteChosen:
         """Return the route of the classifier that is the default of a small model. The model, which
         is more often wrong, has no say, and knows too little for the route `direct`."""
         classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
@@ -269,7 +264,7 @@ class RulePlanner(Planner):
         searching = [name for name in settings.routes.allowed if name != "direct"]
         allowed = searching or settings.routes.allowed
         route, probability = await classifier.classify(step.inquiry.question, allowed)
-        return RouteChoice(route, "classifier", round(probability, 4))
+        return chosen(route, "classifier", probability)
 
     async def next_question(
         self,

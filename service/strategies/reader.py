@@ -9,16 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from service.answer.calls import chat
-from service.answer.events import BaseEvent, Place, Token, TokenRole, Withdraw
+from service.answer.events import BaseEvent, Place, RetrievedPassage, Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep
-from service.core.concurrency import deadline, gather
+from service.core.concurrency import gather
 from service.core.domain import Passage
 from service.core.errors import LimitReached
-from service.encoders.base import Extractor, Labeler, Reading, Tag
-from service.encoders.inputs import passage_text
+from service.encoders.base import Extractor, Reading
 from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import PassageText, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
@@ -218,25 +217,7 @@ def majority(answers: Sequence[str]) -> str:
 # ---- readers
 
 
-class Reader(Protocol):
-    """Reads for one question of an open step.
-
-    `reads_all`: it is shown every relevant passage, not only the first ones.
-    """
-
-    reads_all: bool
-
-    async def judge(self, passages: Sequence[Passage]) -> list[Verdict]:
-        """Return whether each passage helps, None where that is not known, or the limit of the
-        question that prevented its judgement."""
-
-    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
-        """Stream the answer in the passages, and leave it in `step.answer`: None if there is none,
-        flagged `declined` if the passages were read. `step.stopped_by` names the limit of the
-        question that was reached, if any."""
-
-
-def reader_of(step: OpenStep, question: str) -> Reader:
+def reader_of(step: OpenStep, question: str) -> PromptReader | EncoderReader:
     """Return the reader that the settings name."""
     extractor = step.inquiry.roles.extractor
     if extractor is None:
@@ -244,11 +225,24 @@ def reader_of(step: OpenStep, question: str) -> Reader:
     return EncoderReader(step, question, extractor)
 
 
-class PromptReader:
-    """Asks the language models of the judge and of the reader.
+async def verify(
+    step: OpenStep, question: str, passages: Sequence[Passage | RetrievedPassage]
+) -> None:
+    """Let the encoder of `answers.verify_with`, if it is set, look for the answer of a step in the
+    passages from which a language model wrote it."""
+    verifier = step.inquiry.roles.verifier
+    if verifier is not None and step.answer and passages:
+        read = [Passage(each.passage_id, each.title, each.text) for each in passages]
+        await EncoderReader(step, question, verifier).verify(step.answer, read)
 
-    EfficientRAG's labeler, which tags a passage in view of a query, may judge instead: it needs one
-    forward pass for all passages, and judges better than small models.
+
+class PromptReader:
+    """Asks the language models of the judge and of the reader, for one question of an open step.
+
+    Both readers judge passages (`judge`: whether each helps, None where that is not known, or the
+    limit of the question that prevented its judgement) and answer from them (`read`: the answer is
+    streamed and left in `step.answer`; None if there is none, flagged `declined` if the passages
+    were read). `reads_all`: it is shown every relevant passage, not only the first ones.
     """
 
     reads_all = False
@@ -258,43 +252,13 @@ class PromptReader:
 
     async def judge(self, passages: Sequence[Passage]) -> list[Verdict]:
         """Judge every passage, all concurrently (METHODS.md §6 #10). A judgement that is no verdict
-        is flagged `unread_judgement`.
-
-        If the settings do not name a judge and the labeler keeps nothing, the model judges again:
-        the labeler rejects more relevant passages of users' questions than the model does.
-        """
-        if (labeler := self._labeler()) is not None:
-            verdicts = await self._labelled(labeler, passages)
-            if self._step.inquiry.settings.hanrag.judging or any(verdicts):
-                return verdicts
+        is flagged `unread_judgement`."""
         if self._step.inquiry.settings.hanrag.judging == "listwise" and passages:
             return await self._selected(passages)
         verdicts = await gather([partial(self._asked, passage) for passage in passages])
         if unread := verdicts.count(None):
             self._step.unread(unread)
         return verdicts
-
-    def _labeler(self) -> Labeler | None:
-        """Return the labeler if it judges. By default it does for a model that is known to read
-        little.
-        """
-        inquiry = self._step.inquiry
-        opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.judging
-        if opened is None or named in ("pointwise", "listwise"):
-            return None
-        if named == "labeler":
-            return opened.labeler
-        small = inquiry.roles.judge.generator.capabilities.small
-        return opened.labeler if small and opened.labeler.problem() is None else None
-
-    async def _labelled(self, labeler: Labeler, passages: Sequence[Passage]) -> list[Verdict]:
-        texts = [passage_text(passage.title, passage.text) for passage in passages]
-        try:
-            with deadline(self._step.inquiry.budget.step_remaining_s):
-                labels = await labeler.label(self._question, texts)
-        except LimitReached as limit:
-            return [limit] * len(passages)
-        return [label.tag is not Tag.TERMINATE for label in labels]
 
     async def _selected(self, passages: Sequence[Passage]) -> list[Verdict]:
         """Show the judge all passages at once. A reply that cannot be read judges none of them."""
@@ -322,9 +286,7 @@ class PromptReader:
         texts = [PassageText(passage.title, passage.text) for passage in passages]
         prompt = self._step.inquiry.roles.reader.templates.answer(self._question, texts)
         await write_answer(self._step, prompt, as_role)
-        verifier, answer = self._step.inquiry.roles.verifier, self._step.answer
-        if verifier is not None and answer and passages:
-            await EncoderReader(self._step, self._question, verifier).verify(answer, passages)
+        await verify(self._step, self._question, passages)
 
 
 class EncoderReader:

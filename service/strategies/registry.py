@@ -17,7 +17,7 @@ from service.strategies.drafting import FixedLength, FixedSentence
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.flare import Flare
-from service.strategies.routes import Complex, Compound, Direct, Single
+from service.strategies.routes import Complex, Compound, Single
 from service.strategies.searcher import Searcher
 
 _ALL: Final[tuple[type[Method], ...]] = (
@@ -47,7 +47,7 @@ async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
     question = scope.inquiry.question
     method: Method
     if route == "direct":
-        method = Direct(scope, question)
+        method = NoRetrieval(scope, question)
     elif route == "compound":
         method = Compound(scope, question, LOOPS[loop])
     elif loop == "anrag":

@@ -1,4 +1,4 @@
-"""The routes of a question (METHODS.md §1.2): `direct` (from memory), `single` (one ANRAG cycle),
+"""The routes of a question (METHODS.md §1.2): `single` (one ANRAG cycle),
 `compound` (parts in parallel) and `complex` (a chain of cycles); and chats with the model alone.
 """
 
@@ -28,8 +28,9 @@ from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.anrag import Cycle
 from service.strategies.base import Method, Outcome
-from service.strategies.planner import QuestionParts, judge_ending, planner_of
-from service.strategies.reader import PROSE_TOKENS, answer_from_memory, write_answer
+from service.strategies.planner import judge_ending, planner_of
+from service.strategies.reader import PROSE_TOKENS, write_answer
+from service.strategies.reading.questions import Decomposed
 from service.strategies.rules import PROSE_JOINT
 from service.text.grounding import bears, is_yes_no
 
@@ -38,15 +39,6 @@ MAX_STEPS: Final = 5
 MAX_PARTS: Final = 8
 BENCHMARK_JOINT: Final = " && "
 WORDS: Final = 6  # of an answer that a merge must contain verbatim
-
-
-class Direct(Method):
-    """Closed book, no retrieval (line 2)."""
-
-    async def run(self) -> Outcome:
-        async with self.step("answer") as step:
-            await answer_from_memory(step, self.question, "answer")
-        return Outcome(step.answer, self.stopped_by)
 
 
 async def reply(scope: Scope, chat: PlainChat) -> None:
@@ -256,7 +248,7 @@ class Compound(Method):
                 planner = planner_of(self.inquiry.roles.revelator)
                 parts = await planner.split(step, self.question, MAX_PARTS)
             except LimitReached:
-                parts = QuestionParts(None, (self.question,))
+                parts = Decomposed(None, (self.question,))
             if parts.thought:
                 await step.emit(ThoughtWritten(text=parts.thought))
             await step.emit(Decomposition(questions=list(parts.questions)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from unittest import mock
 
 import anyio
@@ -16,7 +16,7 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.efficientrag import OFFICIAL, PROFILES
+from service.strategies import efficientrag
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -100,8 +100,8 @@ async def ask(world: World, question: str, labels: int) -> Answer:
         engine, Drawn(world), question, settings=Settings.model_validate(own), prompts="full",
         labelling=Labelling(world, world), loop="efficientrag", route="single",
     )  # fmt: skip
-    options = replace(OFFICIAL, finishes=labels == 3)
-    with mock.patch.dict(PROFILES, official=options):
+    tags = efficientrag.as_tagged if labels == 2 else lambda given, _: list(given)
+    with mock.patch.object(efficientrag, "as_tagged", tags):
         body = await collect(answer_stream(asked))
     assert isinstance(body, Answer)
     return body

@@ -224,3 +224,12 @@ async def test_weights_are_opened_at_the_start_only_where_every_question_needs_t
         (check,) = [check for check in await runtime.checks() if check.name == "engine default"]
         assert not check.ok
         assert "is damaged" in check.detail
+
+
+async def test_an_encoder_that_verifies_must_be_named() -> None:
+    settings = Settings.model_validate(
+        {"answers": {"verify_with": "reader"}, "roles": {"reader": {"encoder": "none"}}}
+    )
+    with pytest.raises(ConfigurationError, match=r"answers\.verify_with .* roles\.reader\.encoder"):
+        async with open_runtime(settings, engines={"default": ScriptedGenerator()}):
+            pass

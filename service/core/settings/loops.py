@@ -30,13 +30,12 @@ class HanragSettings(Section):
         "passage found), `ending` (ask after each step whether the answer is found), `refine` "
         "(let the model write the query of each search).",
     )
-    judging: Literal["pointwise", "listwise", "labeler"] | None = Field(
+    judging: Literal["pointwise", "listwise"] | None = Field(
         None,
         description="How the relevance of passages is judged: by a call of the judge's model for "
-        "each (`pointwise`, as in the paper), by one call that shows them all (`listwise`), or by "
-        "EfficientRAG's labeler (`labeler`). Default: by the encoder that reads, if there is one "
-        "(`roles.reader.encoder`), else by the labeler for models known to judge poorly, if it can "
-        "run, else `pointwise`.",
+        "each (`pointwise`, as in the paper), or by one call that shows them all (`listwise`). The "
+        "encoder that reads judges in place of both, if there is one (`roles.reader.encoder`). "
+        "Default: `pointwise`.",
     )
     fetch_k: int = Field(
         10, ge=1, le=100, description="Number of passages per search that are judged."

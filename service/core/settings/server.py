@@ -114,7 +114,8 @@ class AnswerSettings(Section):
     verify_with: Literal["reader"] | None = Field(
         None,
         description="Let an encoder (`roles.reader.encoder`, or the shipped one) read the passages "
-        "too: an answer of a language model that it does not find in them is `unsupported`.",
+        "too: an answer of a language model that it does not find in them is `unsupported`. It "
+        "joins no passages, so it may miss the answer of a loop that needs several.",
     )
     no_answer_text: str = Field(
         "No answer was found in the passages.",

@@ -49,8 +49,8 @@ _FIELD = (
 )
 _THINKS = re.compile(
     rf"\s*(?:{_FIELD}\s*[:：]|let(?:'s|’s| me| us) (?:think|see|start|begin|find|look)"
-    r"|first, (?:i|we|let)\b|step 1\s*[:.)–-]|(?:i|we) need to (?:find|know|determine|look)"
-    r"|to answer (?:the|this) question\b)",
+    r"|first, (?:i|we|let)\b|step 1\s*[:.)–-]|(?:i|we) need to (?:find|determine|look)"
+    r"|(?:i|we) need to know (?:who|what|where|when|which|how)|to answer (?:the|this) question\b)",
     re.IGNORECASE,
 )
 # Our own markers, which a model repeats: alone they are no answer.

@@ -34,6 +34,7 @@ from service.strategies.flare import (
 )
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.unit.strategies.revelator.test_reader import ScriptedExtractor
 
 pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"
@@ -136,6 +137,20 @@ def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
 
 def baselines(**values: Any) -> Settings:
     return Settings.model_validate({"baselines": values})
+
+
+@pytest.mark.parametrize(
+    ("read", "flags", "confidence"),
+    [(("Catania", 0.9), [], 0.9), (("Palermo", 0.9), ["unsupported"], None)],
+)
+async def test_an_encoder_verifies_the_answer(
+    read: tuple[str, float], flags: list[str], confidence: float | None
+) -> None:
+    verifier = ScriptedExtractor({"bellini": read})
+    _, events = await run(verifier=verifier)
+    last = of(events, StepEnd)[-1]
+    assert (last.answer, last.flags, last.confidence) == ("Catania", flags, confidence)
+    assert verifier.batches == [["norma", "bellini"]]
 
 
 async def test_the_worked_example() -> None:

@@ -9,7 +9,7 @@ import pytest
 from service.answer.budget import Limits
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.chains import Conclusion, FollowUp, Turn, read_turn, scratchpad
+from service.strategies.chains import Turn, read_turn, scratchpad
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -39,18 +39,18 @@ def reads(question: str, reply: str) -> ScriptStep:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f" Yes.\nFollow up: {ONE}", FollowUp(ONE)),
-        (f"\nFollow up: {ONE}\nIntermediate answer: made up", FollowUp(ONE)),
-        (f"Follow-up question: {ONE}", FollowUp(ONE)),
-        (ONE, FollowUp(ONE)),
-        ("\nSo the final answer is: Catania.", Conclusion("Catania")),
-        (" No.\nSo the final answer is: Catania\n\nQuestion: next", Conclusion("Catania")),
-        ("He was born there. So the final answer is: 10:30", Conclusion("10:30")),
-        (f"Follow up: {ONE}\nSo the final answer is: Rome", Conclusion("Rome")),
-        ("So the final answer is:", Conclusion()),
-        ("Follow up:", Conclusion()),
-        ("That is all.", Conclusion()),
-        ("", Conclusion()),
+        (f" Yes.\nFollow up: {ONE}", Turn(ONE)),
+        (f"\nFollow up: {ONE}\nIntermediate answer: made up", Turn(ONE)),
+        (f"Follow-up question: {ONE}", Turn(ONE)),
+        (ONE, Turn(ONE)),
+        ("\nSo the final answer is: Catania.", Turn(answer="Catania")),
+        (" No.\nSo the final answer is: Catania\n\nQuestion: next", Turn(answer="Catania")),
+        ("He was born there. So the final answer is: 10:30", Turn(answer="10:30")),
+        (f"Follow up: {ONE}\nSo the final answer is: Rome", Turn(answer="Rome")),
+        ("So the final answer is:", Turn()),
+        ("Follow up:", Turn()),
+        ("That is all.", Turn()),
+        ("", Turn()),
     ],
 )
 def test_what_a_turn_says(text: str, expected: Turn) -> None:

@@ -196,9 +196,9 @@ def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
     for message in messages:
         if message.role == "assistant":
             match plan.decide(message.content):
-                case loop.Retrieve(query, repaired=False):
+                case loop.Action("retrieve", query, repaired=False):
                     read.append(query)
-                case loop.Conclude(answer):
+                case loop.Action("conclude", answer):
                     read.append(answer)
                 case _:
                     read.append(None)

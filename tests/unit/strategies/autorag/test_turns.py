@@ -75,12 +75,12 @@ def play(pieces: list[str], form: Form = ANYWHERE) -> tuple[str, str, int]:
     """Drafts, the answer that stands, and how often one was void."""
     stream, drafts, answer, voids = TurnStream(form), "", "", 0
     shown = [piece for text in pieces for piece in stream.feed(text)] + stream.finish()
-    for piece in shown:
-        match piece.kind:
+    for kind, text in shown:
+        match kind:
             case "draft":
-                drafts += piece.text
+                drafts += text
             case "answer":
-                answer += piece.text
+                answer += text
             case "void":
                 answer, voids = "", voids + 1
     return drafts, answer, voids
@@ -94,8 +94,8 @@ def test_reasoning_is_draft_and_the_rest_answer() -> None:
 def test_the_answer_comes_as_it_is_written() -> None:
     stream = TurnStream()
     stream.feed("Final Answer:")
-    assert [piece.text for piece in stream.feed(" New")] == ["New"]
-    assert [piece.text for piece in stream.feed(" York")] == [" York"]
+    assert [text for _, text in stream.feed(" New")] == ["New"]
+    assert [text for _, text in stream.feed(" York")] == [" York"]
 
 
 def test_a_query_is_never_shown_as_draft() -> None:

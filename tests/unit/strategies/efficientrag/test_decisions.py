@@ -8,11 +8,7 @@ import pytest
 
 from service.encoders.base import PassageLabel, Tag
 from service.strategies.efficientrag import (
-    OFFICIAL,
-    SERVICE,
     CandidatePool,
-    EfficientRagOptions,
-    NextQuery,
     Read,
     after_filter,
     after_labels,
@@ -20,6 +16,7 @@ from service.strategies.efficientrag import (
 )
 from tests.support.asking import passage
 
+OFFICIAL, SERVICE = True, False  # the profiles
 ON = PassageLabel(Tag.CONTINUE, "Vincenzo Bellini", 0.8)
 UNMARKED = PassageLabel(Tag.CONTINUE, "", 0.7)
 OFF = PassageLabel(Tag.TERMINATE, "stray", 0.9)
@@ -34,9 +31,9 @@ def test_in_two_tag_mode_finish_is_continue() -> None:
     assert as_tagged([DONE, OFF], SERVICE) == [DONE, OFF]
 
 
-@pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_the_infos_of_passages_to_go_on_from_are_asked_for(options: EfficientRagOptions) -> None:
-    assert after_labels([ON, OFF, ON], 2, 3, options) == NextQuery((ON.info, ON.info))
+@pytest.mark.parametrize("official", [OFFICIAL, SERVICE])
+def test_the_infos_of_passages_to_go_on_from_are_asked_for(official: bool) -> None:
+    assert after_labels([ON, OFF, ON], 2, 3, official) == (ON.info, ON.info)
 
 
 def test_a_hop_without_a_passage_to_go_on_from_is_the_last() -> None:
@@ -46,14 +43,12 @@ def test_a_hop_without_a_passage_to_go_on_from_is_the_last() -> None:
 
 
 def test_an_answering_passage_adds_its_words_with_two_tags_only() -> None:
-    assert after_labels(as_tagged([ON, DONE], OFFICIAL), 2, 3, OFFICIAL) == NextQuery(
-        (ON.info, DONE.info)
-    )
-    assert after_labels(as_tagged([ON, DONE], SERVICE), 2, 3, SERVICE) == NextQuery((ON.info,))
+    assert after_labels(as_tagged([ON, DONE], OFFICIAL), 2, 3, OFFICIAL) == (ON.info, DONE.info)
+    assert after_labels(as_tagged([ON, DONE], SERVICE), 2, 3, SERVICE) == (ON.info,)
 
 
 def test_without_marked_words_the_filter_reads_the_query_alone() -> None:
-    assert after_labels([UNMARKED], 1, 3, SERVICE) == NextQuery(())
+    assert after_labels([UNMARKED], 1, 3, SERVICE) == ()
 
 
 def test_the_search_ends_after_the_last_hop() -> None:
@@ -63,7 +58,7 @@ def test_the_search_ends_after_the_last_hop() -> None:
 
 def test_a_hop_that_adds_nothing_is_the_last_in_the_service_only() -> None:
     assert after_labels([ON], 0, 3, SERVICE) == Read(flag="no_new_evidence")
-    assert after_labels([ON], 0, 3, OFFICIAL) == NextQuery((ON.info,))
+    assert after_labels([ON], 0, 3, OFFICIAL) == (ON.info,)
 
 
 def test_a_query_like_the_one_before_ends_the_search_in_the_service_only() -> None:
@@ -74,9 +69,9 @@ def test_a_query_like_the_one_before_ends_the_search_in_the_service_only() -> No
     assert after_filter("Who wrote Norma?", "born Bellini", SERVICE) == "born Bellini"
 
 
-@pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_an_empty_query_is_never_searched(options: EfficientRagOptions) -> None:
-    assert after_filter("Who wrote Norma?", "", options) == Read(flag="no_progress")
+@pytest.mark.parametrize("official", [OFFICIAL, SERVICE])
+def test_an_empty_query_is_never_searched(official: bool) -> None:
+    assert after_filter("Who wrote Norma?", "", official) == Read(flag="no_progress")
 
 
 def test_the_pool_has_hop_order_then_rank_and_each_passage_once() -> None:

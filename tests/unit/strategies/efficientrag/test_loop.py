@@ -18,7 +18,8 @@ from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.efficientrag import PROFILES, SERVICE, EfficientRag
+from service.strategies import efficientrag
+from service.strategies.efficientrag import EfficientRag, as_tagged
 from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
@@ -69,7 +70,7 @@ def queries(body: Answer) -> list[str | None]:
 @pytest.fixture
 def two_tags(monkeypatch: pytest.MonkeyPatch) -> None:
     """FINISH counts as CONTINUE, as in the paper's checkpoints."""
-    monkeypatch.setitem(PROFILES, "service", replace(SERVICE, finishes=False))
+    monkeypatch.setattr(efficientrag, "as_tagged", lambda labels, _: as_tagged(labels, True))
 
 
 @pytest.mark.usefixtures("two_tags")
@@ -203,16 +204,6 @@ async def test_a_filter_that_makes_no_other_query_ends_the_search(kept: set[str]
     assert body.steps[0].flags == ["no_progress"]
     assert body.steps[0].thought is None
     assert (body.usage.retrievals, body.stopped_by, body.answer) == (1, "answer", "Catania")
-
-
-@pytest.mark.parametrize("hits", [{"": [AIDA]}, {}])
-async def test_with_nothing_kept_the_service_abstains(hits: dict[str, Any]) -> None:
-    labeler = Settings(hanrag={"judging": "labeler"})
-    body = await ask(labelling(), hits=hits, settings=labeler)
-    assert not body.answered
-    assert body.usage.llm_calls == 0
-    assert [step.flags for step in body.steps] == [["no_evidence"]]
-    assert body.citations == []
 
 
 @pytest.mark.parametrize(("verdict", "answer"), [("true", "Bellini"), ("false", None)])

@@ -1,4 +1,4 @@
-"""Who judges relevance: the model, or the labeler where the settings or a small model say so."""
+"""The model judges the relevance of passages, each by a call or all by one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import pytest
 
 from service.answer.events import AnswerReady, Judgement
 from service.core.settings import Settings
-from service.encoders.base import Labelling, Tag
-from service.engines.base import Capabilities
 from service.strategies.pipeline import answer_stream
-from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -30,18 +27,11 @@ BY_MODEL = [
 ANSWER = ScriptStep(match="Task: answer", reply="Vincenzo Bellini")
 
 
-def labelling(lacking: str | None = None) -> Labelling:
-    tagged = {"norma": Tag.FINISH, "composed": Tag.CONTINUE}
-    return Labelling(WordLabeler(tagged, (), lacking=lacking), WordFilter(()))
-
-
-async def kept(
-    script: list[ScriptStep], by: str | None, given: Labelling | None, *, small: bool
-) -> list[str]:
+async def kept(script: list[ScriptStep], by: str | None) -> list[str]:
     """Ids of the passages that the judge found relevant."""
-    engine = ScriptedGenerator(script, capabilities=Capabilities(passages=3 if small else None))
+    engine = ScriptedGenerator(script)
     asked = inquiry(
-        engine, ScriptedRetriever(HITS), QUESTION, route="single", labelling=given,
+        engine, ScriptedRetriever(HITS), QUESTION, route="single",
         settings=Settings.model_validate({"hanrag": {"judging": by}}),
     )  # fmt: skip
     events = [event async for event in answer_stream(asked)]
@@ -52,27 +42,9 @@ async def kept(
     return [str(each.passage_id) for each in found if each.relevant]
 
 
-async def test_a_small_model_does_not_judge_where_a_labeler_can() -> None:
-    given = labelling()
-    assert await kept([ANSWER], None, given, small=True) == ["norma", "bellini"]
-    assert given.labeler.asked == [  # type: ignore[attr-defined]
-        (QUESTION, ["Palermo: Palermo is a city in Sicily.",
-                    "Norma: Norma is an opera by Vincenzo Bellini.",
-                    "Bellini: Bellini composed operas."])
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("by", "lacking", "small"),
-    [(None, None, False), (None, "no checkpoint", True), ("pointwise", None, True)],
-)
-async def test_the_model_judges(by: str | None, lacking: str | None, small: bool) -> None:
-    script = [*BY_MODEL, ANSWER]
-    assert await kept(script, by, labelling(lacking), small=small) == ["bellini"]
-
-
-async def test_the_settings_name_the_labeler_for_any_model() -> None:
-    assert await kept([ANSWER], "labeler", labelling(), small=False) == ["norma", "bellini"]
+@pytest.mark.parametrize("by", [None, "pointwise"])
+async def test_each_passage_is_judged_by_a_call(by: str | None) -> None:
+    assert await kept([*BY_MODEL, ANSWER], by) == ["bellini"]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +59,9 @@ async def test_the_settings_name_the_labeler_for_any_model() -> None:
 )
 async def test_one_call_judges_all_passages(reply: str, relevant: list[str]) -> None:
     script = [ScriptStep(match=["Task: select", "Doc3:"], reply=reply), *[ANSWER][: len(relevant)]]
-    assert await kept(script, "listwise", None, small=False) == relevant
+    assert await kept(script, "listwise") == relevant
 
 
 async def test_numbers_that_cannot_be_read_judge_nothing() -> None:
     script = [ScriptStep(match="Task: select", reply="I cannot say."), ANSWER]
-    assert await kept(script, "listwise", None, small=False) == []
+    assert await kept(script, "listwise") == []
