@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from service.encoders.base import AnswerKind
 from service.encoders.windows import Window
 from service.text.sentences import sentences, trimmed
-from service.text.tables import Cell, Row, rows_of
+from service.text.tables import Cell, Row, TabledText
 from service.text.words import MONTHS, normal_words
 
 KINDS: Final[tuple[AnswerKind, ...]] = ("span", "yes", "no", "none")
@@ -106,20 +106,19 @@ class _Scored:
 
 
 def best_of(
-    passage: int, window: Window, places: Any, kinds: Any, text: str, question: str,
-    barred: Sequence[Row] = (),
-) -> Candidate | None:  # fmt: skip
-    """Return the best answer in a window of `text`, or None if it has no text.
+    passage: int, window: Window, places: Any, kinds: Any, tabled: TabledText, question: str
+) -> Candidate | None:
+    """Return the best answer in a window of a passage, or None if it has no text.
 
-    `places` (pieces, 2) and `kinds` (4,) are the logits of the window, `barred` the rows of tables
-    that `question` is not about. Yes and no are answers to a question that asks for them, several
-    spans to one that asks for several, a sentence to one that asks why or how.
+    `places` (pieces, 2) and `kinds` (4,) are the logits of the window. Yes and no are answers to a
+    question that asks for them, several spans to one that asks for several, a sentence to one that
+    asks why or how.
     """
     import numpy as np  # noqa: PLC0415
 
-    form = form_of(question)
+    form, (text, rows, others) = form_of(question), tabled
     starts, ends = places[window.first : window.first + len(window.spans)].T.copy()
-    barred = [row for row in barred if _meets(row, window)]  # of a thousand, those that matter
+    barred = [row for row in others if _meets(row, window)]  # of a thousand, those that matter
     for n, (left, right) in enumerate(window.spans):
         if any(row.start <= left and right <= row.end for row in barred):
             starts[n] -= BARRED
@@ -132,7 +131,6 @@ def best_of(
         odds = float(np.logaddexp(kinds[1], kinds[2]) - kinds[3])
         told = (_sentence(text, span),)
         return Candidate(passage, "yes" if yes >= 0 else "no", told, odds, odds, -odds, yes=yes)
-    rows = rows_of(text)
     cells = (cell for row in rows if row.start <= span[0] < row.end for cell in row.cells)
     own = next((cell for cell in cells if span[0] < cell.end), None)  # or in its header
     if own:

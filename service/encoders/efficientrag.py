@@ -6,106 +6,165 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from service.core.concurrency import Batcher
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
 from service.core.extras import missing_packages
 from service.core.settings.loops import EfficientragSettings
 from service.encoders.base import Labelling, PassageLabel, Tag
-from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_card
-from service.encoders.in_process import InProcess
+from service.encoders.checkpoint import (
+    TOKENIZER_FILE,
+    CheckpointCard,
+    Kind,
+    is_saved,
+    read_card,
+)
+from service.encoders.in_process import (
+    Gone,
+    InProcess,
+    file_tokenizer,
+    minilm_tokenizer,
+    packs,
+    padded_rows,
+)
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
-from service.encoders.session import Output, Session, load_session
+from service.encoders.runtimes import INPUTS, Run, open_runtime
 from service.retrieval.embedding.embedders import default_threads
 
 SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
 QUESTIONS: Final = 8  # questions whose calls share forward passes
-Asked = tuple[str, Sequence[str]]
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
 _NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
+Asked = tuple[str, Sequence[str]]
 
 
-class EncoderModel:
+class Read(NamedTuple):
+    """An input with what the model said of it: its marked words, and the probability of each tag
+    (none for a filter)."""
+
+    marked: str
+    tags: list[float]
+
+
+class CheckpointEncoder:
     """A checkpoint that is loaded at its first use."""
 
-    def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
+    kind: ClassVar[Kind]
+
+    def __init__(self, folder: Path, threads: int) -> None:
         """Read the card only. `problem` says what is wrong with the checkpoint."""
         self._folder = folder
         self._threads = threads
         self._model = InProcess(f"the model in {folder}", self._load, EngineFailure)
-        self.run = self._model.run
-        self.card: CheckpointCard | None = None
+        self._batcher = Batcher[Asked, list[Read]](self._send, QUESTIONS)
+        self._card: CheckpointCard | None = None
         needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
-        self.problem = missing_packages(f"the {kind}", needed, extra)
+        self._problem = missing_packages(f"the {self.kind}", needed, extra)
         try:
-            self.card = read_card(folder, kind)
+            self._card = read_card(folder, self.kind)
         except ConfigurationError as error:
-            self.problem = error.detail
+            self._problem = error.detail
 
-    def _load(self) -> Session:
-        """Load the checkpoint. Raises LoopUnavailable."""
-        if self.card and self.problem is None:
+    def problem(self) -> str | None:
+        return self._problem
+
+    def _inputs(self, tokenizer: Any, asked: Asked, most: int) -> list[Encoded]:
+        raise NotImplementedError
+
+    def _load(self) -> tuple[CheckpointCard, Any, Run]:
+        """Load tokenizer and model. Raises LoopUnavailable."""
+        if self._card and self._problem is None:
             try:
-                return load_session(self._folder, self.card, self._threads)
+                tokenizer = _open_tokenizer(self._folder, self._card)
+                return self._card, tokenizer, open_runtime(self._folder, self._card, self._threads)
             except ConfigurationError as error:
-                self.problem = error.detail
-        raise LoopUnavailable(self.problem or "")
+                self._problem = error.detail
+        raise LoopUnavailable(self._problem or "")
+
+    async def _send(self, asked: Sequence[Asked]) -> list[list[Read]]:
+        return await self._model.run(partial(self._read, asked))
+
+    def _read(
+        self, asked: Sequence[Asked], model: tuple[CheckpointCard, Any, Run], gone: Event
+    ) -> list[list[Read]]:
+        """Read the inputs of several questions. Raises Gone between two passes."""
+        card, tokenizer, run = model
+        groups = [self._inputs(tokenizer, each, card.max_pieces) for each in asked]
+        inputs = [each for group in groups for each in group]
+        found: dict[int, Read] = {}
+        for pack in packs([len(each.ids) for each in inputs]):
+            if gone.is_set():
+                raise Gone
+            found |= zip(pack, _pass(run, [inputs[index] for index in pack]), strict=True)
+        ordered = iter([found[index] for index in range(len(inputs))])
+        return [[next(ordered) for _ in group] for group in groups]
 
 
-class EncoderLabeler:
+class EncoderLabeler(CheckpointEncoder):
     """LABEL (METHODS.md §4.2). The most probable tag is chosen."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self._model = EncoderModel(folder, "labeler", threads)
-        self._batcher = Batcher[Asked, list[PassageLabel]](self._send, QUESTIONS)
-        self.tags = (self._model.card and self._model.card.tags) or 3
+    kind = "labeler"
 
-    def problem(self) -> str | None:
-        return self._model.problem
+    @property
+    def tags(self) -> int:
+        return (self._card and self._card.tags) or 3
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
-        return await self._batcher.ask((query, passages))
+        read = await self._batcher.ask((query, passages))
+        return [PassageLabel(Tag(t.index(max(t))), marked, max(t)) for marked, t in read]
 
-    async def _send(self, asked: Sequence[Asked]) -> list[list[PassageLabel]]:
-        return await self._model.run(partial(_label, asked))
+    def _inputs(self, tokenizer: Any, asked: Asked, most: int) -> list[Encoded]:
+        return encode_passages(tokenizer, *asked, most)
 
 
-class EncoderFilter:
+class EncoderFilter(CheckpointEncoder):
     """FILTER (METHODS.md §4.2)."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self._model = EncoderModel(folder, "filter", threads)
-        self._batcher = Batcher[Asked, str](self._send, QUESTIONS)
-
-    def problem(self) -> str | None:
-        return self._model.problem
+    kind = "filter"
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
-        return await self._batcher.ask((query, infos))
+        found = await self._batcher.ask((query, infos))
+        return found[0].marked
 
-    async def _send(self, asked: Sequence[Asked]) -> list[str]:
-        return await self._model.run(partial(_filter, asked))
-
-
-def _label(asked: Sequence[Asked], session: Session, gone: Event) -> list[list[PassageLabel]]:
-    most = session.card.max_pieces
-    groups = [encode_passages(session.tokenizer, *each, most) for each in asked]
-    outputs = iter(session.forward([each for group in groups for each in group], gone))
-    return [[_read(each, next(outputs)) for each in group] for group in groups]
+    def _inputs(self, tokenizer: Any, asked: Asked, most: int) -> list[Encoded]:
+        return [encode_query(tokenizer, *asked, most)]
 
 
-def _read(encoded: Encoded, output: Output) -> PassageLabel:
-    best = max(range(len(output.tags)), key=output.tags.__getitem__)
-    return PassageLabel(Tag(best), marked_text(encoded, output.margins), output.tags[best])
+def _open_tokenizer(folder: Path, card: CheckpointCard) -> Any:
+    """Raise ConfigurationError for a file that is no tokenizer of a BERT."""
+    path = folder / TOKENIZER_FILE
+    try:
+        tokenizer = minilm_tokenizer() if card.tokenizer == "minilm" else file_tokenizer(path)
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if absent := [mark for mark in ("[CLS]", "[SEP]") if tokenizer.token_to_id(mark) is None]:
+        raise ConfigurationError(f"{path} has no token {absent[0]}")
+    return tokenizer
 
 
-def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
-    most = session.card.max_pieces
-    inputs = [encode_query(session.tokenizer, *each, most) for each in asked]
-    outputs = session.forward(inputs, gone)
-    return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
+def _pass(run: Run, inputs: Sequence[Encoded]) -> list[Read]:
+    import numpy as np  # noqa: PLC0415
+
+    fields = (
+        [each.ids for each in inputs],
+        [[1] * len(each.ids) for each in inputs],
+        [each.types for each in inputs],
+    )
+    tokens, *tags = run(dict(zip(INPUTS, map(padded_rows, fields), strict=True)))
+    if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
+        raise ValueError("its outputs are not all finite")
+    margins = (tokens[..., 1] - tokens[..., 0]).tolist()
+    shares = [_softmax(row).tolist() for row in tags[0]] if tags else [[] for _ in inputs]
+    return [Read(marked_text(*pair), s) for *pair, s in zip(inputs, margins, shares, strict=True)]
+
+
+def _softmax(logits: Any) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    raised = np.exp(logits - logits.max())
+    return raised / raised.sum()
 
 
 def open_labelling(settings: EfficientragSettings) -> Labelling:

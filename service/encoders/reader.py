@@ -28,7 +28,7 @@ from service.encoders.base import AnswerKind, Extractor, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
 from service.encoders.windows import SHORTEST, Window, Windows
-from service.text.tables import other_rows
+from service.text.tables import read_tables
 
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "extractor"  # reads for small models
 CARD_FILE: Final = "reader.json"
@@ -202,7 +202,7 @@ class _Model:
         windows = [(at, window) for at, each in enumerate(cut) for window in each]
         windows = [windows[index] for index in nearest_windows(windows, MOST_WINDOWS)]
         best: dict[int, Candidate] = {}
-        barred = other_rows(question, [text for _, text in passages])
+        tabled = read_tables(question, [text for _, text in passages])
         lengths = [len(window.ids) for _, window in windows]
         for pack in packs(lengths):
             if gone.is_set():
@@ -210,7 +210,7 @@ class _Model:
             outputs = self._pass([windows[index][1] for index in pack])
             for index, places, kinds in zip(pack, *outputs, strict=True):
                 at, window = windows[index]
-                each = best_of(at, window, places, kinds, passages[at][1], question, barred[at])
+                each = best_of(at, window, places, kinds, tabled[at], question)
                 if each and (at not in best or each.place > best[at].place):
                     best[at] = each
         for at, each in best.items():

@@ -27,6 +27,14 @@ class Row(NamedTuple):
     cells: tuple[Cell, ...]
 
 
+class TabledText(NamedTuple):
+    """A text with the rows of its tables. `others` are those that a question is not about."""
+
+    text: str
+    rows: Sequence[Row] = ()
+    others: Sequence[Row] = ()
+
+
 def rows_of(text: str) -> list[Row]:
     """Return the rows of the tables in a text."""
     found, start = [], 0
@@ -42,9 +50,9 @@ def rows_of(text: str) -> list[Row]:
     return found
 
 
-def other_rows(question: str, texts: Sequence[str]) -> list[list[Row]]:
-    """Return, for each text, its rows that a question is not about, because other rows have more of
-    its words. Words in the first cell of a row, which names it, count twice, those of headers do
+def read_tables(question: str, texts: Sequence[str]) -> list[TabledText]:
+    """Return the texts with their tables. A question is not about a row if others have more of its
+    words. Words in the first cell of a row, which names it, count twice, those of headers do
     not."""
     asked = _words(question)
     tables = [rows_of(text) for text in texts]
@@ -53,7 +61,8 @@ def other_rows(question: str, texts: Sequence[str]) -> list[list[Row]]:
         for rows, text in zip(tables, texts, strict=True)
     ]
     most = max((score for rows in scored for _, score in rows), default=0)
-    return [[row for row, score in rows if score < most] for rows in scored]
+    others = ([row for row, score in rows if score < most] for rows in scored)
+    return list(map(TabledText, texts, tables, others))
 
 
 def _shared(asked: set[str], row: Row, text: str) -> int:

@@ -20,8 +20,8 @@ from service.core.files import write_whole
 from service.encoders.base import Tag
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
-from service.encoders.session import INPUTS, TOKENS
-from service.encoders.session import TAGS as TAG_LOGITS
+from service.encoders.runtimes import INPUTS, TOKENS
+from service.encoders.runtimes import TAGS as TAG_LOGITS
 from service.workshop.compilation.bert import BertGraph
 from service.workshop.facts.rows import FilterRow, LabelerRow
 
@@ -216,7 +216,7 @@ def write_checkpoint(network: LabelNetwork, card: CheckpointCard, folder: Path) 
 
 
 def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
-    """Build the ONNX graph of a network, with the inputs and outputs of `service.encoders.session`.
+    """Build the ONNX graph of a network, with the inputs and outputs of `encoders.runtimes`.
 
     If `quantised`, the encoder's matrices and its word table are int8. The heads are float32.
     """

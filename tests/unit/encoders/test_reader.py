@@ -34,7 +34,7 @@ from service.encoders.reader import (
 from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
-from service.text.tables import other_rows
+from service.text.tables import TabledText, read_tables
 from service.workshop.encoders.reader_export import build_reader, export_reader
 from service.workshop.recipes.reader import ReaderNetwork, open_network, save_network, smoke
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
@@ -74,8 +74,8 @@ def candidate(
             n for n, (a, b) in enumerate(window.spans) if start <= a and b <= start + len(words)
         ]
         places[window.first + inside[0], 0] = places[window.first + inside[-1], 1] = score
-    (barred,) = other_rows(question, [text])
-    best = best_of(0, window, places, np.array(kinds, float), text, question, barred)
+    (tabled,) = read_tables(question, [text])
+    best = best_of(0, window, places, np.array(kinds, float), tabled, question)
     assert best is not None
     return [text[a:b] for a, b in best.spans] if best.kind == "span" else [best.kind]
 
@@ -185,7 +185,8 @@ def test_a_date_is_no_place(question: str, fits: bool) -> None:
     ((window,),) = Windows(minilm_tokenizer()).cut(question, [("", "3 May 1900, in Oslo")], 128)
     places = np.full((len(window.ids), 2), -5.0)
     places[window.first, 0] = places[window.first + 2, 1] = 3.0
-    best = best_of(0, window, places, np.array([1.0, 0, 0, 0]), "3 May 1900, in Oslo", question)
+    tabled = TabledText("3 May 1900, in Oslo")
+    best = best_of(0, window, places, np.array([1.0, 0, 0, 0]), tabled, question)
     assert best is not None
     assert (best.place > 0) is fits
 

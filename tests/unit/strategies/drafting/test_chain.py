@@ -12,7 +12,7 @@ from service.strategies.draft_text import (
     join,
     read_answer,
 )
-from service.text.tagging import OwnSplitter
+from service.text.tagging import Splitter, open_splitter
 
 COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
 
@@ -62,7 +62,7 @@ def test_what_runs_on_after_the_answer_is_cut(text: str, kept: str) -> None:
 
 
 def read(text: str, size: int) -> tuple[FirstSentence, str, int]:
-    first, shown_text, fed = FirstSentence(OwnSplitter()), "", 0
+    first, shown_text, fed = FirstSentence(open_splitter("own")), "", 0
     while fed < len(text) and not first.done:
         shown_text += first.feed(text[fed : fed + size])
         fed += size
@@ -93,12 +93,8 @@ def test_it_is_certain_once_a_whole_word_follows() -> None:
     assert text[:fed] == " It is so. So "
 
 
-class Whole(OwnSplitter):
-    incremental = False
-
-
 def test_a_parser_s_sentences_need_the_whole_text() -> None:
-    first = FirstSentence(Whole())
+    first = FirstSentence(Splitter(open_splitter("own").sentences, incremental=False))
     assert first.feed("It is so. So it is. ") == ""
     assert not first.done
     assert first.finish() == "It is so."

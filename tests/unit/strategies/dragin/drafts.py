@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from service.engines.signals import AttentionUpdate, DraftToken, Span
 from service.strategies.rind import Signal, Word, group_words
-from service.text.tagging import OwnSplitter, StopwordTagger
+from service.text.tagging import open_splitter, open_tagger
 
-TAGGER, SPLITTER = StopwordTagger(), OwnSplitter()
+TAGGER, SPLITTER = open_tagger("stopwords"), open_splitter("own")
 
 # METHODS.md §3.7: θ = 1.0; entropies the text does not give are chosen so that no other word hits.
 WORKED = "Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo."

@@ -16,7 +16,7 @@ from transformers import BertConfig
 from service.core.onnx import open_onnx
 from service.encoders.base import Tag
 from service.encoders.in_process import minilm_tokenizer
-from service.encoders.session import INPUTS, TAGS, TOKENS
+from service.encoders.runtimes import INPUTS, TAGS, TOKENS
 from service.workshop.encoders.network import (
     IGNORED,
     HeadSettings,
