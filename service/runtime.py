@@ -37,6 +37,7 @@ from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.registry import RAW, SAMPLED, check_loop
+from service.telemetry.logs import log_question
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import open_tracing, traced
 
@@ -128,7 +129,7 @@ class Runtime:
         with traced(self.tracing, answer_id, caller) as trace:
             async with self._held_retriever() as retriever:
                 inquiry = self._inquiry(request, answer_id, retriever, trace)
-                with self.metrics.question() as observation:
+                with self.metrics.question(partial(log_question, answer_id)) as observation:
 
                     async def observed(event: BaseEvent) -> None:
                         observation.see(event)

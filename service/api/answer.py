@@ -57,7 +57,6 @@ from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
-from service.telemetry.logs import QuestionLog
 
 log = structlog.get_logger(__name__)
 
@@ -136,10 +135,8 @@ class QuestionTask:
     async def produce(self, place: Place, drain: Drain) -> None:
         """Answer the question and, at the end, release its place. Runs as the only producer
         task."""
-        log = QuestionLog(self.id)
 
         async def emit(event: BaseEvent) -> None:
-            log.see(event)
             await self._turns.take(EVENT)
             if not self._only_end or isinstance(event, ENDS):
                 await self._put(event)
@@ -158,7 +155,6 @@ class QuestionTask:
         finally:
             self._channel.close()
             place.release()
-            log.write()
 
     async def _put(self, event: BaseEvent) -> None:
         self._channel.put_nowait(event)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 import traceback
 from collections.abc import Iterator
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 import structlog
 
-from service.answer.events import AnswerReady, BaseEvent, Failed, QueryIssued, RouteChosen
-from service.core.domain import LoopName, RouteName
 from service.core.errors import ConfigurationError
 from service.core.private import withhold
+
+if TYPE_CHECKING:
+    from service.telemetry.metrics import Observation
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -104,45 +104,18 @@ def _dumps(event: Any, **_: Any) -> str:
     return orjson.dumps(event, default=repr).decode()
 
 
-class QuestionLog:
-    """Collects the values of a question's log line from its events. Call `write` at the end."""
-
-    def __init__(self, answer_id: str) -> None:
-        self._id = answer_id
-        self._route: RouteName | Literal["none"] = "none"
-        self._loop: LoopName = "none"
-        self._outcome = "cancelled"
-        self._queries = 0
-        self._steps: int | None = None
-        self._problem: str | None = None
-        self._started = time.monotonic()
-
-    def see(self, event: BaseEvent) -> None:
-        """Process one event, in order."""
-        match event:
-            case RouteChosen():
-                self._route, self._loop = event.route, event.loop
-            case QueryIssued():
-                self._queries += 1
-            case AnswerReady():
-                self._outcome = "answered" if event.body.answered else "unanswered"
-                self._steps = event.body.usage.steps
-            case Failed():
-                self._outcome = "error"
-                self._problem = event.problem.type
-
-    def write(self) -> None:
-        """Write one line with id, outcome, route, loop, steps, retrievals, ms, and the problem's
-        type."""
-        fields = {
-            "id": self._id,
-            "outcome": self._outcome,
-            "route": self._route,
-            "loop": self._loop,
-            "steps": self._steps,
-            "retrievals": self._queries,
-            "ms": round((time.monotonic() - self._started) * 1000, 1),
-        }
-        if self._problem:
-            fields["problem"] = self._problem
-        log.info("question", **fields)
+def log_question(answer_id: str, seen: Observation) -> None:
+    """Write the line of a question: id, outcome, route, loop, steps, retrievals, ms, and the
+    problem's type."""
+    problem = {"problem": seen.problem} if seen.problem else {}
+    log.info(
+        "question",
+        id=answer_id,
+        outcome=seen.outcome,
+        route=seen.route,
+        loop=seen.loop,
+        steps=seen.steps,
+        retrievals=seen.queries,
+        ms=round(seen.seconds * 1000, 1),
+        **problem,
+    )

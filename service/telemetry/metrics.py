@@ -7,14 +7,23 @@ until they are known.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, NamedTuple, get_args
+from itertools import product
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
+from service.answer.events import (
+    AnswerReady,
+    BaseEvent,
+    Failed,
+    PassagesFound,
+    QueryIssued,
+    RouteChosen,
+    Token,
+)
 from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
@@ -34,13 +43,81 @@ LLM_CALLS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 OF_QUESTION: Final = ("route", "loop")
 
 
-class _Call(NamedTuple):
-    """The metrics of the engine calls of one role at one worker."""
+class Row(NamedTuple):
+    """What a metric counts, and by which labels. A histogram has `buckets`."""
 
-    seconds: Histogram
-    first_token: Histogram
-    prompt: Counter
-    completion: Counter
+    kind: type[Counter | Gauge | Histogram]
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+METRICS: Final = {
+    "questions_total": Row(
+        Counter, "Number of questions, by how they ended.", (*OF_QUESTION, "outcome")
+    ),
+    "question_seconds": Row(
+        Histogram, "Duration of a question, from its admission.", OF_QUESTION, QUESTION_SECONDS
+    ),
+    "retrievals_per_question": Row(
+        Histogram, "Number of searches per question.", OF_QUESTION, RETRIEVALS
+    ),
+    "steps_per_question": Row(
+        Histogram, "Number of retrieve-and-generate cycles per question.", OF_QUESTION, STEPS
+    ),
+    "llm_calls_per_question": Row(
+        Histogram, "Number of engine calls per question, including routing and retries.",
+        OF_QUESTION, LLM_CALLS,
+    ),
+    "generation_seconds": Row(
+        Histogram, "Duration of one engine call.", ("role", "worker"), GENERATION_SECONDS
+    ),
+    "time_to_first_token_seconds": Row(
+        Histogram, "Time from an engine call to its first output.", ("worker",), GENERATION_SECONDS
+    ),
+    "tokens_total": Row(Counter, "Tokens by role.", ("role", "kind")),
+    "wasted_tokens_total": Row(
+        Counter, "Number of tokens of calls that were cancelled before their end."
+    ),
+    "resent_calls_total": Row(
+        Counter, "Number of engine calls repeated because their connection closed before a reply."
+    ),
+    "unread_judgements_total": Row(
+        Counter, "Number of replies of the judge that could not be parsed."
+    ),
+    "saved_tokens_total": Row(
+        Counter, "Number of tokens saved by ending calls before their limit."
+    ),
+    "retrieval_seconds": Row(
+        Histogram, "Duration of one search in one backend.", ("backend",), RETRIEVAL_SECONDS
+    ),
+    "retrieval_failures_total": Row(Counter, "Number of failed searches.", ("backend",)),
+    "retrieval_retries_total": Row(Counter, "Number of retried searches.", ("backend",)),
+    "breaker_state": Row(
+        Gauge, "State of a backend's circuit breaker.", ("backend", "revelator_breaker_state")
+    ),
+    "breaker_opened_total": Row(
+        Counter, "Number of times that a backend's circuit breaker opened.", ("backend",)
+    ),
+    "cache_requests_total": Row(Counter, "Number of cache look-ups.", ("cache", "outcome")),
+    "questions_in_flight": Row(Gauge, "Number of questions in progress."),
+    "questions_waiting": Row(Gauge, "Number of waiting questions."),
+    "rejected_total": Row(Counter, "Refused questions.", ("reason",)),
+    "degraded_total": Row(
+        Counter, "Number of questions answered without a retriever that was unavailable.",
+        ("backend",),
+    ),
+    "worker_up": Row(Gauge, "Whether a worker is available (1) or not (0).", ("worker",)),
+    "worker_in_flight": Row(Gauge, "Number of calls in progress at a worker.", ("worker",)),
+    "worker_state": Row(Gauge, "State of a worker.", ("worker", "revelator_worker_state")),
+    "worker_failures_total": Row(Counter, "Number of calls lost by a pool's worker.", ("worker",)),
+}  # fmt: skip
+# Samples that are exported as 0 before their first count, instead of being omitted.
+FROM_THE_START: Final = (
+    *(("tokens_total", each) for each in product(get_args(RoleName), ("prompt", "completion"))),
+    *(("rejected_total", (reason,)) for reason in get_args(RejectReason)),
+    *(("degraded_total", (name,)) for name in ("bm25", "dense", "index-incomplete")),
+)
 
 
 class Metrics(PoolObserver):
@@ -51,278 +128,140 @@ class Metrics(PoolObserver):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._calls: dict[tuple[str, str], _Call] = {}
-        self._flights: dict[str, Gauge] = {}
-        self._question_metrics()
-        self._call_metrics()
-        self._backend_metrics()
-        self._load_metrics()
-        self._show_from_the_start()
+        self._metrics: dict[str, Any] = {}
+        self._children: dict[tuple[str, ...], Any] = {}
+        for name, row in METRICS.items():
+            more: dict[str, Any] = {"buckets": row.buckets} if row.buckets else {}
+            self._metrics[name] = row.kind(
+                f"revelator_{name}", row.text, row.labels, registry=self.registry, **more
+            )
+        for name, labels in FROM_THE_START:
+            self._of(name, *labels)
 
-    def _question_metrics(self) -> None:
-        self._questions = self._counter(
-            "revelator_questions_total",
-            "Number of questions, by how they ended.",
-            *OF_QUESTION,
-            "outcome",
-        )
-        self._question_seconds = self._histogram(
-            "revelator_question_seconds",
-            "Duration of a question, from its admission.",
-            QUESTION_SECONDS,
-            *OF_QUESTION,
-        )
-        self._retrievals = self._histogram(
-            "revelator_retrievals_per_question",
-            "Number of searches per question.",
-            RETRIEVALS,
-            *OF_QUESTION,
-        )
-        self._steps = self._histogram(
-            "revelator_steps_per_question",
-            "Number of retrieve-and-generate cycles per question.",
-            STEPS,
-            *OF_QUESTION,
-        )
-        self._llm_calls = self._histogram(
-            "revelator_llm_calls_per_question",
-            "Number of engine calls per question, including routing and retries.",
-            LLM_CALLS,
-            *OF_QUESTION,
-        )
-
-    def _call_metrics(self) -> None:
-        self._generation_seconds = self._histogram(
-            "revelator_generation_seconds",
-            "Duration of one engine call.",
-            GENERATION_SECONDS,
-            "role",
-            "worker",
-        )
-        self._first_token_seconds = self._histogram(
-            "revelator_time_to_first_token_seconds",
-            "Time from an engine call to its first output.",
-            GENERATION_SECONDS,
-            "worker",
-        )
-        self._tokens = self._counter("revelator_tokens_total", "Tokens by role.", "role", "kind")
-        self._wasted = self._counter(
-            "revelator_wasted_tokens_total",
-            "Number of tokens of calls that were cancelled before their end.",
-        )
-        self._resent = self._counter(
-            "revelator_resent_calls_total",
-            "Number of engine calls repeated because their connection closed before a reply.",
-        )
-        self._unread = self._counter(
-            "revelator_unread_judgements_total",
-            "Number of replies of the judge that could not be parsed.",
-        )
-        self._saved = self._counter(
-            "revelator_saved_tokens_total",
-            "Number of tokens saved by ending calls before their limit.",
-        )
-
-    def _backend_metrics(self) -> None:
-        self._retrieval_seconds = self._histogram(
-            "revelator_retrieval_seconds",
-            "Duration of one search in one backend.",
-            RETRIEVAL_SECONDS,
-            "backend",
-        )
-        self._retrieval_failures = self._counter(
-            "revelator_retrieval_failures_total", "Number of failed searches.", "backend"
-        )
-        self._retries = self._counter(
-            "revelator_retrieval_retries_total", "Number of retried searches.", "backend"
-        )
-        self._breaker_state = self._gauge(
-            "revelator_breaker_state",
-            "State of a backend's circuit breaker.",
-            "backend",
-            "revelator_breaker_state",
-        )
-        self._breaker_opened = self._counter(
-            "revelator_breaker_opened_total",
-            "Number of times that a backend's circuit breaker opened.",
-            "backend",
-        )
-        self._cache_requests = self._counter(
-            "revelator_cache_requests_total", "Number of cache look-ups.", "cache", "outcome"
-        )
-
-    def _load_metrics(self) -> None:
-        self._in_flight = self._gauge(
-            "revelator_questions_in_flight", "Number of questions in progress."
-        )
-        self._waiting = self._gauge("revelator_questions_waiting", "Number of waiting questions.")
-        self._rejected = self._counter("revelator_rejected_total", "Refused questions.", "reason")
-        self._degraded = self._counter(
-            "revelator_degraded_total",
-            "Number of questions answered without a retriever that was unavailable.",
-            "backend",
-        )
-        self._worker_up = self._gauge(
-            "revelator_worker_up", "Whether a worker is available (1) or not (0).", "worker"
-        )
-        self._worker_in_flight = self._gauge(
-            "revelator_worker_in_flight", "Number of calls in progress at a worker.", "worker"
-        )
-        self._worker_state = self._gauge(
-            "revelator_worker_state", "State of a worker.", "worker", "revelator_worker_state"
-        )
-        self._worker_failures = self._counter(
-            "revelator_worker_failures_total", "Number of calls lost by a pool's worker.", "worker"
-        )
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
-
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
-
-    def _show_from_the_start(self) -> None:
-        """Export samples with known labels as 0 before their first count, instead of omitting
-        them."""
-        for role in ("revelator", "reader", "judge"):
-            for kind in ("prompt", "completion"):
-                self._tokens.labels(role, kind)
-        for reason in ("busy", "key_limit", "draining"):
-            self._rejected.labels(reason)
-        for name in ("bm25", "dense", "index-incomplete"):
-            self._degraded.labels(name)
+    def _of(self, *key: str) -> Any:
+        """Return a metric by its name and the values of its labels, which are looked up once."""
+        child = self._children.get(key)
+        if child is None:
+            metric = self._metrics[key[0]]
+            child = self._children[key] = metric.labels(*key[1:]) if key[1:] else metric
+        return child
 
     @contextmanager
-    def question(self) -> Iterator[Observation]:
-        """Observe one question by passing it every event; leaving the context ends the question.
+    def question(self, ended: Callable[[Observation], None] | None = None) -> Iterator[Observation]:
+        """Observe one question by passing it every event; leaving the context ends the question,
+        which is then told to `ended`.
 
         A question that ends without `answer` or `error` counts as cancelled.
         """
         observation = Observation()
-        self._in_flight.inc()
+        self._of("questions_in_flight").inc()
         try:
             yield observation
         finally:
-            self._in_flight.dec()
+            self._of("questions_in_flight").dec()
             self._ended(observation)
+            if ended is not None:
+                ended(observation)
 
     def _ended(self, seen: Observation) -> None:
         route, loop, usage = seen.route, seen.loop, seen.usage()
-        self._questions.labels(route, loop, seen.outcome).inc()
-        self._question_seconds.labels(route, loop).observe(seen.seconds)
-        self._retrievals.labels(route, loop).observe(usage.retrievals)
-        self._steps.labels(route, loop).observe(usage.steps)
-        self._llm_calls.labels(route, loop).observe(usage.llm_calls)
+        self._of("questions_total", route, loop, seen.outcome).inc()
+        self._of("question_seconds", route, loop).observe(seen.seconds)
+        self._of("retrievals_per_question", route, loop).observe(usage.retrievals)
+        self._of("steps_per_question", route, loop).observe(usage.steps)
+        self._of("llm_calls_per_question", route, loop).observe(usage.llm_calls)
         for name in seen.missing:
-            self._degraded.labels(name).inc()
+            self._of("degraded_total", name).inc()
 
     def rejected(self, reason: RejectReason) -> None:
         """Count a question that was rejected before admission."""
-        self._rejected.labels(reason).inc()
-        self._questions.labels("none", "none", "rejected").inc()
+        self._of("rejected_total", reason).inc()
+        self._of("questions_total", "none", "none", "rejected").inc()
 
     def left_waiting(self) -> None:
         """Count a question whose client disconnected while waiting."""
-        self._questions.labels("none", "none", "cancelled").inc()
+        self._of("questions_total", "none", "none", "cancelled").inc()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count a question as waiting for admission."""
-        self._waiting.inc()
+        self._of("questions_waiting").inc()
         try:
             yield
         finally:
-            self._waiting.dec()
+            self._of("questions_waiting").dec()
 
     def generation(
         self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
     ) -> None:
         """Record one engine call: its duration and the time to its first output in seconds, and its
         tokens."""
-        child = self._calls.get((role, worker)) or self._add_call(role, worker)
-        child.seconds.observe(seconds)
-        child.first_token.observe(first_token)
-        child.prompt.inc(usage.prompt_tokens)
-        child.completion.inc(usage.completion_tokens)
-
-    def _add_call(self, role: RoleName, worker: str) -> _Call:
-        """Resolve the labels of a call once, because a question makes a dozen calls or more."""
-        call = self._calls[role, worker] = _Call(
-            self._generation_seconds.labels(role, worker),
-            self._first_token_seconds.labels(worker),
-            self._tokens.labels(role, "prompt"),
-            self._tokens.labels(role, "completion"),
-        )
-        return call
+        self._of("generation_seconds", role, worker).observe(seconds)
+        self._of("time_to_first_token_seconds", worker).observe(first_token)
+        self._of("tokens_total", role, "prompt").inc(usage.prompt_tokens)
+        self._of("tokens_total", role, "completion").inc(usage.completion_tokens)
 
     def wasted(self, tokens: int) -> None:
         """Count the tokens generated for a call that was cancelled."""
-        self._wasted.inc(tokens)
+        self._of("wasted_tokens_total").inc(tokens)
 
     def call_resent(self) -> None:
         """Count an engine call that was sent again."""
-        self._resent.inc()
+        self._of("resent_calls_total").inc()
 
     def saved(self, tokens: int) -> None:
         """Count the tokens saved by ending a call intentionally."""
-        self._saved.inc(tokens)
+        self._of("saved_tokens_total").inc(tokens)
 
     def unread_judgements(self, count: int) -> None:
         """Count replies of the judge, on relevance or on ending, that could not be parsed."""
-        self._unread.inc(count)
+        self._of("unread_judgements_total").inc(count)
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """Record the duration in seconds and the outcome of one search in one backend."""
-        self._retrieval_seconds.labels(backend).observe(seconds)
+        self._of("retrieval_seconds", backend).observe(seconds)
         if failed:
-            self._retrieval_failures.labels(backend).inc()
+            self._of("retrieval_failures_total", backend).inc()
 
     def retried(self, backend: str) -> None:
         """Count a retry of a search in a backend."""
-        self._retries.labels(backend).inc()
+        self._of("retrieval_retries_total", backend).inc()
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         """Set the state of a backend's circuit breaker."""
         for each in get_args(BreakerState):
-            self._breaker_state.labels(backend, each).set(each == state)
-        opened = self._breaker_opened.labels(backend)
+            self._of("breaker_state", backend, each).set(each == state)
+        opened = self._of("breaker_opened_total", backend)
         if state == "open":
             opened.inc()
 
     def cache(self, hit: bool) -> None:
         """Count a look-up in the cache of query embeddings."""
-        self._cache_requests.labels("query_embeddings", "hit" if hit else "miss").inc()
+        self._of("cache_requests_total", "query_embeddings", "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
         """Set whether a worker could answer at its last check."""
-        self._worker_up.labels(worker).set(up)
+        self._of("worker_up", worker).set(up)
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
         """Set the state of a pool's worker."""
         self.worker_up(worker, phase == "up")
         for each in get_args(Phase):
-            self._worker_state.labels(worker, each).set(each == phase)
+            self._of("worker_state", worker, each).set(each == phase)
 
     def worker_gone(self, worker: str) -> None:
         """Stop exporting the gauges of a worker that left its pool. Its counters remain."""
-        self._flights.pop(worker, None)
-        for gauge in (self._worker_up, self._worker_state, self._worker_in_flight):
-            gauge.remove_by_labels({"worker": worker})
+        self._children = {key: each for key, each in self._children.items() if worker not in key}
+        for name in ("worker_up", "worker_state", "worker_in_flight"):
+            self._metrics[name].remove_by_labels({"worker": worker})
 
     def worker_failure(self, worker: str) -> None:
         """Count a call that a pool's worker lost."""
-        self._worker_failures.labels(worker).inc()
+        self._of("worker_failures_total", worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         """Count calls at a worker that started (+1) or ended (-1)."""
-        if worker not in self._flights:
-            self._flights[worker] = self._worker_in_flight.labels(worker)
-        self._flights[worker].inc(change)
+        self._of("worker_in_flight", worker).inc(change)
 
     def render(self) -> bytes:
         """Return the metrics in text format, to be sent as `CONTENT_TYPE`."""
@@ -337,6 +276,9 @@ class Observation:
         self.loop: LoopName = "none"
         self.outcome: Outcome = "cancelled"
         self.missing: list[str] = []
+        self.queries = 0
+        self.steps: int | None = None
+        self.problem: str | None = None
         self._events: list[BaseEvent] = []
         self._usage: Usage | None = None
         self._started = time.monotonic()
@@ -356,11 +298,13 @@ class Observation:
                 self.route, self.loop = event.route, event.loop
             case PassagesFound(missing=names):
                 self.missing += [name for name in names if name not in self.missing]
+            case QueryIssued():
+                self.queries += 1
             case AnswerReady():
                 self.outcome = "answered" if event.body.answered else "unanswered"
-                self._usage = event.body.usage
+                self._usage, self.steps = event.body.usage, event.body.usage.steps
             case Failed():
-                self.outcome = "error"
+                self.outcome, self.problem = "error", event.problem.type
 
     def usage(self) -> Usage:
         """Calls, tokens, retrievals and cycles up to the latest event."""

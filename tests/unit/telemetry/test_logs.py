@@ -10,7 +10,8 @@ import pytest
 
 from service.answer.events import BaseEvent, QueryIssued, RouteChosen, Start, Token
 from service.core.errors import ConfigurationError
-from service.telemetry.logs import QuestionLog, configure_logging
+from service.telemetry.logs import configure_logging, log_question
+from service.telemetry.metrics import Observation
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -26,10 +27,10 @@ EVENTS: list[BaseEvent] = [
 def test_one_line_per_question_without_its_text() -> None:
     stream = io.StringIO()
     configure_logging("info", stream)
-    log = QuestionLog("a1")
+    seen = Observation()
     for event in EVENTS:
-        log.see(event)
-    log.write()
+        seen.see(event)
+    log_question("a1", seen)
     (line,) = stream.getvalue().splitlines()
     said = json.loads(line)
     assert said["event"] == "question"
@@ -44,7 +45,7 @@ def test_one_line_per_question_without_its_text() -> None:
 def test_the_level_silences_and_libraries_speak_json_too() -> None:
     stream = io.StringIO()
     configure_logging("warning", stream)
-    QuestionLog("a1").write()
+    log_question("a1", Observation())
     logging.getLogger("library").info("chatter")
     logging.getLogger("library").warning("trouble")
     (line,) = stream.getvalue().splitlines()
