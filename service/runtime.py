@@ -36,6 +36,7 @@ from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResul
 from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
+from service.strategies.planner import CONFIDENCE
 from service.strategies.registry import RAW, SAMPLED, check_loop
 from service.telemetry.logs import log_question
 from service.telemetry.metrics import Metrics
@@ -321,7 +322,7 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
     reader = _role("reader", settings, engines, pooled)
     extractor = open_extractor(settings.role("reader"), small=reader.generator.capabilities.small)
     verifies = settings.answers.verify_with is not None and extractor is None
-    if verifies and named.reader.encoder == "none":
+    if verifies and settings.role("reader").encoder == "none":
         raise ConfigurationError(
             "answers.verify_with is 'reader', but roles.reader.encoder is 'none', so there is no "
             "encoder that could verify answers; remove one of both settings"
@@ -376,9 +377,9 @@ def _describe_router(settings: Settings, revelator: Role) -> str:
     model = "the model of the role revelator"
     if open_classifier(settings.router, small=revelator.generator.capabilities.small) is None:
         return model
-    if settings.router.kind is None:
+    if settings.router.encoder is None:
         return "the classifier, as is the default for the shipped model"
-    return f"the classifier, from a confidence of {settings.router.confidence:.0%} on, else {model}"
+    return f"the classifier, from a confidence of {CONFIDENCE:.0%} on, else {model}"
 
 
 def _describe(role: Role, settings: Settings) -> str:

@@ -80,7 +80,7 @@ def read_card(folder: Path) -> RouterCard:
         if not needed.is_file():
             raise ConfigurationError(
                 f"there is no router at {folder} ({needed.name} is missing); create one with "
-                'revelator train router, or set router.kind = "model"'
+                'revelator train router, or set router.encoder = "none"'
             )
     try:
         return RouterCard.model_validate_json(path.read_bytes())
@@ -166,11 +166,11 @@ def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classif
     If the settings do not say which, the classifier is used for a `small` model if it can be
     opened. Raises ConfigurationError, which says what is missing.
     """
-    if settings.kind == "model" or (settings.kind is None and not small):
+    if settings.encoder == "none" or (settings.encoder is None and not small):
         return None
     try:
-        return MinilmClassifier(settings.location or SHIPPED)
+        return MinilmClassifier(settings.encoder if isinstance(settings.encoder, Path) else SHIPPED)
     except ConfigurationError as error:
-        if settings.kind is None:
+        if settings.encoder is None:
             return None
-        raise ConfigurationError(f'router.kind is "classifier": {error.detail}') from None
+        raise ConfigurationError(f"router.encoder: {error.detail}") from None

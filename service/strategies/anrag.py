@@ -22,6 +22,9 @@ from service.strategies.reader import (
 )
 
 TOP_K: Final = 3
+FETCH_K: Final = 10  # passages of a search that are judged, as in HANRAG
+# `entropy_gate` searches if the geometric mean of the probabilities of its tokens is lower
+GATE: Final = 0.8
 UNREAD: Final = "judgement could not be parsed"
 NOT_JUDGED: Final = "not judged"
 UNSUITABLE: Final = Choice(False, "not relevant")
@@ -83,8 +86,7 @@ class EntropyGate(Method):
         async with self.step("answer") as step:
             step.weighed = True
             await answer_from_memory(step, self.question, self.as_role)
-            threshold = self.inquiry.settings.baselines.gate
-            kept = is_sure(step.answer, step.probability, threshold) or step.stopped_by != "answer"
+            kept = is_sure(step.answer, step.probability, GATE) or step.stopped_by != "answer"
             if not kept:
                 if step.answer:
                     await step.emit(Withdraw(role=self.as_role, reason="trigger"))
@@ -123,7 +125,7 @@ class Cycle:
         self.top_k = step.inquiry.request.top_k or own or TOP_K
 
     async def run(self) -> None:
-        fetched = max(self.settings.fetch_k, self.top_k) if self.fetches_more else self.top_k
+        fetched = max(FETCH_K, self.top_k) if self.fetches_more else self.top_k
         try:
             result = await self.step.search(self.question, fetched)
         except LimitReached as limit:

@@ -47,6 +47,7 @@ from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 
 MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
+MOST_PARAMETRIC: Final = 5  # T^PK: answers from the model's own knowledge
 PASSAGES: Final = 2  # m, unless the request has `top_k`
 CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents are removed first
 EVIDENCE: Final = 6  # passages, as many as three searches find
@@ -80,7 +81,7 @@ class Autorag(Method):
         self.policy = Policy(
             question.strip(),
             most,
-            min(settings.max_parametric, most),
+            min(MOST_PARAMETRIC, most),
             ANYWHERE if self.tuned else AT_LINES,
             reminds=not self.tuned,
             examples="" if self.tuned else self.dialogue.messages[0].content,

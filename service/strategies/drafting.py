@@ -52,6 +52,7 @@ START: Final = 1  # the token that an engine puts before a prompt
 MAX_RETRIEVALS: Final = 8
 SLACK: Final = 2  # tokens that the ends of a prompt may add to those of its text
 TOP_K: Final = 3
+WINDOW: Final = 16  # n, the tokens after which `fixed_length` searches again
 LETTERS_PER_TOKEN: Final = 4  # for engines that do not report their tokens
 
 
@@ -462,7 +463,7 @@ class FixedLength(Drafting):
     @property
     def window(self) -> int | None:
         """The most tokens of a window; None for L."""
-        return self.inquiry.settings.baselines.window
+        return WINDOW
 
     @property
     def answered(self) -> bool:

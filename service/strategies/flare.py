@@ -18,7 +18,7 @@ from service.answer.calls import Roles
 from service.answer.events import ThoughtWritten, Trigger, Withdraw
 from service.core.domain import ScoredPassage
 from service.core.errors import EngineFailure
-from service.core.settings import BaselinesSettings, Settings
+from service.core.settings import Settings
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
@@ -27,6 +27,9 @@ from service.strategies.calls import PromptCall
 from service.strategies.draft_text import ROLES, FirstSentence, join
 from service.strategies.drafting import Drafting, Piece, WrittenText
 
+# a sentence with a token of this probability or less is searched for and written again
+THETA: Final = 0.8
+BETA: Final = 0.4  # tokens of this probability or less are left out of the query, or asked for
 LOOK_AHEAD: Final = 64  # tokens of a look-ahead, and of a sentence
 LEAST: Final = 4  # characters of a sentence; a shorter one is joined to the next
 GAP: Final = 5  # fewest tokens between doubtful tokens that are asked for separately
@@ -54,7 +57,7 @@ class Flare(Drafting):
             await self.search(self.question.strip())
         step = await self.open("answer")
         ahead = await self._write_sentence(LOOK_AHEAD)
-        doubtful = is_doubtful(ahead.tokens, self._settings.flare_theta)
+        doubtful = is_doubtful(ahead.tokens, THETA)
         if doubtful and not self.may_retrieve:
             self.stopped_by, doubtful = "max_steps", False
         if doubtful and (queries := await self._make_queries(ahead)):
@@ -64,10 +67,6 @@ class Flare(Drafting):
             await step.emit(ThoughtWritten(text=text))
         else:
             self.ended = True
-
-    @property
-    def _settings(self) -> BaselinesSettings:
-        return self.inquiry.settings.baselines
 
     async def _write_sentence(self, most: int) -> WrittenText:
         read = partial(FirstSentence, self.splitter, LEAST)
@@ -94,10 +93,9 @@ class Flare(Drafting):
         """Return the masked sentence, or questions that its doubtful parts answer; no query is
         empty.
         """
-        beta = self._settings.flare_beta
         if not _asks(self.inquiry.settings):
-            return list(filter(None, [mask(ahead.tokens, beta)]))
-        spans = find_doubtful_spans(ahead.tokens, beta)
+            return list(filter(None, [mask(ahead.tokens, BETA)]))
+        spans = find_doubtful_spans(ahead.tokens, BETA)
         if not spans:
             return [ahead.kept]
         passage = join(self.layout.written, ahead.kept)
@@ -113,7 +111,7 @@ class Flare(Drafting):
         trigger = Trigger(
             token=weakest.text.strip(),
             score=_probability(weakest),
-            threshold=self._settings.flare_theta,
+            threshold=THETA,
             query=" ".join(queries),
         )
         await step.emit(trigger)

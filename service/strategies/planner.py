@@ -35,6 +35,7 @@ from service.strategies.rules import (
     tell_parts,
 )
 
+CONFIDENCE: Final = 0.7  # least confidence of a classifier that the settings name
 DIRECT_CONFIDENCE: Final = 0.98  # least confidence of the classifier for a route without retrieval
 ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
     "direct": "straightforward question",
@@ -188,7 +189,7 @@ class Planner:
         """Return the classifier's route, if the settings have one, else that of the ROUTE call.
 
         `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable
-        other route counts. A route below `router.confidence` is left to the model.
+        other route counts. A route below CONFIDENCE is left to the model.
         """
         classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
         if classifier is None:
@@ -198,7 +199,7 @@ class Planner:
         others = tuple(name for name in allowed if name != "direct")
         if route == "direct" and probability < DIRECT_CONFIDENCE and others:
             route, probability = await classifier.classify(question, others)
-        if probability >= settings.router.confidence:
+        if probability >= CONFIDENCE:
             return chosen(route, "classifier", probability)
         return await ask_for_route(step)
 
@@ -259,7 +260,7 @@ class RulePlanner(Planner):
         """Return the route of the classifier that is the default of a small model. The model, which
         is more often wrong, has no say, and knows too little for the route `direct`."""
         classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
-        if classifier is None or settings.router.kind is not None:
+        if classifier is None or settings.router.encoder is not None:
             return await super().route(step)
         searching = [name for name in settings.routes.allowed if name != "direct"]
         allowed = searching or settings.routes.allowed

@@ -32,6 +32,7 @@ from service.core.settings import Settings
 from service.encoders.base import Tag
 from service.engines.base import Capabilities
 from service.runtime import open_runtime
+from service.strategies import drafting, flare
 from tests.api.test_answer import check_grammar
 from tests.api.test_bad_input import check_problem
 from tests.conformance.dragin_parity import WordRetriever, load_passages
@@ -46,7 +47,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 FILM = "Who directed Laserblast?"
 BRIDGE = "Where was the director of Goodbye, Franziska born?"
 PATIENT: dict[str, Any] = {"default": {"timeout_s": 120}}  # for busy machines
-DRAFTS: dict[str, Any] = {"dragin": {"max_tokens": 32}}
 
 
 def folded(wire: list[tuple[str, Any]]) -> tuple[Answer, list[BaseEvent]]:
@@ -130,23 +130,26 @@ def claims_flare(answer: Answer) -> None:
     assert answer.citations or "unsupported" in answer.steps[-1].flags
 
 
-CLAIMS: dict[str, tuple[Callable[[Answer], None], dict[str, Any]]] = {
-    "no_retrieval": (claims_no_retrieval, {}),
-    "one_retrieval": (claims_one_retrieval, {}),
-    "entropy_gate": (claims_entropy_gate, {}),
-    "fixed_length": (claims_drafted, DRAFTS | {"baselines": {"window": 8}}),
-    "fixed_sentence": (claims_drafted, DRAFTS),
-    "flare": (claims_flare, DRAFTS | {"baselines": {"flare_theta": 0.99}}),
+CLAIMS: dict[str, Callable[[Answer], None]] = {
+    "no_retrieval": claims_no_retrieval,
+    "one_retrieval": claims_one_retrieval,
+    "entropy_gate": claims_entropy_gate,
+    "fixed_length": claims_drafted,
+    "fixed_sentence": claims_drafted,
+    "flare": claims_flare,
 }
 
 
 @pytest.mark.parametrize("loop", CLAIMS)
-async def test_the_baselines_answer_with_the_shipped_model(loop: str, tmp_path: Path) -> None:
-    claims, sections = CLAIMS[loop]
-    async with shipped(tmp_path, **sections) as service:
+async def test_the_baselines_answer_with_the_shipped_model(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "WINDOW", 8)
+    monkeypatch.setattr(flare, "THETA", 0.99)
+    async with shipped(tmp_path, dragin={"max_tokens": 32}) as service:
         answer = await asked_twice(service, FILM, loop=loop, max_steps=2, top_k=1)
     assert answer.loop == loop
-    claims(answer)
+    CLAIMS[loop](answer)
 
 
 def claims_ircot(answer: Answer) -> None:
@@ -305,7 +308,7 @@ DEEPER = [
 async def test_the_shipped_classifier_routes_without_a_call() -> None:
     need("onnxruntime")
     script = [step for step in answering() if step.match != "Task: route"]
-    async with live(script, settings=config(router={"kind": "classifier"})) as service:
+    async with live(script, settings=config(router={"encoder": "shipped"})) as service:
         answer, events = folded(await service.stream("Who composed Norma?"))
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", "classifier")
@@ -314,7 +317,7 @@ async def test_the_shipped_classifier_routes_without_a_call() -> None:
 
 
 async def test_a_service_without_its_classifier_does_not_start(tmp_path: Path) -> None:
-    settings = config(router={"kind": "classifier", "location": str(tmp_path)})
+    settings = config(router={"encoder": str(tmp_path)})
     engines = {"default": ScriptedGenerator()}
     with pytest.raises(ConfigurationError, match="revelator train router"):
         async with open_runtime(settings, engines=engines, retriever=FakeRetriever()):

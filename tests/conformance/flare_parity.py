@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from service.answer.budget import Limits
 from service.answer.events import (
     BaseEvent,
@@ -25,6 +27,7 @@ from service.answer.events import (
 )
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
+from service.strategies import flare
 from service.strategies.draft_text import CONCLUSION
 from service.strategies.flare import Flare
 from tests.conformance.dragin_parity import WordRetriever, load_passages, plain, shown_text
@@ -153,7 +156,10 @@ async def run_ours(
         top_k=PASSAGES_SHOWN,
         max_steps=20,
     )
-    return trajectory([event async for event in loop_events(Flare, asked, question)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flare, "THETA", parameters.look_ahead_filter_prob)
+        patch.setattr(flare, "BETA", parameters.look_ahead_mask_prob)
+        return trajectory([event async for event in loop_events(Flare, asked, question)])
 
 
 def settings_of(parameters: Parameters) -> Settings:
@@ -162,8 +168,6 @@ def settings_of(parameters: Parameters) -> Settings:
         {
             "dragin": {"max_tokens": values["max_generation_len"]},
             "baselines": {
-                "flare_theta": values["look_ahead_filter_prob"],
-                "flare_beta": values["look_ahead_mask_prob"],
                 "flare_query": "questions" if values["ask"] else "masked",
             },
         }

@@ -16,6 +16,7 @@ import pytest
 from service.answer.budget import Limits
 from service.answer.events import QueryIssued, StepEnd
 from service.core.settings import Settings
+from service.strategies import drafting
 from service.strategies.base import Method
 from service.strategies.drafting import FixedLength, FixedSentence
 from tests.conformance import flare_parity as parity
@@ -34,10 +35,7 @@ LOOPS: dict[str, type[Method]] = {
 
 
 async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], str]:
-    settings = {
-        "baselines": {"window": official.WINDOW},
-        "dragin": {"max_tokens": official.LIMIT},
-    }
+    settings = {"dragin": {"max_tokens": official.LIMIT}}
     asked = inquiry(
         TokenEngine(parity.writer(row)),
         RETRIEVER,  # type: ignore[arg-type]
@@ -60,7 +58,10 @@ async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], 
 
 
 @pytest.mark.parametrize("method", sorted(LOOPS))
-async def test_queries_and_text_are_those_of_the_official_code(method: str) -> None:
+async def test_queries_and_text_are_those_of_the_official_code(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "WINDOW", official.WINDOW)
     exact = 0
     for row in RUNS[method]:
         queries, text = await run_ours(LOOPS[method], row)

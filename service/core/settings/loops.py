@@ -37,9 +37,6 @@ class HanragSettings(Section):
         "encoder that reads judges in place of both, if there is one (`roles.reader.encoder`). "
         "Default: `pointwise`.",
     )
-    fetch_k: int = Field(
-        10, ge=1, le=100, description="Number of passages per search that are judged."
-    )
 
 
 class AutoragSettings(Section):
@@ -51,13 +48,6 @@ class AutoragSettings(Section):
         "published checkpoints. `few_shot`: the prompt shows the format by examples. Default: as "
         "the reader's model was trained, if its folder says so (as that of the shipped model "
         "does), else `few_shot`.",
-    )
-    max_parametric: int = Field(
-        5,
-        ge=0,
-        le=20,
-        description="T^PK, the maximum number of answers from the model's own knowledge when "
-        "searches fail, at most T (`max_steps` of a request, or 5). 0 disables them.",
     )
 
 
@@ -120,35 +110,6 @@ class SearcherSettings(Section):
 class BaselinesSettings(Section):
     """The baselines that gate or draft (METHODS.md §7)."""
 
-    gate: float = Field(
-        0.8,
-        ge=0,
-        le=1,
-        description="Threshold of the loop `entropy_gate`: it searches if the geometric mean of "
-        "the token probabilities of the closed-book answer is lower. 0 never searches after an "
-        "answer.",
-    )
-    window: int = Field(
-        16,
-        ge=1,
-        le=512,
-        description="n of the loop `fixed_length`: the number of tokens after which it searches "
-        "again.",
-    )
-    flare_theta: float = Field(
-        0.8,
-        ge=0,
-        le=1,
-        description="θ of the loop `flare`: a sentence with a token of this probability or less "
-        "is searched for and written again. 0 never searches again, 1 always.",
-    )
-    flare_beta: float = Field(
-        0.4,
-        ge=0,
-        le=1,
-        description="β of the loop `flare`: tokens of this probability or less are left out of "
-        "the query, or asked for.",
-    )
     flare_query: Literal["masked", "questions"] = Field(
         "masked",
         description="Query of the loop `flare`: the sentence without its improbable tokens "

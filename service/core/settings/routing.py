@@ -11,28 +11,15 @@ from service.core.settings.base import Section
 
 
 class RouterSettings(Section):
-    """How the route of a question is chosen.
+    """What chooses the route of a question: a call to the Revelator (METHODS.md §1.2), or a small
+    encoder, with a call to the Revelator if it is not confident."""
 
-    `model`: by a call to the Revelator (METHODS.md §1.2). `classifier`: by a small encoder, with a
-    call to the Revelator if it is not confident.
-    """
-
-    kind: Literal["model", "classifier"] | None = Field(
+    encoder: Path | Literal["none", "shipped"] | None = Field(
         None,
-        description="What chooses the route: `model` (a call to the language model) or "
-        "`classifier` (a small encoder). Default: the classifier for the shipped model, `model` "
-        "for all others.",
-    )
-    confidence: float = Field(
-        0.7,
-        ge=0,
-        le=1,
-        description="Minimum probability of the classifier's choice. If it is lower, the model "
-        "chooses. Applies only if `kind` is set to `classifier`.",
-    )
-    location: Path | None = Field(
-        None,
-        description="Folder written by `revelator train router`. Default: the shipped classifier.",
+        description="Classifier that chooses the route: a folder written by `revelator train "
+        "router`, `shipped`, or `none` (a call to the language model, which also chooses where a "
+        "classifier named here gives less than 0.7). Default: `shipped` for the shipped model, "
+        "which has no say then, `none` for all others.",
     )
 
 

@@ -107,13 +107,13 @@ def test_the_normal_form(question: str, read: str) -> None:
 def test_the_settings_open_no_classifier_unless_they_name_it(tmp_path: Path) -> None:
     assert open_classifier(RouterSettings()) is None
     with pytest.raises(ConfigurationError, match="there is no router at"):
-        open_classifier(RouterSettings(kind="classifier", location=tmp_path))
+        open_classifier(RouterSettings(encoder=tmp_path))
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"onnxruntime.*pip install '.\[local\]'"):
-        open_classifier(RouterSettings(kind="classifier"))
+        open_classifier(RouterSettings(encoder="shipped"))
 
 
 def test_the_shipped_head_is_whole() -> None:

@@ -12,6 +12,7 @@ from service.answer.events import BaseEvent, QueryIssued, Token, Withdraw
 from service.core.domain import Answer, LoopName, RequestLoop
 from service.core.settings import Settings
 from service.engines.base import Capabilities
+from service.strategies import anrag
 from service.strategies.anrag import EntropyGate, is_sure
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
@@ -29,10 +30,6 @@ def closed(reply: str, probability: float = 1.0) -> ScriptStep:
 
 def read(reply: str) -> ScriptStep:
     return ScriptStep(reply, ["Task: answer", "Norma"])
-
-
-def gate(threshold: float) -> Settings:
-    return Settings.model_validate({"baselines": {"gate": threshold}})
 
 
 def flags(body: Answer) -> set[str]:
@@ -120,11 +117,12 @@ async def test_an_unsure_model_searches_once_and_its_first_answer_is_withdrawn()
 
 
 @pytest.mark.parametrize(("threshold", "retrievals"), [(0.4, 0), (0.6, 1), (0.0, 0)])
-async def test_the_setting_moves_the_gate(threshold: float, retrievals: int) -> None:
+async def test_the_threshold_moves_the_gate(
+    threshold: float, retrievals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anrag, "GATE", threshold)
     script = [closed("Verdi", 0.5), ScriptStep("Bellini", "Task: answer", times=None)]
-    body = await body_of(
-        script, {"": [NORMA]}, QUESTION, settings=gate(threshold), **single("entropy_gate")
-    )
+    body = await body_of(script, {"": [NORMA]}, QUESTION, **single("entropy_gate"))
     assert body.usage.retrievals == retrievals
 
 

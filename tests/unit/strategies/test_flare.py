@@ -24,6 +24,7 @@ from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import SearchResult
+from service.strategies import flare
 from service.strategies.drafting import Piece
 from service.strategies.flare import (
     Flare,
@@ -192,14 +193,18 @@ async def test_drafts_and_what_was_withdrawn_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("theta", "queries"), [(0.29, 1), (0.3, 2)])
-async def test_theta_moves_the_trigger(theta: float, queries: int) -> None:
+async def test_theta_moves_the_trigger(
+    theta: float, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flare, "THETA", theta)
     outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
-    _, events = await run(outputs, settings=baselines(flare_theta=theta))
+    _, events = await run(outputs)
     assert len(of(events, QueryIssued)) == queries
 
 
-async def test_beta_masks_more() -> None:
-    _, events = await run(settings=baselines(flare_beta=0.75))
+async def test_beta_masks_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flare, "BETA", 0.75)
+    _, events = await run()
     assert of(events, QueryIssued)[-1].query == "Vincenzo Bellini was in"
 
 

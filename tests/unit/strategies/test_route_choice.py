@@ -19,14 +19,14 @@ CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
 QUESTION = "Where do you keep money?"
 
 
-def settings(confidence: float, kind: str | None = "classifier", **sections: object) -> Settings:
-    router = {"kind": kind, "confidence": confidence}
+def settings(encoder: str | None = "shipped", **sections: object) -> Settings:
+    router = {"encoder": encoder}
     return Settings.model_validate({"router": router, **sections})
 
 
 async def test_a_sure_classifier_saves_the_call() -> None:
     classifier = FakeClassifier("direct", 0.98123456)
-    events = await events_of([CLOSED], {}, QUESTION, settings=settings(0.8), classifier=classifier)
+    events = await events_of([CLOSED], {}, QUESTION, settings=settings(), classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by, chosen.confidence) == ("direct", "classifier", 0.9812)
     assert classifier.asked == [QUESTION]
@@ -34,20 +34,20 @@ async def test_a_sure_classifier_saves_the_call() -> None:
 
 
 async def test_below_its_confidence_it_abstains_and_the_model_is_asked() -> None:
-    classifier = FakeClassifier("compound", 0.79)
+    classifier = FakeClassifier("compound", 0.69)
     routed = ScriptStep(match="Task: route", reply="straightforward question", logprob=-0.1)
     events = await events_of(
-        [routed, CLOSED], {}, QUESTION, settings=settings(0.8), classifier=classifier
+        [routed, CLOSED], {}, QUESTION, settings=settings(), classifier=classifier
     )
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("direct", "model")
-    assert chosen.confidence != 0.79
+    assert chosen.confidence != 0.69
 
 
 async def test_direct_takes_more_confidence_than_other_routes() -> None:
     classifier = FakeClassifier("direct", 0.97, second="single")
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
-    events = await events_of(said, {}, QUESTION, settings=settings(0.8), classifier=classifier)
+    events = await events_of(said, {}, QUESTION, settings=settings(), classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", "classifier")
 
@@ -55,7 +55,7 @@ async def test_direct_takes_more_confidence_than_other_routes() -> None:
 async def test_by_default_the_small_model_is_not_asked() -> None:
     classifier = FakeClassifier("single", 0.4)
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
-    unsure = settings(0.8, kind=None)
+    unsure = settings(None)
     small = Capabilities(passages=3)
     events = await events_of(said, {}, QUESTION, small, settings=unsure, classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
@@ -67,7 +67,7 @@ async def test_the_small_model_does_not_answer_from_memory() -> None:
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     small = Capabilities(passages=3)
     events = await events_of(
-        said, {}, QUESTION, small, settings=settings(0.8, kind=None), classifier=classifier
+        said, {}, QUESTION, small, settings=settings(None), classifier=classifier
     )
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert chosen.route == "single"
@@ -81,7 +81,7 @@ async def test_a_route_that_is_named_or_alone_allowed_asks_nobody() -> None:
 
 async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
     classifier = FakeClassifier("direct", 1.0)
-    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    only = settings(routes={"allowed": ["single", "complex"]})
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     events = await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
@@ -89,7 +89,7 @@ async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
 
 
 async def test_the_model_may_name_the_routes_allowed_and_no_other() -> None:
-    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    only = settings(routes={"allowed": ["single", "complex"]})
     routed = ScriptStep(
         match=lambda request: request.choices == ("single-step question", "complex question"),
         reply="single-step question",
@@ -102,14 +102,14 @@ async def test_the_model_may_name_the_routes_allowed_and_no_other() -> None:
 
 async def test_the_classifier_is_told_the_routes_allowed() -> None:
     classifier = FakeClassifier("single", 1.0)
-    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    only = settings(routes={"allowed": ["single", "complex"]})
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
     assert classifier.allowed == ["single", "complex"]
 
 
 async def test_a_route_that_was_replaced_has_no_confidence() -> None:
-    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    only = settings(routes={"allowed": ["single", "complex"]})
     said = [
         ScriptStep(match="Task: route", reply="straightforward question", logprob=-0.1),
         ScriptStep(match="Task: relevance", reply="false", times=None),

@@ -19,6 +19,7 @@ from service.answer.events import (
 from service.core.domain import Passage
 from service.core.settings import Settings
 from service.engines.base import FinishReason, GenerationRequest
+from service.strategies import drafting
 from service.strategies.base import Method
 from service.strategies.drafting import FixedLength, FixedSentence, glue, states_answer
 from service.text.tagging import open_splitter
@@ -57,7 +58,7 @@ async def run(
     **request: Any,
 ) -> tuple[TokenEngine, list[BaseEvent]]:
     engine = TokenEngine(write or writes(text))
-    settings = {"baselines": {"window": window}, "dragin": {"max_tokens": tokens}}
+    settings = {"dragin": {"max_tokens": tokens}}
     asked = inquiry(
         engine,
         ScriptedRetriever(hits),
@@ -67,7 +68,9 @@ async def run(
         loop=loop.name,
         **request,
     )
-    return engine, [event async for event in loop_events(loop, asked, QUESTION)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drafting, "WINDOW", window)
+        return engine, [event async for event in loop_events(loop, asked, QUESTION)]
 
 
 def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:

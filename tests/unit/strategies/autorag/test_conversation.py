@@ -25,6 +25,7 @@ from service.answer.fold import Fold
 from service.core.domain import Passage
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
+from service.strategies import autorag
 from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, loop_events, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -207,9 +208,9 @@ async def test_without_any_passage_but_closed_book_allowed() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_empty_direct_answer_is_no_answer() -> None:
-    settings = Settings.model_validate({"autorag": {"max_parametric": 0}})
-    events = await run([ASKS, ASKS_ON, "", ""], max_steps=1, settings=settings)
+async def test_an_empty_direct_answer_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autorag, "MOST_PARAMETRIC", 0)
+    events = await run([ASKS, ASKS_ON, "", ""], max_steps=1)
     assert stop(events) == Stop(stopped_by="max_steps", answered=False)
 
 
