@@ -1,4 +1,5 @@
-"""The TypeScript example of deploy/README.md: types generated from openapi.yaml, checked, and run by Node."""
+"""The TypeScript example of deploy/README.md: types generated from openapi.yaml, checked, and run
+by Node."""
 
 from __future__ import annotations
 
