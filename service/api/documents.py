@@ -40,9 +40,10 @@ from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
     CollectionReport,
-    DocumentIds,
+    DocumentList,
     FailedDocument,
     IngestReport,
+    ListedDocument,
     StoredDocument,
     StoredPassage,
     info_of,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
 BATCH_BYTES: Final = 8_000_000  # characters of their lines
+MOST_LISTED: Final = 1_000  # documents of one page
 MOST_FAILED: Final = 10_000  # invalid documents after which reading stops
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
@@ -227,30 +229,52 @@ async def ingest(
 
 @router.get(
     "/collections/{name}/documents",
-    dependencies=WRITE,
+    dependencies=ASK,
     responses=documented(*READ_REFUSALS),
-    summary="List the documents of a file",
+    summary="List documents",
 )
 async def list_documents(
     name: str,
     stores: Stores,
+    after: Annotated[
+        str, Query(max_length=LONGEST_ID, description="`next` of the page before.")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
+    text: Annotated[
+        str,
+        Query(
+            max_length=LONGEST_ID,
+            description="Only documents whose id contains this text in any case, or whose title "
+            "has all its words.",
+        ),
+    ] = "",
     file: Annotated[
         str,
         Query(
-            min_length=1, max_length=LONGEST_ID,
-            description="The name that the file was ingested with. A document belongs to it if its "
-            "id is this name, alone or followed by `#` and a page or section.",
+            max_length=LONGEST_ID,
+            description="Only the documents that the file of this name was cut into. A document "
+            "belongs to it if its id is this name, alone or followed by `#` and a page or section.",
         ),
-    ],
-) -> DocumentIds:  # fmt: skip
-    """List the ids of the documents that a file was cut into."""
-    size = len(file.encode())
-    if size > LONGEST_ID:
-        raise InvalidRequest(
-            f"file: the name has {size:,} bytes in UTF-8; the ids of a file's documents begin "
-            f"with its name and have at most {LONGEST_ID}"
+    ] = "",
+) -> DocumentList:
+    """List documents by their ids, a page at a time."""
+    for field, given in (("after", after), ("text", text), ("file", file)):
+        size = len(given.encode())
+        if size > LONGEST_ID:
+            raise InvalidRequest(
+                f"{field}: {size:,} bytes in UTF-8; ids of documents have at most {LONGEST_ID}"
+            )
+    heads = await stores.heads(name, after, limit + 1, file=file, text=text)
+    documents = [
+        ListedDocument(
+            id=each.document_id,
+            title=each.passage.title,
+            metadata=dict(each.passage.metadata),
+            passages=each.parts,
         )
-    return DocumentIds(ids=await stores.ids_of_file(name, file))
+        for each in heads[:limit]
+    ]
+    return DocumentList(documents=documents, next=documents[-1].id if len(heads) > limit else None)
 
 
 @router.get(

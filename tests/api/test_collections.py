@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import aiohttp
 import pytest
@@ -167,11 +168,35 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
             assert await run_ingest([file], "mine", settings, url=url) == 0
             assert told in " ".join(capsys.readouterr().out.split())
         async with http.get("/collections/mine/documents?file=handbook.pdf") as response:
-            assert await response.json() == {"ids": ["handbook.pdf#page=1"]}
+            page = {
+                "id": "handbook.pdf#page=1",
+                "title": "handbook",
+                "metadata": ANY,
+                "passages": 1,
+            }
+            assert await response.json() == {"documents": [page], "next": None}
         async with http.get("/collections/mine") as response:
             assert (await response.json())["documents"] == 1
-        async with http.get("/collections/mine/documents") as response:
-            await check_problem(response, 422, "invalid-request")
+
+
+async def test_documents_are_listed_a_page_at_a_time(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(
+            service, [{"id": f"d{n}", "title": f"Part {n}", "text": "Text."} for n in range(5)]
+        )
+        seen, after, pages = [], "", 0
+        while after is not None:
+            at = f"/collections/mine/documents?limit=2&after={after}"
+            async with service.http.get(at) as response:
+                page = await response.json()
+            seen += [each["id"] for each in page["documents"]]
+            after, pages = page["next"], pages + 1
+        assert (seen, pages) == (["d0", "d1", "d2", "d3", "d4"], 3)
+        for text, found in (("D3", ["d3"]), ("part 4", ["d4"]), ("none", [])):
+            at = f"/collections/mine/documents?text={text}"
+            async with service.http.get(at) as response:
+                assert [each["id"] for each in (await response.json())["documents"]] == found
 
 
 async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
@@ -267,6 +292,9 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("post", "/answer", {"question": "Who?", "collection": "mine@1"}, 404, "not-found"),
     ("get", f"/collections/mine/documents?file={'é' * 257}", None, 422, "invalid-request"),
     ("get", f"/collections/mine/documents?file={'é' * 512}", None, 422, "invalid-request"),
+    ("get", f"/collections/mine/documents?after={'é' * 257}", None, 422, "invalid-request"),
+    ("get", "/collections/mine/documents?limit=1001", None, 422, "invalid-request"),
+    ("get", "/collections/absent/documents", None, 404, "not-found"),
 ]
 
 

@@ -35,7 +35,7 @@ PATHS: list[tuple[str, str, Any, str]] = [
     ("PUT", "/collections/docs/documents", DOCUMENTS, "write"),
     ("GET", "/collections", None, "ask"),
     ("GET", "/collections/docs", None, "ask"),
-    ("GET", "/collections/docs/documents?file=d", None, "write"),
+    ("GET", "/collections/docs/documents?file=d", None, "ask"),
     ("GET", "/collections/docs/documents/d", None, "ask"),
     ("POST", "/answer", {"question": "Who?", "collection": "docs"}, "ask"),
     ("POST", "/answer/stream", {"question": "Who?", "collection": "docs"}, "ask"),

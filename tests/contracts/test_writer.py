@@ -51,6 +51,10 @@ async def opened(
         await collections.aclose()
 
 
+async def ids(collections: Collections, *, after: str = "", most: int = 99, **of: str) -> list[str]:
+    return [each.document_id for each in await collections.heads(NAME, after, most, **of)]
+
+
 async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, str]]:
     """Content hash by passage id, in the BM25 and in the dense store."""
 
@@ -102,6 +106,32 @@ async def test_documents_are_written_changed_and_deleted(
         assert (manifest.documents, manifest.passages) == (5, 5)
 
 
+async def test_documents_are_listed_by_their_ids(tmp_path: Path, backends: Backends) -> None:
+    documents = [
+        Document("b", "The Tower Bridge", LONG, {"year": 1894}),
+        Document("a*c", "Bridges", "Text."),
+        Document("a", "", "Text."),
+        Document("Ä?\\", "Old tower", "Text."),
+    ]
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        assert await ids(collections) == []
+        async with collections.writing(NAME) as writer:
+            await writer.write(documents)
+        assert await ids(collections) == ["a", "a*c", "b", "Ä?\\"]
+        assert await ids(collections, most=2) == ["a", "a*c"]
+        assert await ids(collections, after="a*c", most=1) == ["b"]
+        assert await ids(collections, after="Ä?\\") == []
+        for text, found in {
+            "A": ["a", "a*c"], "*": ["a*c"], "?\\": ["Ä?\\"], "tower bridges": ["b"],
+            "TOWER": ["b", "Ä?\\"], "the text": [], "a b": [],
+        }.items():  # fmt: skip
+            assert await ids(collections, text=text) == found, text
+        [long] = await collections.heads(NAME, "a*c", 1)
+        assert (long.part, dict(long.passage.metadata)) == (0, {"year": 1894})
+        assert long.parts >= FEW
+
+
 async def test_what_a_file_was_cut_into_is_found_by_its_name(
     tmp_path: Path, backends: Backends
 ) -> None:
@@ -114,12 +144,12 @@ async def test_what_a_file_was_cut_into_is_found_by_its_name(
         async with collections.writing(NAME) as writer:
             await writer.write(documents)
         for name in names:
-            found = await collections.ids_of_file(NAME, name)
+            found = await ids(collections, file=name)
             assert found == [name, f"{name}#page=1", f"{name}#two\nlines"]
         async with collections.writing(NAME) as writer:
             assert await writer.keep_of_file("a.html", {"a.html#page=1", "new"}) == 2
             assert await writer.keep_of_file("none", ()) == 0
-        assert await collections.ids_of_file(NAME, "a.html") == ["a.html#page=1"]
+        assert await ids(collections, file="a.html") == ["a.html#page=1"]
         bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense
         assert bm25.keys() == {each.id for each in documents} - {"a.html", "a.html#two\nlines"}

@@ -38,6 +38,15 @@ async def test_files_are_dropped_listed_and_deleted(
         await tab.wait_for_selector("#collection option[value=default]", state="attached")
         assert not await violations(tab)
         await tab.screenshot(path=pictures / "files.png")
+        listed = await tab.wait_for_selector("#document-list .file")
+        assert await listed.text_content() == "pricesprices.csv#row=2-2, 1 passageDelete"
+        await tab.click("#document-list .name")
+        await tab.wait_for_selector("#passage-dialog[open] >> text=Price: 1240")
+        await tab.click("#passage-close")
+        await tab.fill("#document-text", "nothing")
+        await tab.wait_for_selector("#documents-told:has-text('0 documents')")
+        await tab.fill("#document-text", "PRICES")
+        await tab.wait_for_selector("#documents-told:has-text('1 document')")
         async with service.http.get("/collections/default") as response:
             assert (await response.json())["documents"] == 1
         await tab.click("button[aria-label='Delete prices.csv']")

@@ -4,7 +4,7 @@ import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } 
 import { Refused, ask, getJson } from "./stream.js";
 import { View, showPassage } from "./draw.js";
 import { element } from "./elements.js";
-import { listenForFiles } from "./files.js";
+import { listenForDocuments } from "./files.js";
 
 const EXAMPLES = [
   "Who directed Laserblast?",
@@ -181,16 +181,21 @@ function readLink() {
 
 // A citation elsewhere links to its passage, which is shown in its document.
 async function openPassage(values) {
-  const [id, collection] = [values.get("passage"), values.get("collection") ?? ""];
+  const id = values.get("passage");
   const quote = { start: Number(values.get("start")), end: Number(values.get("end")) };
   const name = id.replace(/#\d+$/u, ""); // a document of several passages numbers them
+  return openDocument(values.get("collection") ?? "", name, id, quote);
+}
+
+// A document from its first passage on, or at the passage `id` with the quoted sentence marked.
+async function openDocument(collection, name, id = null, quote = null) {
   try {
     const at = `collections/${encodeURIComponent(collection)}/documents/${encodeURIComponent(name)}`;
     const { title, metadata, passages } = await getJson(at, keyOf());
-    const place = passages.findIndex((each) => each.passage_id === id);
+    const place = id === null ? 0 : passages.findIndex((each) => each.passage_id === id);
     if (place < 0) return showProblem("The passage does not exist", "Its document was changed.");
     const texts = passages.map((each) => each.text);
-    const passage = { ...metadata, title, passage_id: id, text: texts[place] };
+    const passage = { ...metadata, title, passage_id: id ?? name, text: texts[place] };
     showPassage(byId("passage-dialog"), passage, quote, [texts.slice(0, place), texts.slice(place + 1)]);
   } catch (error) {
     if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
@@ -286,11 +291,12 @@ function listen() {
   byId("key-close").addEventListener("click", () => byId("key-dialog").close());
   byId("passage-close").addEventListener("click", () => byId("passage-dialog").close());
   window.addEventListener("hashchange", readLink);
-  listenForFiles({
+  listenForDocuments({
     collection: () => fields.collection.value || "default",
     key: keyOf,
     changed: learnCollections,
     refused: (error) => aboutKey(error) && askForKey(reasonOf(error)),
+    open: (collection, id) => openDocument(collection, id),
   });
 }
 

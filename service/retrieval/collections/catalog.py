@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -193,11 +194,14 @@ class Collections:
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         return records
 
-    async def ids_of_file(self, name: str, file: str) -> list[str]:
-        """Return the ids of the documents that a file was cut into, sorted. Raises NotFound."""
+    async def heads(
+        self, name: str, after: str, most: int, *, file: str = "", text: str = ""
+    ) -> list[PassageRecord]:
+        """Return the first passages of documents, as `LexicalStore.heads`. Raises NotFound."""
         collection = await self.get(name)
         async with collection.lend():
-            return await anyio.to_thread.run_sync(collection.bm25.ids_of_file, file)
+            found = partial(collection.bm25.heads, after, most, file=file, text=text)
+            return await anyio.to_thread.run_sync(found)
 
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document. Raises NotFound."""

@@ -274,15 +274,25 @@ class IngestReport(BaseModel):
     failed: list[FailedDocument] = []
 
 
-class DocumentIds(BaseModel):
-    """Ids of documents, sorted."""
-
-    ids: list[str]
-
-
 class StoredPassage(BaseModel):
     passage_id: str
     text: str
+
+
+class ListedDocument(BaseModel):
+    """A document in a list. `passages` is how many it was cut into."""
+
+    id: str
+    title: str
+    metadata: dict[str, Any]
+    passages: int
+
+
+class DocumentList(BaseModel):
+    """Documents, sorted by id. `next` is the id to go on after; null at the end."""
+
+    documents: list[ListedDocument]
+    next: str | None
 
 
 class StoredDocument(BaseModel):

@@ -205,9 +205,13 @@ class CollectionWriter:
         """Delete the documents of the file `name`, except for these. Returns the number of
         documents deleted.
         """
-        stored = await anyio.to_thread.run_sync(self._collection.bm25.ids_of_file, name)
-        gone = [each for each in stored if each not in document_ids]
-        return sum([await self.delete(document_id) for document_id in gone])
+        deleted, after = 0, ""
+        heads = partial(self._collection.bm25.heads, file=name)
+        while page := await anyio.to_thread.run_sync(heads, after, PAGE):
+            after = page[-1].document_id
+            gone = [each.document_id for each in page if each.document_id not in document_ids]
+            deleted += sum([await self.delete(document_id) for document_id in gone])
+        return deleted
 
     def _check_model(self) -> None:
         manifest = self._collection.manifest

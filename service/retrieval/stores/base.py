@@ -31,9 +31,15 @@ class LexicalStore(SearchStore, Protocol):
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
 
-    def ids_of_file(self, name: str) -> list[str]:
-        """Return the ids of the documents that a file was cut into: its name, also before `#`.
-        What is still being written may be missing."""
+    def heads(
+        self, after: str, most: int, *, file: str = "", text: str = ""
+    ) -> list[PassageRecord]:
+        """Return the first passages of the documents whose id sorts after `after`, at most `most`,
+        sorted by the document's id. What is still being written may be missing.
+
+        Of a `file`: the documents that it was cut into; ids are its name, alone or before `#`.
+        With `text`: those whose id contains it in any case, or whose title has all its words.
+        """
 
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""

@@ -21,6 +21,7 @@ first passage, or two versions; `tidy` keeps the version written last and delete
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Self
@@ -221,6 +222,7 @@ MOST_SEARCHES = 64  # searches in one _msearch
 MOST_UNSEEN = 5_000  # documents; the time of a refresh grows with them
 SCAN = 1_000  # passages per page of a listing
 KEEP_ALIVE = "2m"
+_WILDCARDS = re.compile(r"[*?\\]")
 
 Page = list[dict[str, Any]]
 
@@ -268,12 +270,33 @@ class ElasticStore:
                 found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
         return found
 
-    def ids_of_file(self, name: str) -> list[str]:
-        """Return the ids of the documents that a file was cut into: its name, also before `#`,
-        as of the last refresh."""
-        either = [{"term": {"document_id": name}}, {"prefix": {"document_id": f"{name}#"}}]
-        query = {"bool": {"filter": [{"term": {"part": 0}}, {"bool": {"should": either}}]}}
-        return sorted({hit["_source"]["document_id"] for hit in self._hits(query, ["document_id"])})
+    def heads(
+        self, after: str, most: int, *, file: str = "", text: str = ""
+    ) -> list[PassageRecord]:
+        """Return the first passages of documents; see `LexicalStore`. Those of a file are as of the
+        last refresh, because a writer looks for them after every file."""
+        if not file:
+            self._show()
+        wanted: list[dict[str, Any]] = [
+            {"term": {"part": 0}},
+            {"range": {"document_id": {"gt": after}}},
+        ]
+        if file:
+            either = [{"term": {"document_id": file}}, {"prefix": {"document_id": f"{file}#"}}]
+            wanted.append({"bool": {"should": either}})
+        if text:
+            part = "*" + _WILDCARDS.sub(r"\\\g<0>", text) + "*"
+            found: list[dict[str, Any]] = [
+                {"wildcard": {"document_id": {"value": part, "case_insensitive": True}}},
+                {"match": {"title": {"query": text, "operator": "and"}}},
+            ]
+            wanted.append({"bool": {"should": found}})
+        body = {
+            "query": {"bool": {"filter": wanted}}, "sort": ["document_id"], "size": most,
+            "source": _RECORD, "track_total_hits": False, "allow_partial_search_results": False,
+        }  # fmt: skip
+        answer = on_loop(self._server.call, lambda client: client.search(index=self._alias, **body))
+        return [_record(hit["_source"]) for hit in answer["hits"]["hits"]]
 
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""

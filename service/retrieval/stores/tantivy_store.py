@@ -6,6 +6,7 @@ without a query parser, so nothing in it is interpreted as syntax.
 
 from __future__ import annotations
 
+import heapq
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -126,13 +127,31 @@ class TantivyStore:
         return {record.document_id: record.content_hash for record in records}
 
     @native_call
-    def ids_of_file(self, name: str) -> list[str]:
-        """Return the ids of the documents that a file was cut into: its name, also before `#`."""
+    def heads(
+        self, after: str, most: int, *, file: str = "", text: str = ""
+    ) -> list[PassageRecord]:
+        """Return the first passages of documents; see `LexicalStore`. The index does not sort by a
+        text, so all documents are looked at."""
         searcher = self._index.searcher()
-        pattern = _SYNTAX.sub(r"\\\g<0>", name) + r"(\#(?s:.)*)?"
-        heads = Query.regex_query(self._schema, "head", pattern)
-        found = searcher.search(heads, max(1, searcher.num_docs), count=False).hits
-        return sorted(_record(searcher.doc(address)).document_id for _, address in found)
+        pattern = _SYNTAX.sub(r"\\\g<0>", file) + r"(\#(?s:.)*)?"
+        query = (
+            Query.regex_query(self._schema, "head", pattern)
+            if file
+            else Query.term_query(self._schema, "part", "0", "basic")
+        )
+        part, words = text.casefold(), set(self._analyzer.analyze(text))
+        found = searcher.search(query, max(1, searcher.num_docs), count=False).hits
+        records = (_record(searcher.doc(address)) for _, address in found)
+        wanted = (
+            each
+            for each in records
+            if each.document_id > after
+            and (
+                part in each.document_id.casefold()
+                or (words and words <= set(self._analyzer.analyze(each.passage.title)))
+            )
+        )
+        return heapq.nsmallest(most, wanted, key=lambda each: each.document_id)
 
     @native_call
     def document(self, document_id: str) -> list[PassageRecord]:

@@ -108,7 +108,7 @@ async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
                 collections.metadata_fields(name),
                 collections.document(name, "d"),
                 collections.delete_document(name, "d"),
-                collections.ids_of_file(name, "f"),
+                collections.heads(name, "", 9),
                 collections.check(name),
                 collections.delete(name),
             ):
