@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import anyio.to_thread
 import orjson
@@ -121,12 +121,18 @@ async def _post(
 
 async def _keep(session: aiohttp.ClientSession, url: str, file: WholeFile) -> int:
     """Delete the stored documents of a file that are no longer in it. Returns their number."""
-    stored = (await send(session, "GET", f"{url}?file={quote(file.name, safe='')}"))["ids"]
-    gone = [each for each in stored if each not in file.document_ids]
-    for document_id in gone:
-        with suppress(NotFound):  # another client has deleted it
-            await send_patiently(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
-    return len(gone)
+    deleted = 0
+    after: str | None = ""
+    while after is not None:
+        query = urlencode({"file": file.name, "limit": 1_000, "after": after})
+        page = await send(session, "GET", f"{url}?{query}")
+        after = page["next"]
+        gone = [each["id"] for each in page["documents"] if each["id"] not in file.document_ids]
+        for document_id in gone:
+            with suppress(NotFound):  # another client has deleted it
+                await send_patiently(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
+        deleted += len(gone)
+    return deleted
 
 
 def encoded(document: Document) -> bytes:
