@@ -1,66 +1,198 @@
+"""Models on torch: outputs and signals against transformers' own eager attention, in float32."""
+
 from __future__ import annotations
 
-import asyncio
-import json
-import random
 import shutil
-import threading
-import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.core.concurrency import closing
-from service.core.errors import EngineFailure, EngineTimeout, Overloaded
+from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings
-from service.engines.base import Delta, GenerationRequest, Message, complete
+from service.engines.base import GenerationRequest, Message, complete
 from service.engines.local import LocalGenerator
 from service.engines.output import Detokenizer
+from service.engines.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
+from tests.stubs.tiny_model import save_tiny_model
+from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
 
 pytestmark = pytest.mark.anyio
+PROMPTS = [
+    "Question: Who directed the film The Glass Orchard?\nAnswer:",
+    "Question: Where was Élodie born?\nAnswer: Paris.\nQuestion: Who is John?\nAnswer: John is",
+    "The",
+    "Question: " + "When was the director of the film born? " * 6 + "\nAnswer:",
+]
+CLOSE = 1e-5
+
+
+@dataclass
+class Eager:
+    """A model as transformers computes it, one text at a time."""
+
+    tokenizer: Any
+    network: Any
+
+    def encode(self, text: str, *, bos: bool = True) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return [self.tokenizer.bos_token_id, *ids] if bos else ids
+
+    def read(self, ids: Sequence[int]) -> tuple[Any, Any]:
+        """Logits (tokens, vocabulary) and the last layer's attention (heads, queries, keys)."""
+        import torch
+
+        with torch.inference_mode():
+            output = self.network(torch.tensor([list(ids)]), output_attentions=True)
+        return output.logits[0], output.attentions[-1][0]
+
+    def entropies(self, logits: Any) -> Any:
+        chances = logits.softmax(dim=-1)
+        return -(chances * (chances + 1e-10).log()).sum(dim=-1)
+
+
+@pytest.fixture(scope="session")
+def smooth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights of a usual size: float32 has no 1e-5 to show where logits are in hundreds."""
+    return save_tiny_model(tmp_path_factory.mktemp("smooth-model"), spread=0.15)
+
+
+@pytest.fixture(params=["random", "embedded"])
+def model(request: pytest.FixtureRequest, smooth_model: Path) -> Path:
+    return smooth_model if request.param == "random" else TINY
+
+
+@pytest.fixture
+def eager(model: Path) -> Eager:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    network = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation="eager"
+    )
+    return Eager(AutoTokenizer.from_pretrained(model), network.eval())
+
+
+async def draft(
+    engine: SignalGenerator, request: SignalRequest, rows: Callable[[int], Sequence[int]] = range
+) -> tuple[list[DraftToken], Any]:
+    tokens: list[DraftToken] = []
+    async with engine.signals(request) as call:
+        async for delta in call:
+            tokens += delta.tokens
+        context = await call.rows(list(rows(len(tokens)))) if request.attention else None
+    return tokens, context
+
+
+def check(eager: Eager, prompt: Sequence[int], tokens: Sequence[DraftToken]) -> Any:
+    """Compare entropies, and maxima as they stood after each query; the attention is returned."""
+    logits, attention = eager.read([*prompt, *(token.id for token in tokens)])
+    start = len(prompt)
+    entropies = eager.entropies(logits[start - 1 : -1])
+    chances = logits[start - 1 : -1].log_softmax(dim=-1)
+    folded: dict[int, tuple[float, float]] = {}
+    for number, token in enumerate(tokens):
+        assert token.entropy == pytest.approx(float(entropies[number]), abs=CLOSE)
+        expected = float(chances[number, token.id])
+        assert token.logprob == pytest.approx(expected, abs=CLOSE, rel=CLOSE)
+        folded |= {update.key: (update.maximum, update.later) for update in token.updates}
+        if not token.updates:
+            continue
+        own = attention[:, start : start + number + 1, start : start + number + 1]
+        others = own.clone()
+        others.diagonal(dim1=1, dim2=2).zero_()
+        for key in range(number + 1):
+            maximum = float(own[:, :, key].amax(dim=1).mean())
+            later = float(others[:, :, key].amax(dim=1).mean())
+            assert folded[key] == pytest.approx((maximum, later), abs=CLOSE)
+    return attention
+
+
+async def test_a_draft_s_signals_are_those_of_eager_attention(
+    model: Path, eager: Eager, open_local: OpenLocal
+) -> None:
+    engine = open_local(model=str(model))
+    for text in PROMPTS:
+        request = SignalRequest(text, 12, attention=True)
+        tokens, context = await draft(engine, request)
+        prompt = eager.encode(text)
+        attention = check(eager, prompt, tokens).mean(dim=0)
+
+        assert all(token.updates for token in tokens[:-1])
+        assert not tokens[-1].updates
+        assert len(context.spans) == len(prompt) + len(tokens)
+        for number, row in enumerate(context.rows):
+            place = len(prompt) + number
+            assert row.token == place
+            expected = attention[place - 1, :place].tolist()
+            assert list(row.weights) == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+async def test_a_text_is_scored_as_eager_attention_would(
+    model: Path, eager: Eager, open_local: OpenLocal, bos: bool
+) -> None:
+    engine = open_local(model=str(model))
+    text = "Who directed Élodie at 12?\nThe film of John"
+    wanted = (text.index("film"), text.index("film") + 4)
+    scoring = await engine.score(ScoreRequest(text=text, bos=bos, row_spans=(wanted,)))
+
+    ids = eager.encode(text, bos=bos)
+    _, attention = eager.read(ids)
+    later = attention.clone()
+    later.diagonal(dim1=1, dim2=2).zero_()
+    assert [token.id for token in scoring.tokens] == ids
+    for number, token in enumerate(scoring.tokens):
+        maximum = float(attention[:, :, number].amax(dim=1).mean())
+        assert token.attention_max == pytest.approx(maximum, abs=CLOSE)
+        after = float(later[:, :, number].amax(dim=1).mean())
+        assert token.attention_max_later == pytest.approx(after, abs=CLOSE)
+    spans = [token.span for token in scoring.tokens]
+    overlapping = [n for n, (a, b) in enumerate(spans) if n and a < wanted[1] and b > wanted[0]]
+    assert [row.token for row in scoring.rows] == overlapping
+    assert overlapping
+    for row in scoring.rows:
+        mean = attention.mean(dim=0)[row.token - 1, : row.token].tolist()
+        assert list(row.weights) == pytest.approx(mean, abs=CLOSE)
+
+
+async def test_a_draft_s_own_ids_are_read_alone(eager: Eager, open_local: OpenLocal) -> None:
+    """Profile `official`: no prompt, no start token, so the first token gets all of itself."""
+    engine = open_local()
+    tokens, _ = await draft(engine, SignalRequest(PROMPTS[0], 10))
+    scoring = await engine.score(ScoreRequest(token_ids=tuple(token.id for token in tokens)))
+    assert [token.id for token in scoring.tokens] == [token.id for token in tokens]
+    assert scoring.tokens[0].attention_max == 1.0
+    assert all(0 <= token.attention_max <= 1 for token in scoring.tokens)
+    assert scoring.tokens[-1].attention_max_later == 0.0
+
+
+async def test_a_model_without_a_full_last_layer_gives_none(
+    open_local: OpenLocal, tiny_model: Path, tmp_path: Path
+) -> None:
+    import json
+    import shutil
+
+    folder = tmp_path / "sliding"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 16}))
+    engine = open_local(model=str(folder))
+    await engine.check()
+    assert not engine.capabilities.token_signals
+    with pytest.raises(EngineFailure, match="whole context"):
+        await engine.score(ScoreRequest(text="a"))
+    with pytest.raises(EngineFailure, match="does not provide token signals"):
+        async with engine.signals(SignalRequest("a", 2)):
+            pass
 
 
 def ask(text: str = "Who?", **fields: Any) -> GenerationRequest:
     return GenerationRequest(messages=(Message("user", text),), **fields)
-
-
-def mixed_requests() -> list[GenerationRequest]:
-    requests = [ask(f"Question: {'Who ' * (3 * n + 1)}", max_tokens=5 + 3 * n) for n in range(8)]
-    requests += [ask("Doc", temperature=0.8, seed=n, max_tokens=12) for n in range(3)]
-    requests += [ask("Doc: Paris", choices=("true", "false"), logprobs=True)]
-    requests += [GenerationRequest(prompt="The film " * 20, max_tokens=9, logprobs=True)]
-    return requests
-
-
-async def settled(engine: LocalGenerator) -> None:
-    async with asyncio.timeout(20):
-        while engine.running or engine.waiting:  # noqa: ASYNC110 (the thread sets no event)
-            await asyncio.sleep(0.002)
-
-
-def network_of(engine: LocalGenerator) -> Any:
-    batch: Any = engine._batch
-    return batch.network
-
-
-async def test_a_call_gives_the_same_alone_and_in_any_company(open_local: OpenLocal) -> None:
-    engine = open_local()
-    requests = mixed_requests()
-    alone = [await complete(engine, request) for request in requests]
-
-    together = await asyncio.gather(*(complete(engine, request) for request in requests))
-    staggered = []
-    for request in requests:
-        staggered.append(asyncio.ensure_future(complete(engine, request)))
-        await asyncio.sleep(0.003)
-    later = await asyncio.gather(*staggered)
-
-    for one, other, third in zip(alone, together, later, strict=True):
-        assert (one.text, one.finish, one.usage) == (other.text, other.finish, other.usage)
-        assert (one.text, one.usage) == (third.text, third.usage)
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
 
 
 async def test_greedy_tokens_and_logprobs_are_those_of_transformers(
@@ -93,221 +225,6 @@ async def test_greedy_tokens_and_logprobs_are_those_of_transformers(
         assert got.logprob == pytest.approx(logprob, abs=1e-3)
 
 
-async def test_a_stop_string_ends_the_output_and_is_not_part_of_it(open_local: OpenLocal) -> None:
-    engine = open_local()
-    whole = (await complete(engine, ask(max_tokens=30))).text
-    stop = whole[9:12]
-
-    cut = await complete(engine, ask(max_tokens=30, stop=("never", stop)))
-
-    assert cut.text == whole[: whole.index(stop)]
-    assert cut.finish == "stop"
-    assert cut.usage.completion_tokens < 30
-
-
-async def test_choices_are_whole_labels_even_where_one_begins_another(
-    open_local: OpenLocal,
-) -> None:
-    engine = open_local()
-    choices = ("single", "single hop", "compound", "复杂")
-
-    texts = [
-        (await complete(engine, ask(f"q {n}", choices=choices, max_tokens=1))).text
-        for n in range(12)
-    ]
-    sampled = await asyncio.gather(
-        *(
-            complete(engine, ask("q", choices=choices, temperature=5.0, seed=n, logprobs=True))
-            for n in range(24)
-        )
-    )
-
-    assert set(texts) <= set(choices)
-    assert {completion.text for completion in sampled} <= set(choices)
-    assert len({completion.text for completion in sampled}) > 1
-    assert all(c.logprob is not None and c.logprob < 0 for c in sampled)
-
-
-async def test_a_judgement_takes_one_pass_where_its_first_token_decides(
-    open_local: OpenLocal,
-) -> None:
-    engine = open_local()
-    await complete(engine, ask(choices=("true", "false")))
-    before = engine.forward_passes
-
-    await complete(engine, ask(choices=("true", "false")))
-
-    assert engine.forward_passes == before + 1
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {
-            "type": "array",
-            "items": {"type": "string", "maxLength": 6},
-            "minItems": 2,
-            "maxItems": 3,
-        },
-        {
-            "type": "object",
-            "properties": {"query": {"type": "string", "maxLength": 9}, "n": {"enum": [1, 2]}},
-            "required": ["query", "n"],
-            "additionalProperties": False,
-        },
-    ],
-)
-async def test_json_follows_its_schema(open_local: OpenLocal, schema: dict[str, Any]) -> None:
-    engine = open_local()
-
-    for n in range(4):
-        completion = await complete(
-            engine,
-            ask(f"q {n}", json_schema=schema, max_tokens=120, temperature=float(n), seed=n),
-        )
-        value = json.loads(completion.text)
-        assert completion.finish == "stop"
-        assert isinstance(value, list if schema["type"] == "array" else dict)
-        assert len(value) >= 2
-
-
-async def test_a_schema_that_is_none_fails_its_call_alone(open_local: OpenLocal) -> None:
-    engine = open_local()
-    other = asyncio.ensure_future(complete(engine, ask(max_tokens=30)))
-
-    with pytest.raises(EngineFailure, match="the JSON schema cannot be used"):
-        await complete(engine, ask(json_schema={"type": "nonsense"}))
-
-    assert (await other).usage.completion_tokens > 0
-
-
-async def test_sampling_repeats_by_its_seed(open_local: OpenLocal) -> None:
-    engine = open_local()
-    request = [ask(temperature=1.0, seed=seed, max_tokens=12) for seed in (1, 1, 2)]
-
-    first, same, other = [(await complete(engine, r)).text for r in request]
-
-    assert first == same != other
-
-
-@pytest.mark.parametrize("way", ["close", "cancel"])
-async def test_leaving_stops_the_forward_passes(open_local: OpenLocal, way: str) -> None:
-    engine = open_local()
-    stream = engine.stream(ask(max_tokens=250))
-    first: asyncio.Task[Delta] = asyncio.ensure_future(anext(stream))
-    await first
-    if way == "close":
-        await stream.aclose()
-    else:
-        task = asyncio.ensure_future(complete(engine, ask(max_tokens=250)))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.wait([task])
-        await stream.aclose()
-    left_at = engine.forward_passes
-    await settled(engine)
-
-    assert engine.forward_passes <= left_at + 2
-    assert (await complete(engine, ask(max_tokens=3))).usage.completion_tokens <= 3
-
-
-async def test_one_row_leaves_and_the_others_go_on(open_local: OpenLocal) -> None:
-    engine = open_local()
-    expected = (await complete(engine, ask("stays", max_tokens=40))).text
-    staying = asyncio.ensure_future(complete(engine, ask("stays", max_tokens=40)))
-    async with closing(engine.stream(ask("a much longer prompt that leaves", max_tokens=200))) as s:
-        await anext(s)
-
-    assert (await staying).text == expected
-
-
-async def test_a_failed_step_fails_its_call_and_the_next_works(open_local: OpenLocal) -> None:
-    engine = open_local()
-    await engine.check()
-    network = network_of(engine)
-    forward, calls = network.forward, 0
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise RuntimeError("out of memory")
-        return forward(*args, **kwargs)
-
-    network.forward = failing
-    results = await asyncio.gather(
-        *(complete(engine, ask(max_tokens=20)) for _ in range(3)), return_exceptions=True
-    )
-
-    assert isinstance(results[0], EngineFailure)
-    assert "failed in a step: RuntimeError: out of memory" in str(results[0])
-    assert not any(isinstance(result, BaseException) for result in results[1:])
-    assert (await complete(engine, ask(max_tokens=4))).usage.completion_tokens
-
-
-async def test_waiting_is_bounded_and_running_too(open_local: OpenLocal) -> None:
-    engine = open_local(max_concurrency=1)
-    await engine.check()
-    most = 0
-    calls = [asyncio.ensure_future(complete(engine, ask(max_tokens=20))) for _ in range(40)]
-    while not all(call.done() for call in calls):
-        most = max(most, engine.running)
-        await asyncio.sleep(0.001)
-    results = [call.exception() for call in calls]
-
-    assert most == 1
-    assert 16 <= results.count(None) < 40
-    assert all(error is None or isinstance(error, Overloaded) for error in results)
-
-
-async def test_silence_is_a_timeout(open_local: OpenLocal) -> None:
-    engine = open_local(timeout_s=1.0)
-    await engine.check()
-    network = network_of(engine)
-    forward, go_on = network.forward, threading.Event()
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        go_on.wait(30)
-        return forward(*args, **kwargs)
-
-    network.forward = slow
-    with pytest.raises(EngineTimeout, match=r"computed nothing for 1 s"):
-        await complete(engine, ask())
-    go_on.set()
-    await settled(engine)
-
-    assert (await complete(engine, ask(max_tokens=2))).usage.completion_tokens
-
-
-async def test_the_event_loop_runs_while_the_engine_computes(open_local: OpenLocal) -> None:
-    engine = open_local()
-    await engine.check()
-    network = network_of(engine)
-    forward = network.forward
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.2)
-        return forward(*args, **kwargs)
-
-    network.forward = slow
-    call = asyncio.ensure_future(complete(engine, ask(max_tokens=3)))
-    ticks = 0
-    while not call.done():
-        await asyncio.sleep(0.005)
-        ticks += 1
-
-    assert ticks > 10
-
-
-async def test_a_long_prompt_loses_its_oldest_tokens(open_local: OpenLocal) -> None:
-    engine = open_local()
-
-    completion = await complete(engine, ask("word " * 2000, max_tokens=16))
-
-    assert completion.usage.prompt_tokens == 512 - 16
-    assert (await complete(engine, ask(max_tokens=9999))).usage.completion_tokens <= 256
-
-
 async def test_a_missing_model_is_told_and_tried_again(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -318,57 +235,6 @@ async def test_a_missing_model_is_told_and_tried_again(tiny_model: Path, tmp_pat
     shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
     await engine.check()
     await engine.aclose()
-
-
-async def test_closing_fails_running_calls_and_joins_the_thread(open_local: OpenLocal) -> None:
-    engine = open_local()
-    call = asyncio.ensure_future(complete(engine, ask(max_tokens=250)))
-    await asyncio.sleep(0.05)
-
-    await engine.aclose()
-    await engine.aclose()
-
-    with pytest.raises(EngineFailure, match="closed"):
-        await call
-    with pytest.raises(EngineFailure, match="closed"):
-        await complete(engine, ask())
-    assert not [t for t in threading.enumerate() if t.name == "engine-local"]
-
-
-async def test_constraints_can_be_switched_off(open_local: OpenLocal) -> None:
-    engine = open_local(constrained="none")
-
-    completion = await complete(engine, ask(choices=("true", "false"), max_tokens=5))
-
-    assert not engine.capabilities.choices
-    assert completion.usage.completion_tokens > 1
-
-
-async def test_calls_that_come_and_go_at_random_do_not_disturb_each_other(
-    open_local: OpenLocal,
-) -> None:
-    engine = open_local(max_concurrency=8)
-    chance = random.Random(5)
-    requests = mixed_requests()
-    expected = [(await complete(engine, request)).text for request in requests]
-    leaving: list[asyncio.Task[Any]] = []
-    staying: list[tuple[int, asyncio.Task[Any]]] = []
-    for _ in range(80):
-        number = chance.randrange(len(requests))
-        call = asyncio.ensure_future(complete(engine, requests[number]))
-        if chance.random() < 0.4:
-            leaving.append(call)
-        else:
-            staying.append((number, call))
-        await asyncio.sleep(chance.random() * 0.004)
-        if leaving and chance.random() < 0.5:
-            leaving.pop(chance.randrange(len(leaving))).cancel()
-    for call in leaving:
-        call.cancel()
-
-    for number, call in staying:
-        assert (await call).text == expected[number]
-    await settled(engine)
 
 
 async def test_weights_cut_short_are_told_with_the_remedy(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.openai_wire import EventLines
-from service.engines.output import StopCutter, TokenAssembler
+from service.engines.output import DraftText, StopCutter, TokenAssembler
 from service.engines.signals import AttentionUpdate
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
@@ -164,3 +164,54 @@ def test_a_line_without_end_is_refused() -> None:
 
     with pytest.raises(ValueError, match="1,000 bytes"):
         lines.feed(b"data: " + b"x" * 1001)
+
+
+class Bytes:
+    """Ids are code points; 0 to 9 are bytes that become one character at the next other id."""
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def feed(self, token: int) -> str:
+        if token < 10:
+            self.held = "ü"
+            return ""
+        text, self.held = self.held + chr(token), ""
+        return text
+
+    def flush(self) -> str:
+        text, self.held = self.held, ""
+        return text
+
+
+def test_tokens_of_one_character_share_its_place() -> None:
+    text = DraftText(Bytes())
+    for token in (ord("a"), 1, 2, ord("b"), 3):
+        text.feed(token)
+    assert text.certain == 4
+    text.end(99)
+    assert text.text == "aübü"
+    assert [(t.text, t.span) for t in text.tokens] == [
+        ("a", (0, 1)), ("", (1, 3)), ("", (1, 3)), ("üb", (1, 3)), ("ü", (3, 4)), ("", (4, 4)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "stops", "kept", "certain"),
+    [
+        ("So it is", ("\nQ",), "So it is", 8),
+        ("So it is\n", ("\nQ",), "So it is\n", 8),
+        ("So it is\nQ", ("\nQ",), "So it is", 8),
+        ("abcab", ("ca", "bc"), "a", 1),
+        ("xx", ("xx",), "", 0),
+    ],
+)
+def test_stops_hold_back_and_cut(
+    written: str, stops: tuple[str, ...], kept: str, certain: int
+) -> None:
+    text = DraftText(Bytes(), stops)
+    for letter in written:
+        if not text.stopped:
+            text.feed(ord(letter))
+    assert (text.text, text.certain) == (kept, certain)
+    assert text.stopped == (kept != written)
