@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -127,9 +127,8 @@ class QuestionTask:
         if self.producer is not None:
             self.producer.cancel()
 
-    async def watch(self, request: Request) -> None:
-        """Stop the question when the client disconnects."""
-        await disconnected(request)
+    def leave(self) -> None:
+        """Stop the question, because the client has disconnected."""
         self.cut_off(Refusal(CLIENT_GONE, "The client disconnected before the answer was ready."))
 
     async def produce(self, place: Place, drain: Drain) -> None:
@@ -183,22 +182,17 @@ class QuestionTask:
 
 @asynccontextmanager
 async def open_question(
-    request: Request, question: PreparedRequest, *, only_end: bool = False, unsent: bool = False
+    request: Request, question: PreparedRequest, *, only_end: bool = False
 ) -> AsyncIterator[QuestionTask]:
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 
-    With `unsent`, disconnects are watched, because nothing is sent before the end that would reveal
-    them. Raises RATE_LIMITED, Overloaded, Draining or CLIENT_GONE before anything has started.
+    Raises RATE_LIMITED, Overloaded, Draining or CLIENT_GONE before anything has started.
     """
     state = request.app.state
     place = await enter(request)
     task = QuestionTask(state.runtime, question, request, only_end)
     async with _produced(state, task, place):
-        if not unsent:
-            yield task
-            return
-        async with running(task.watch(request)):
-            yield task
+        yield task
 
 
 async def enter(request: Request) -> Place:
@@ -404,28 +398,25 @@ async def open_events(
     """
     key = idempotency_key(request.headers.get("idempotency-key"))
     prepared = await prepare(request, asked)
-    if key is None and not kept:
-        async with open_question(request, prepared, only_end=only_end, unsent=unsent) as task:
-            yield task
-        return
-    path = f"{request.method} {request.url.path}"
-    origin = Origin(tenant_of(request).name, path, key)
-    recording = await record(request, prepared, origin, only_end=only_end)
-    with recording.reading() as reading:
-        leaving = asyncio.create_task(_leave(request, reading)) if unsent else None
-        try:
-            yield reading
-        finally:
-            if leaving is not None:
-                leaving.cancel()
+    async with AsyncExitStack() as stack:
+        events: Events
+        if key is None and not kept:
+            opening = open_question(request, prepared, only_end=only_end)
+            events = await stack.enter_async_context(opening)
+        else:
+            path = f"{request.method} {request.url.path}"
+            origin = Origin(tenant_of(request).name, path, key)
+            recording = await record(request, prepared, origin, only_end=only_end)
+            events = stack.enter_context(recording.reading())
+        if unsent:
+            await stack.enter_async_context(running(_leave(request, events)))
+        yield events
 
 
-async def _leave(request: Request, reading: RecordingReader) -> None:
-    """End the reading when the client disconnects, because nothing is sent before the end that
-    would reveal it.
-    """
+async def _leave(request: Request, events: Events) -> None:
+    """End the events when the client disconnects."""
     await disconnected(request)
-    reading.leave()
+    events.leave()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import mimetypes
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -70,13 +69,6 @@ HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PageFile:
-    content: bytes
-    media_type: str
-    tag: str
-
-
 def page_router() -> APIRouter:
     """Return the routes of the page. Its files are read once, here."""
     files = {path.name: _read(path) for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES}
@@ -95,18 +87,19 @@ def page_router() -> APIRouter:
     return router
 
 
-def _read(path: Path) -> PageFile:
+def _read(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Return the contents of a file, and the headers that it is sent with."""
     content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return PageFile(content, MEDIA_TYPES[path.suffix], f'"{digest}"')
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    return content, HEADERS | {"ETag": tag, "Content-Type": MEDIA_TYPES[path.suffix]}
 
 
-def _send(request: Request, file: PageFile) -> Response:
-    headers = HEADERS | {"ETag": file.tag}
+def _send(request: Request, file: tuple[bytes, dict[str, str]]) -> Response:
+    content, headers = file
     known = request.headers.get("If-None-Match", "").replace("W/", "").split(",")
-    if file.tag in (each.strip() for each in known):
+    if headers["ETag"] in (each.strip() for each in known):
         return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+    return Response(content, headers=headers)
 
 
 HEADER: Final = REQUEST_ID.lower().encode()

@@ -38,7 +38,7 @@ from service.core.concurrency import retrieve
 from service.core.connections import tls_context
 from service.core.errors import ConfigurationError
 from service.core.settings.base import Rate
-from service.core.settings.oidc import OidcSettings
+from service.core.settings.server import OidcSettings
 
 if TYPE_CHECKING:
     from jwt import PyJWK

@@ -3,7 +3,7 @@ that owns the data."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,59 +21,23 @@ from service.retrieval.collections.manifest import CollectionReport, Finding, ch
 from service.retrieval.factory import open_embedded
 
 if TYPE_CHECKING:
-    import aiohttp
+    pass
 
 TIMEOUT_S: Final = 330.0  # a deletion waits for the questions that run on the collection
 # seconds for one request; a repair that is cut off can be run again
 CHECK_TIMEOUT_S: Final = 3_600.0
 
 Description = Mapping[str, Any]  # of a collection, as HTTP shows it
-
-
-class _Direct:
-    def __init__(self, collections: Collections) -> None:
-        self._collections = collections
-
-    async def list(self) -> Sequence[Description]:
-        return [describe(each) for each in await self._collections.manifests()]
-
-    async def show(self, name: str) -> Description:
-        return describe(await self._collections.manifest(name))
-
-    async def delete(self, name: str) -> None:
-        await self._collections.delete(name)
-
-    async def check(self, name: str, *, repair: bool, follow: Follow) -> CollectionReport:
-        return await self._collections.check(name, repair=repair, follow=follow)
-
-
-class _ByServer:
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self._base = f"{url.rstrip('/')}/collections"
-
-    async def list(self) -> Sequence[Description]:
-        found: Sequence[Description] = (await send(self._session, "GET", self._base))["collections"]
-        return found
-
-    async def show(self, name: str) -> Description:
-        found: Description = await send(self._session, "GET", f"{self._base}/{name}")
-        return found
-
-    async def delete(self, name: str) -> None:
-        await send(self._session, "DELETE", f"{self._base}/{name}")
-
-    async def check(self, name: str, *, repair: bool, follow: Follow) -> CollectionReport:
-        method, work = ("POST", "repair") if repair else ("GET", "check")
-        url = f"{self._base}/{name}/{work}"
-        report = await send_followed(self._session, method, url, follow)
-        return CollectionReport.model_validate(report)
+Server = Callable[..., Awaitable[Any]]  # (method, path below /collections, follow)
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:
     """Print the collections as a table. Raises RevelatorError."""
     async with _access(settings, url) as access:
-        found = await access.list()
+        if isinstance(access, Collections):
+            found = [describe(each) for each in await access.manifests()]
+        else:
+            found = (await access("GET", ""))["collections"]
     table = Table("collection", "documents", "passages", "state", "embedding", box=None)
     for each in found:
         table.add_row(
@@ -90,7 +54,11 @@ async def show_collection(settings: Settings, name: str, *, url: str | None = No
     """Print a collection's fields, one per line. Raises RevelatorError."""
     check_name(name)
     async with _access(settings, url) as access:
-        found = await access.show(name)
+        found: Description
+        if isinstance(access, Collections):
+            found = describe(await access.manifest(name))
+        else:
+            found = await access("GET", f"/{name}")
     console = Console()
     for field, value in found.items():
         text = printable(", ".join(value) if isinstance(value, list | tuple) else str(value))
@@ -101,7 +69,10 @@ async def delete_collection(settings: Settings, name: str, *, url: str | None = 
     """Delete a collection and all its documents. Raises RevelatorError."""
     check_name(name)
     async with _access(settings, url) as access:
-        await access.delete(name)
+        if isinstance(access, Collections):
+            await access.delete(name)
+        else:
+            await access("DELETE", f"/{name}")
     Console().print(f"Collection {name} was deleted.", highlight=False, markup=False)
 
 
@@ -115,7 +86,12 @@ async def check_collection(settings: Settings, name: str, *, repair: bool) -> in
     console = Console()
     async with _access(settings, None, CHECK_TIMEOUT_S, console) as access:
         with shown_stages("passages", console) as follow:
-            report = await access.check(name, repair=repair, follow=follow)
+            if isinstance(access, Collections):
+                report = await access.check(name, repair=repair, follow=follow)
+            else:
+                method, work = ("POST", "repair") if repair else ("GET", "check")
+                told = await access(method, f"/{name}/{work}", follow)
+                report = CollectionReport.model_validate(told)
     for line in lines_of(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 1 if (report.left if report.done else report.findings) else 0
@@ -149,16 +125,23 @@ async def _access(
     url: str | None,
     timeout_s: float = TIMEOUT_S,
     console: Console | None = None,
-) -> AsyncIterator[_Direct | _ByServer]:
-    """Use the server at `url`, else the server that owns the data directory, else this process. The
-    server is named on `console`.
+) -> AsyncIterator[Collections | Server]:
+    """Yield the function that asks the server at `url`, else the one that owns the data directory,
+    else the collections of this process. The server is named on `console`.
     """
     base = find_server(settings.data_dir, url)
     if not base:
         async with open_embedded(settings, patience_s=PATIENCE_S) as stores:
-            yield _Direct(stores.collections)
+            yield stores.collections
         return
     if console:
         console.print(f"Using the server at {shown(base)}.")
     async with session_with(base, settings, timeout_s) as session:
-        yield _ByServer(session, base)
+
+        async def ask(method: str, path: str, follow: Follow | None = None) -> Any:
+            address = f"{base.rstrip('/')}/collections{path}"
+            if follow is None:
+                return await send(session, method, address)
+            return await send_followed(session, method, address, follow)
+
+        yield ask

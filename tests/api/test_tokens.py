@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from service.api import tenants as tokens
 from service.api.tenants import IssuerKeys
 from service.api.wire import Refusal
-from service.core.settings.oidc import OidcSettings
+from service.core.settings.server import OidcSettings
 from tests.conftest import need
 from tests.support.live import Live, config, live
 from tests.support.stub_server import stub_server

@@ -12,11 +12,12 @@ from service.core.settings.loops import (
     BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
+    EscalationSettings,
     HanragSettings,
+    RouterSettings,
     RoutesSettings,
 )
 from service.core.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
-from service.core.settings.routing import EscalationSettings, RouterSettings
 from service.core.settings.server import (
     AnswerSettings,
     LimitSettings,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import platformdirs
-from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, Field, FilePath, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -30,13 +30,13 @@ from service.core.settings.loops import (
     BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
+    EscalationSettings,
     HanragSettings,
+    RouterSettings,
     RoutesSettings,
     SearcherSettings,
 )
-from service.core.settings.names import advice_on
 from service.core.settings.retrieval import RetrievalSettings
-from service.core.settings.routing import EscalationSettings, RouterSettings
 from service.core.settings.server import (
     AnswerSettings,
     LimitSettings,
@@ -250,3 +250,28 @@ def _of_variable(error: SettingsError) -> str:
         f"{section} is a section, and its value is not a JSON object. Set one of its settings, as "
         f"in {PREFIX}SERVER__PORT=8080, with two underscores for a dot."
     )
+
+
+def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:
+    """Return what to do about a setting at `place` that `settings` does not have."""
+    names = _names_in(settings, place[:-1])
+    close = get_close_matches(str(place[-1]), names, 1)
+    meant = f"Did you mean {close[0]}?" if close else f"The settings here are {', '.join(names)}."
+    return f"there is no such setting. {meant}"
+
+
+def _names_in(settings: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the settings of the section at `place`."""
+    section: Any = settings
+    for part in place:
+        if issubclass(section, BaseModel) and part in section.model_fields:
+            kinds = _models(section.model_fields[str(part)].annotation)
+            section = kinds[0] if kinds else section
+    return sorted(section.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The section classes in an annotation such as `Section | None` or `dict[str, Section]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
