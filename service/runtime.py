@@ -38,8 +38,7 @@ from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.planner import CONFIDENCE
 from service.strategies.registry import RAW, SAMPLED, check_loop
-from service.telemetry.logs import log_question
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import Metrics, Observation
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
@@ -120,8 +119,10 @@ class Runtime:
         answer_id: str | None = None,
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
+        ended: Callable[[Observation], None] | None = None,
     ) -> None:
-        """Emit the events of one prepared question, which is also measured and traced.
+        """Emit the events of one prepared question, which is also measured and traced, and tell
+        `ended` what was seen of it.
 
         Cancelling the task cancels the question. `caller` contains the header fields of its trace.
         """
@@ -130,7 +131,7 @@ class Runtime:
         with traced(self.tracing, answer_id, caller) as trace:
             async with self._held_retriever() as retriever:
                 inquiry = self._inquiry(request, answer_id, retriever, trace)
-                with self.metrics.question(partial(log_question, answer_id)) as observation:
+                with self.metrics.question(ended) as observation:
 
                     async def observed(event: BaseEvent) -> None:
                         observation.see(event)
