@@ -55,6 +55,38 @@ async def test_a_question_is_answered_with_citations_that_open_the_passage(tab: 
     assert "Searches\n1" in cost
 
 
+async def test_a_conversation_goes_on_until_a_new_one_is_begun(tab: Any) -> None:
+    """Asking the same once more, by another loop for example, is no new turn."""
+    sent: list[dict[str, Any]] = []
+    asked = ScriptStep(
+        match="Task: refine", reply="When was Bellini born?", times=None
+    )
+    async with live([asked, *answering("Vincenzo Bellini")]) as service:
+        await tab.goto(service.url)
+        tab.on("request", lambda each: sent.append(each.post_data_json) if each.post_data else None)
+        for question in ("Who composed Norma?", "When was he born?", "When was he born?"):
+            await ask(tab, question)
+            await tab.wait_for_selector(DONE)
+        told = [
+            {"role": "user", "text": "Who composed Norma?"},
+            {"role": "assistant", "text": "Vincenzo Bellini"},
+        ]
+        assert [each.get("history") for each in sent] == [None, told, told]
+        [turn] = await tab.locator("#earlier .turn").all()
+        assert (await turn.inner_text()).startswith("Who composed Norma?\n\nVincenzo Bellini")
+        await turn.locator("summary").click()
+        await turn.locator(".flow .step").first.wait_for()
+        await turn.locator(".citation").first.click()
+        assert await tab.inner_text("#passage-title") == "Norma"
+        await tab.keyboard.press("Escape")
+        assert not await violations(tab)
+        await tab.click("#fresh")
+        assert not await tab.locator(".turn, .run").count()
+        await ask(tab, "Who composed Norma?")
+        await tab.wait_for_selector(DONE)
+        assert "history" not in sent[-1]
+
+
 async def test_every_type_of_event_is_drawn(tab: Any) -> None:
     """Each event of a stream with all types changes what can be read, or the state of the page."""
     events = every_event()

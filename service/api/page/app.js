@@ -16,12 +16,15 @@ const SAMPLE = "sample"; // the collection that the examples are about
 const CHOICES = ["route", "loop", "retriever", "collection"];
 const NUMBERS = ["top_k", "max_steps", "timeout_s"];
 const KEY = "revelator-key";
+const MOST_TURNS = 10; // questions with their answers that go with the next question
+const LONGEST_HISTORY = 16_000; // characters of them
 const SPEAK_MS = 1_500; // at least, between two announcements
 
 const byId = (id) => document.getElementById(id);
 const fields = Object.fromEntries([...CHOICES, ...NUMBERS, "question", "compare"].map((id) => [id, byId(id)]));
 let current = []; // the runs on the page, each with its view
 let stopping = null; // stops the runs in progress
+let turns = []; // of the conversation, the newest last: what a follow-up question may refer to
 
 // The key is kept for this tab only.
 const keyOf = () => sessionStorage.getItem(KEY) ?? "";
@@ -31,7 +34,43 @@ function requestOf(loop) {
   for (const name of CHOICES) if (fields[name].value) request[name] = fields[name].value;
   for (const name of NUMBERS) if (fields[name].value) request[name] = Number(fields[name].value);
   if (loop) request.loop = loop;
+  if (turns.length) request.history = historyOf();
   return request;
+}
+
+function historyOf() {
+  const told = turns.slice(-MOST_TURNS).flatMap(({ run }) => [
+    { role: "user", text: run.request.question },
+    { role: "assistant", text: answerOf(run) },
+  ]);
+  while (told.reduce((size, { text }) => size + text.length, 0) > LONGEST_HISTORY) told.shift();
+  return told;
+}
+
+// The answer on the page becomes an earlier turn, unless the same question is asked once more.
+function keepTurn() {
+  const [answered] = current;
+  const again = answered?.run.request.question === fields.question.value.trim();
+  if (answered?.run.phase === DONE && !again) {
+    turns.push(answered);
+    byId("earlier").prepend(answered.view.turn());
+  }
+  showTurns();
+}
+
+function showTurns() {
+  byId("earlier").hidden = !turns.length;
+  byId("fresh").hidden = !turns.length && !current.some(({ run }) => run.phase === DONE);
+}
+
+function startAnew() {
+  turns = [];
+  current = [];
+  byId("earlier").replaceChildren();
+  byId("results").replaceChildren();
+  showTurns();
+  fields.question.value = "";
+  fields.question.focus();
 }
 
 async function submit(event) {
@@ -40,6 +79,7 @@ async function submit(event) {
   const loop = fields.loop.value;
   const other = fields.compare.value;
   rememberLink();
+  keepTurn();
   current = other
     ? [loop || "default", other].map((each) => begin(requestOf(each), `Loop ${each}`))
     : [begin(requestOf(loop), "Answer")];
@@ -67,6 +107,7 @@ async function answerAll(asked) {
   await Promise.all(asked.map(({ run }) => answer(run, stopping.signal)));
   stopping = null;
   setBusy(false);
+  showTurns();
   speakEnd();
   schedule();
 }
@@ -268,6 +309,7 @@ function addExamples() {
     const button = element("button", "example", text);
     button.type = "button";
     button.addEventListener("click", () => {
+      if (!stopping) startAnew();
       fields.question.value = text;
       if (hasOption(fields.collection, SAMPLE)) fields.collection.value = SAMPLE;
       fields.question.focus();
@@ -282,6 +324,7 @@ function listen() {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
   });
   byId("cancel").addEventListener("click", () => stopping?.abort());
+  byId("fresh").addEventListener("click", () => stopping || startAnew());
   byId("key-button").addEventListener("click", () => askForKey(""));
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -72,6 +72,14 @@ export class View {
     this.element.setAttribute("aria-label", title);
   }
 
+  // The answered question as an earlier turn of the conversation, its steps folded.
+  turn() {
+    const steps = element("details", "", element("summary", "", "Steps"), this.cost, this.save, this.flow);
+    return element(
+      "article", "turn", words("h3", "", this.run.request.question), this.answer, this.citations, steps,
+    );
+  }
+
   // What does not fit into the time of a frame is drawn in the next.
   draw() {
     const { run } = this;
