@@ -58,9 +58,7 @@ async def test_a_question_is_answered_with_citations_that_open_the_passage(tab: 
 async def test_a_conversation_goes_on_until_a_new_one_is_begun(tab: Any) -> None:
     """Asking the same once more, by another loop for example, is no new turn."""
     sent: list[dict[str, Any]] = []
-    asked = ScriptStep(
-        match="Task: refine", reply="When was Bellini born?", times=None
-    )
+    asked = ScriptStep(match="Task: refine", reply="When was Bellini born?", times=None)
     async with live([asked, *answering("Vincenzo Bellini")]) as service:
         await tab.goto(service.url)
         tab.on("request", lambda each: sent.append(each.post_data_json) if each.post_data else None)
@@ -74,7 +72,7 @@ async def test_a_conversation_goes_on_until_a_new_one_is_begun(tab: Any) -> None
         assert [each.get("history") for each in sent] == [None, told, told]
         [turn] = await tab.locator("#earlier .turn").all()
         assert (await turn.inner_text()).startswith("Who composed Norma?\n\nVincenzo Bellini")
-        await turn.locator("summary").click()
+        await turn.locator("> details > summary").click()
         await turn.locator(".flow .step").first.wait_for()
         await turn.locator(".citation").first.click()
         assert await tab.inner_text("#passage-title") == "Norma"
