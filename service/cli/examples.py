@@ -22,7 +22,7 @@ EXAMPLES: Final = {
     "replay": "revelator replay billy.jsonl",
     "explain": "revelator explain traces",
     "synthesize": "revelator synthesize hanrag --input questions.jsonl --output rows.jsonl",
-    "train": "revelator train router --smoke --out run",
+    "train": "revelator train router --preset shipped --data rows.jsonl --out run",
     "worker": "revelator worker your/instruct-model --gpus 0,1",
     "check": "revelator check --collection default --repair",
     "key": "revelator key search-team --rights ask,write",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from service.cli.options import Config, Data, begin, fail, run
-from service.core.errors import ConfigurationError, RevelatorError
+from service.core.errors import RevelatorError
 
 
 def synthesize(
@@ -119,36 +119,27 @@ def train(
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Value of one setting. May be repeated."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Value of one setting of the recipe, or of one argument of the Trainer of "
+            "transformers. May be repeated.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the interrupted run in --out.")
-    ] = False,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke",
-            help="Train on a small generated dataset. Fails if the model does not learn it.",
-        ),
     ] = False,
 ) -> None:
     """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
 
     To use several GPUs: accelerate launch --module service train RECIPE …
     """
-    from service.workshop.recipes.run import smoke_recipe, train_recipe  # noqa: PLC0415
+    from service.workshop.recipes.run import train_recipe  # noqa: PLC0415
 
     try:
-        if smoke:
-            if data or held_out or settings or preset or assignments:
-                raise ConfigurationError(
-                    "--smoke uses made-up data and fixed settings; of the other options, it "
-                    "accepts --out and --resume only"
-                )
-            raise typer.Exit(smoke_recipe(recipe, out, resume=resume))
         train_recipe(
-            recipe, out=out, resume=resume, preset=preset, file=settings,
-            flags={"data": data, "held_out": held_out}, assignments=assignments or [],
+            recipe, data=data or [], held_out=held_out or [], out=out, resume=resume,
+            preset=preset, file=settings, assignments=assignments or [],
         )  # fmt: skip
     except RevelatorError as error:
         fail(error.detail)

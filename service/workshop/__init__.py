@@ -1,7 +1,6 @@
 """Makes training data and models. It imports the service, never the other way.
 
-- `facts`: training rows, the held-out split, labels of routes
+- `facts`: training rows, and the held-out split
 - `synthesis`: `revelator synthesize`, the papers' pipelines
-- `recipes`: `revelator train`; `encoders` trains EfficientRAG's encoders
-- `compilation`: the export of encoders to quantised ONNX
+- `recipes`: `revelator train`, and the export of encoders to quantised ONNX
 """

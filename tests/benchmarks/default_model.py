@@ -35,9 +35,9 @@ from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
 from service.strategies.calls import LABEL_TOKENS
 from service.strategies.reader import ANSWER_TOKENS
 from service.strategies.reading.answers import read_answer
-from service.workshop.encoders.reading import Search
 from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import canonical_form, is_held_out
+from service.workshop.recipes.reading import Search
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 600.0

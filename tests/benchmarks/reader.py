@@ -57,9 +57,9 @@ from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import read_files
 from service.runtime import open_runtime
-from service.workshop.encoders.reading import Search, groups_of, places
 from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
+from service.workshop.recipes.reading import Search, groups_of, places
 
 COMPANY: Final = Path(__file__).parent / "company"
 PARTS: Final = (

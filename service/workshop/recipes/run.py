@@ -1,201 +1,291 @@
-"""Run a recipe from its settings to the checkpoint, and check the result of a smoke run.
+"""`revelator train RECIPE`: the settings of a run, its folder and its record.
 
-A run writes `run.json` at its start. The folder of a finished run contains the weights,
-`checkpoint.json` (settings, hash of the data, versions and scores), and the loss as `losses.csv`.
-Files are written atomically.
+`transformers.Trainer` (or trl's) trains, so its arguments are set by their own names beside the
+settings of the recipe: `--set max_steps=100`. It finds the devices with accelerate: one, or several
+with `accelerate launch` or `torchrun` around `revelator train` (`python -m service train`).
+
+A run writes `run.json` at its start, and the states that it can be resumed from below `points/`.
+The folder of a finished run contains the weights and `checkpoint.json` (settings, hash of the data,
+versions, losses and scores). Files are written atomically.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
-import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import typer
+from pydantic import ValidationError
 
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
+from service.core.extras import lacking, missing_packages
 from service.core.files import write_whole
-from service.workshop.recipes.recipe import (
-    LossPoint,
-    R,
-    Recipe,
-    RecipeSettings,
-    S,
-    Score,
-    TrainingData,
-    TrainingResult,
-    TrainingRun,
-    changed_settings,
-    load_recipe,
-    parse_assignments,
-    read_settings,
-)
+from service.core.settings.base import Section
+from service.workshop.facts.rows import AnyRow, read_rows_of
 
-FORMAT = 1
+S = TypeVar("S", bound=Section)
+FORMAT: Final = 2
 RUN, FINISHED = "run.json", "checkpoint.json"
-POINTS = "points"  # folder of the saved points to resume from, deleted at the end of the run
-PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
-SMOKE_ROWS = 50
+POINTS: Final = "points"  # folder of the saved states, deleted at the end of the run
+PACKAGES: Final = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
+# Arguments of the Trainer in every recipe, which settings may replace.
+ARGUMENTS: Final[Mapping[str, Any]] = {
+    "save_steps": 200, "save_total_limit": 2, "logging_steps": 10, "logging_first_step": True,
+    "logging_nan_inf_filter": False, "report_to": "none",
+}  # fmt: skip
+WITHOUT_EFFECT: Final = frozenset({"save_steps", "save_total_limit", "logging_steps"})
+
+
+class Score(NamedTuple):
+    """A score of `rows` held-out rows. `chance` is the expected one of guessing without reading
+    the rows."""
+
+    value: float
+    chance: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The folder of a run, its data, and the arguments of its trainer."""
+
+    folder: Path
+    data: Sequence[Path]
+    held_out: Sequence[Path]
+    arguments: Any
+
+    def rows(self, kind: type[AnyRow]) -> tuple[list[AnyRow], list[AnyRow]]:
+        """Return the rows for training and those held out.
+
+        Raises InvalidRequest, with file and line, for an invalid row or one that may not be used
+        this way, and ConfigurationError if there are none to train on.
+        """
+        train = [row for path in self.data for row in read_rows_of(kind, path, "train")]
+        if not train:
+            raise ConfigurationError(f"data: no rows in {', '.join(map(str, self.data))}")
+        return train, [row for path in self.held_out for row in read_rows_of(kind, path, "test")]
+
+    def fit(self, trainer: Any) -> bool:
+        """Train to the end, from the last saved state if there is one. Return whether this process
+        is the one that writes the weights."""
+        trainer.train(resume_from_checkpoint=last_point(self.folder / POINTS))
+        return bool(trainer.is_world_process_zero())
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[S]):
+    """How a model is trained.
+
+    `train` reads the data, trains, writes the weights to the run's folder, and returns the trainer
+    and the scores by name, which are those of the main process and empty without held-out rows. It
+    raises InvalidRequest for an invalid row or one that leaks. `fixed` are arguments of the trainer
+    that no setting replaces.
+    """
+
+    settings: type[S]
+    presets: Mapping[str, Mapping[str, Any]]
+    train: Callable[[S, TrainingRun], tuple[Any, Mapping[str, Score]]]
+    arguments: str = "transformers:TrainingArguments"
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+RECIPES: Final = {  # as module:name, imported on use
+    "sft": "service.workshop.recipes.sft:RECIPE",
+    "router": "service.workshop.recipes.router:RECIPE",
+    "reader": "service.workshop.recipes.reader:RECIPE",
+    "labeler": "service.workshop.recipes.labels:LABELER",
+    "filter": "service.workshop.recipes.labels:FILTER",
+}
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def load_recipe(name: str) -> Recipe[Any]:
+    """Import a recipe. Raises ConfigurationError if its libraries are not installed."""
+    what = f"train {name}"
+    # The Trainer of transformers imports accelerate only when training starts.
+    if problem := missing_packages(what, ["accelerate"], "train"):
+        raise ConfigurationError(problem)
+    try:
+        recipe: Recipe[Any] = _imported(RECIPES[name])
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("service"):
+            raise
+        raise ConfigurationError(lacking(what, error, "train")) from None
+    return recipe
 
 
 def train_recipe(
     name: str,
     *,
+    data: Sequence[Path],
+    held_out: Sequence[Path] = (),
     out: Path | None,
-    resume: bool,
-    preset: str | None,
-    file: Path | None,
-    flags: Mapping[str, Any],
-    assignments: Sequence[str],
-) -> None:
-    """Train a recipe and print the result. Raises RevelatorError for errors that the caller can
-    fix."""
+    resume: bool = False,
+    preset: str | None = None,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train a recipe, print the result, and return its record. A finished run is not trained again.
+
+    Raises RevelatorError for errors that the caller can fix, before training where that is
+    possible.
+    """
     recipe = load_recipe(name)
     if out is None:
         raise ConfigurationError("--out FOLDER is missing; the checkpoint is written there")
-    given = {key: value for key, value in flags.items() if value not in (None, [])}
-    settings = read_settings(
-        recipe.settings, recipe.presets, preset=preset, file=file,
-        flags=given | parse_assignments(assignments),
-    )  # fmt: skip
-    run = TrainingRun(out, resume, main=is_main_process(), say=typer.echo)
-    record = run_recipe(recipe, settings, run)
-    leave_group()
-    if run.main:
-        typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
-        for line in shown_scores(record):
+    if not data:
+        raise ConfigurationError("name the file or files to train on (--data)")
+    settings, values = read_settings(recipe, preset, file, assignments)
+    arguments = _arguments(recipe, values, out)
+    described = {
+        "format": FORMAT,
+        "recipe": name,
+        "settings": settings.model_dump(mode="json") | values,
+        "data": digest_of([*data, *held_out]),
+        "versions": installed_versions(),
+    }
+    main = arguments.process_index == 0
+    if main:
+        open_run(out, described, resume=resume)
+    if resume and (out / FINISHED).exists():
+        record = _read_record(out / FINISHED)
+    else:
+        trainer, scores = recipe.train(settings, TrainingRun(out, data, held_out, arguments))
+        record = finished_record(described, trainer.state, scores)
+        if main:
+            _write_record(out / FINISHED, record)
+            shutil.rmtree(out / POINTS, ignore_errors=True)
+        _leave_group()
+    if main:
+        for line in shown(record):
             typer.echo(line)
-
-
-def leave_group() -> None:
-    """End the connections to the processes that trained together, if there are any. A process that
-    exits with open ones may be aborted by their threads."""
-    if processes() > 1:
-        import torch.distributed  # noqa: PLC0415
-
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-
-
-def processes() -> int:
-    """Return the number of processes that train together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_main_process() -> bool:
-    """Return whether this is the main process of `accelerate launch` or `torchrun`, or the only
-    one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
-    """Run the recipe on its small data set in `out`, or in a temporary folder, and return the exit
-    code."""
-    if processes() > 1:
-        raise ConfigurationError("--smoke runs in one process; start it without a launcher")
-    if resume and out is None:
-        raise ConfigurationError("--resume needs --out FOLDER, the folder of the run")
-    recipe = load_recipe(name)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = out or Path(temporary) / "run"
-        problems = run_smoke(recipe, TrainingRun(folder, resume, say=typer.echo))
-    for problem in problems:
-        typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
-    return 1 if problems else 0
-
-
-def run_recipe(recipe: Recipe[S, R], settings: S, run: TrainingRun) -> dict[str, Any]:
-    """Read and check the data, train, score, write the checkpoint, and return its record
-    (`finished_record`).
-
-    A finished run is not trained again. Raises ConfigurationError, InvalidRequest or StoreError
-    before training if it cannot start.
-    """
-    data = recipe.read(settings)
-    described = describe_run(recipe.name, settings, data)
-    if run.main:
-        open_run(run.folder, described, resume=run.resume)
-        run.say(f"{recipe.name}: {len(data.train)} rows, {len(data.held_out)} held out")
-    if run.resume and (run.folder / FINISHED).exists():
-        return read_checkpoint(run.folder, recipe.name)
-    outcome = recipe.fit(settings, data, run)
-    record = finished_record(described, outcome)
-    if run.main:
-        write_losses(run.folder, outcome.losses)
-        write_record(run.folder / FINISHED, record)
-        shutil.rmtree(run.folder / POINTS, ignore_errors=True)
     return record
 
 
-def shown_scores(record: Mapping[str, Any]) -> list[str]:
-    """Return one line per score of a checkpoint's record."""
-    return [
-        f"{name}: {score['value']:.3f}  (chance {score['chance']:.3f}, {score['rows']} rows)"
-        for name, score in record["scores"].items()
-    ] or ["no scores: no held-out rows were given"]
+def _leave_group() -> None:
+    """End the connections to the processes that trained together, if there are any. A process that
+    exits with open ones may be aborted by their threads."""
+    import torch.distributed  # noqa: PLC0415
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
-def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
-    """Run a recipe on its small data set, print the result, and return the problems found."""
-    tiny = run.folder.with_name(f"{run.folder.name}-data")
-    tiny.mkdir(parents=True, exist_ok=True)
-    record = run_recipe(recipe, recipe.smoke(tiny), run)
-    run.say(
-        f"loss: {record['loss']['first']:.3f} at the start, {record['loss']['last']:.3f} at the end"
-    )
-    for line in shown_scores(record):
-        run.say(line)
-    return judge(record)
+def last_point(folder: Path) -> str | None:
+    """Return the newest complete saved state: one with the file that the Trainer writes last."""
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
 
 
-def judge(record: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a smoke run.
+# ---- settings
 
-    The loss must halve, and the first score must be above chance on 50 rows.
+
+def read_settings(
+    recipe: Recipe[S], preset: str | None, file: Path | None, assignments: Sequence[str]
+) -> tuple[S, dict[str, Any]]:
+    """Return the recipe's settings and the arguments of its trainer: those of the preset, replaced
+    by those of a TOML file, replaced by `NAME=VALUE` texts.
+
+    Raises ConfigurationError with the invalid preset, file or setting and the reason.
     """
-    loss, scores = record["loss"], record["scores"]
+    if preset is not None and preset not in recipe.presets:
+        raise ConfigurationError(
+            f"there is no preset {preset!r}; the presets of this recipe are "
+            f"{', '.join(recipe.presets) or 'none'}"
+        )
+    chosen = recipe.presets[preset] if preset else {}
+    given = {**ARGUMENTS, **chosen, **_read_toml(file), **parse_assignments(assignments)}
+    known = {field.name for field in dataclasses.fields(_imported(recipe.arguments))}
+    own = recipe.settings.model_fields
+    values = {name: value for name, value in given.items() if name in known and name not in own}
+    try:
+        settings = recipe.settings.model_validate(
+            {name: value for name, value in given.items() if name not in values}
+        )
+    except ValidationError as error:
+        raise ConfigurationError(_explained(error, own)) from None
+    return settings, values
+
+
+def _arguments(recipe: Recipe[Any], values: Mapping[str, Any], out: Path) -> Any:
+    """Return the arguments of the trainer. Raises ConfigurationError for those that it refuses."""
+    kind = _imported(recipe.arguments)
+    try:
+        return kind(**{**values, **recipe.fixed, "output_dir": str(out / POINTS)})
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"settings: {error}") from None
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``name=value`` texts. A value that is not valid TOML is used as plain
+    text."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (name.strip() and equals):
+            raise ConfigurationError(f"--set {assignment} is not valid; use --set NAME=VALUE")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = value.strip()
+    return values
+
+
+def _read_toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+
+
+def _explained(error: ValidationError, own: Iterable[str]) -> str:
     problems = []
-    if not loss["last"] < loss["first"] / 2:
-        problems.append("the final loss is not below half of the initial loss")
-    if not scores:
-        return [*problems, "the run produced no score"]
-    name = next(iter(scores))
-    score = Score(**scores[name])
-    if score.rows != SMOKE_ROWS:
-        problems.append(f"{name} was computed on {score.rows} rows instead of {SMOKE_ROWS}")
-    if not score.above_chance:
-        problems.append(f"{name} is not above chance")
-    return problems
+    for problem in error.errors():
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            text = f"there is no such setting; there are {', '.join(own)}, and those of the Trainer"
+        elif problem["type"] == "missing":
+            text = f"this setting is required; add --set {name}=VALUE"
+        else:
+            text = problem["msg"]
+        problems.append(f"{name}: {text}")
+    return "settings: " + "; ".join(problems)
 
 
 # ---- records
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record as JSON."""
-    write_whole(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-
-
-def describe_run(recipe: str, settings: RecipeSettings, data: TrainingData[Any]) -> dict[str, Any]:
-    """Return the JSON values that identify a run."""
-    return {
-        "format": FORMAT,
-        "recipe": recipe,
-        "settings": settings.model_dump(mode="json"),
-        "data": {
-            "sha256": data.sha256, "rows": len(data.train), "held_out_rows": len(data.held_out)
-        },
-        "versions": installed_versions(),
-    }  # fmt: skip
+def digest_of(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of files, and of the JSON Lines in folders, in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        for file in files:
+            try:
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+            except OSError as error:
+                raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def installed_versions() -> dict[str, str]:
@@ -207,6 +297,29 @@ def installed_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def finished_record(
+    described: Mapping[str, Any], state: Any, scores: Mapping[str, Score]
+) -> dict[str, Any]:
+    """Return the content of `checkpoint.json`, with the Trainer's final `state`."""
+    losses = [[entry["step"], entry["loss"]] for entry in state.log_history if "loss" in entry]
+    return {
+        **described,
+        "steps": state.global_step,
+        "losses": losses,
+        "scores": {name: score._asdict() for name, score in scores.items()},
+    }
+
+
+def shown(record: Mapping[str, Any]) -> list[str]:
+    """Return a checkpoint's record as lines of text."""
+    loss = f"{record['steps']} updates, loss {record['losses'][-1][1]:.4f}"
+    scores = [
+        f"{name}: {score['value']:.3f}  (chance {score['chance']:.3f}, {score['rows']} rows)"
+        for name, score in record["scores"].items()
+    ]
+    return [loss, *(scores or ["no scores: no held-out rows were given"])]
 
 
 def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
@@ -222,60 +335,31 @@ def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
                 f"{folder} already holds a run; continue it with --resume, or choose another --out"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_record(begun, run)
+        _write_record(begun, run)
         return
     if not begun.exists():
         raise ConfigurationError(f"{folder} holds no run to resume; omit --resume")
-    _refuse_other(folder, _read_record(begun), run)
-
-
-def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    if before["recipe"] != now["recipe"]:
-        raise ConfigurationError(f"{folder} is a run of {before['recipe']}, not of {now['recipe']}")
-    changed = changed_settings(before["settings"], now["settings"])
-    if changed:
+    before = _read_record(begun)
+    if changed := _changed(before, json.loads(json.dumps(run))):
         raise ConfigurationError(
-            f"{folder} was started with other settings: {'; '.join(changed)}; resume with those it "
-            "was started with, or choose another --out"
-        )
-    if before["data"]["sha256"] != now["data"]["sha256"]:
-        raise ConfigurationError(
-            f"{folder} was started with other data: {before['data']['rows']} rows then, "
-            f"{now['data']['rows']} now, or of other content; choose another --out"
+            f"{folder} was started differently: {'; '.join(changed)}; resume as it was started, or "
+            "choose another --out"
         )
 
 
-def finished_record(run: Mapping[str, Any], outcome: TrainingResult) -> dict[str, Any]:
-    """Return the content of `checkpoint.json`. `loss` contains the means of the first and the last
-    tenth of the losses."""
-    first, last = _ends([point.loss for point in outcome.losses])
-    return dict(run) | {
-        "steps": outcome.losses[-1].step,
-        "loss": {"first": first, "last": last},
-        "scores": {name: asdict(score) for name, score in outcome.scores.items()},
-    }
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what affects the weights and differs between two runs."""
+    old = {**before["settings"], "the recipe": before["recipe"], "the data": before["data"]}
+    new = {**now["settings"], "the recipe": now["recipe"], "the data": now["data"]}
+    return [
+        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
+        for name in sorted((old.keys() | new.keys()) - WITHOUT_EFFECT)
+        if old.get(name) != new.get(name)
+    ]
 
 
-def _ends(losses: Sequence[float]) -> tuple[float, float]:
-    size = max(1, len(losses) // 10)
-    return fmean(losses[:size]), fmean(losses[-size:])
-
-
-def read_checkpoint(folder: Path, recipe: str) -> dict[str, Any]:
-    """Return the record of a finished run.
-
-    Raises StoreError if there is none, or if it belongs to another recipe or version.
-    """
-    path = folder / FINISHED
-    if not path.exists():
-        unfinished = (
-            " (the run is unfinished; continue it with --resume)" if (folder / RUN).exists() else ""
-        )
-        raise StoreError(f"{folder} contains no finished checkpoint{unfinished}")
-    record = _read_record(path)
-    if record["recipe"] != recipe:
-        raise StoreError(f"{folder} is a checkpoint of {record['recipe']}, not of {recipe}")
-    return record
+def _write_record(path: Path, record: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -291,13 +375,3 @@ def _read_record(path: Path) -> dict[str, Any]:
             f"wrote it ({writer}) or train again"
         )
     return dict(record)
-
-
-def write_losses(folder: Path, losses: Sequence[LossPoint]) -> None:
-    """Write `losses.csv`, with a header line. An unknown learning rate is left empty."""
-    rows = (
-        f"{p.step},{p.loss:.6g},{'' if p.learning_rate is None else f'{p.learning_rate:.6g}'}"
-        for p in losses
-    )
-    content = "\n".join(["step,loss,learning_rate", *rows]) + "\n"
-    write_whole(folder / "losses.csv", content)

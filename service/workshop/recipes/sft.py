@@ -13,34 +13,25 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+import typer
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from pydantic import Field
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
-from trl import SFTConfig, SFTTrainer
+from trl import SFTTrainer
 
 from service.core.errors import ConfigurationError, InvalidRequest
+from service.core.settings.base import Section
 from service.engines.base import Message
 from service.engines.encoding import PromptEncoder
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.recipes.recipe import (
-    Recipe,
-    Score,
-    TrainerSettings,
-    TrainingData,
-    TrainingResult,
-    TrainingRun,
-    read_data,
-)
-from service.workshop.recipes.smoke import sft_row, write_base, write_rows
-from service.workshop.recipes.trainer import fit, trainer_arguments
+from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 UNCOUNTED = -100
 CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 
 
-class SftSettings(TrainerSettings):
+class SftSettings(Section):
     model: str = Field(description="The base model: a folder, or a name on the hub.")
     longest: int = Field(
         2048, ge=16, description="Maximum number of tokens of a row. Longer rows are omitted."
@@ -53,9 +44,6 @@ class SftSettings(TrainerSettings):
     lora_targets: str | tuple[str, ...] = "all-linear"
     merge: bool = Field(
         False, description="Write the whole model, with the adapter merged into it."
-    )
-    gradient_checkpointing: bool = Field(
-        False, description="Use less memory, and about a third more time."
     )
     cap_per_task: int = Field(60_000, ge=1)
     score_rows: int = Field(
@@ -71,61 +59,61 @@ class SftSettings(TrainerSettings):
 # has a causal base model. Values that the papers do not state are our own.
 PRESETS: dict[str, dict[str, Any]] = {
     "hanrag": {
-        "epochs": 1, "learning_rate": 1e-4, "schedule": "cosine", "warm_up": 0.1, "batch": 64,
-        "lora_rank": 8, "lora_alpha": 16, "cap_per_task": 60_000, "longest": 2048,
-        "precision": "bf16",
+        "num_train_epochs": 1, "learning_rate": 1e-4, "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
+        "lora_rank": 8, "lora_alpha": 16, "cap_per_task": 60_000, "longest": 2048, "bf16": True,
     },
     "autorag": {
-        "epochs": 5, "learning_rate": 1e-5, "schedule": "cosine", "warm_up": 0.03, "batch": 64,
-        "lora_rank": 0, "longest": 8192, "precision": "bf16", "gradient_checkpointing": True,
+        "num_train_epochs": 5, "learning_rate": 1e-5, "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.03, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
+        "lora_rank": 0, "longest": 8192, "bf16": True, "gradient_checkpointing": True,
     },
     "small": {
-        "epochs": 3, "learning_rate": 2e-3, "schedule": "cosine", "warm_up": 0.1, "batch": 16,
-        "rows_at_once": 16, "lora_rank": 16, "lora_alpha": 32, "device": "cpu",
+        "num_train_epochs": 3, "learning_rate": 2e-3, "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1, "per_device_train_batch_size": 16, "lora_rank": 16, "lora_alpha": 32,
+        "use_cpu": True, "bf16": False,
     },
 }  # fmt: skip
 
 
-def fit_sft(
-    settings: SftSettings, data: TrainingData[TrainingRow], run: TrainingRun
-) -> TrainingResult:
-    """Train on `data`, and write the adapter or model with its tokenizer to the run's folder."""
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+def train(settings: SftSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
+    """Train, and write the adapter or model with its tokenizer to the run's folder."""
     _check_is_causal(settings.model)
+    rows, held_out = run.rows(TrainingRow)
     encoder = PromptEncoder(_tokenizer(settings))
-    rows = token_rows(settings, data.train, encoder, run)
+    encoded = token_rows(settings, rows, encoder, run.arguments.seed)
     trainer = SFTTrainer(
-        model=_load_model(settings),
-        args=sft_arguments(settings, run),
-        train_dataset=Dataset.from_list([row._asdict() for row in rows]),
+        model=_load_model(settings, bf16=run.arguments.bf16),
+        args=run.arguments,
+        train_dataset=Dataset.from_list([row._asdict() for row in encoded]),
         processing_class=encoder.tokenizer,
         peft_config=_lora(settings),
     )
-    losses = fit(trainer, run)
-    if not run.main:
-        return TrainingResult(losses)
+    if not run.fit(trainer):
+        return trainer, {}
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
     scores = reply_scores(
-        model, encoder, data.held_out, at_once=settings.rows_at_once, most=settings.score_rows
-    )
+        model, encoder, held_out,
+        at_once=run.arguments.per_device_eval_batch_size, most=settings.score_rows,
+    )  # fmt: skip
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
     (run.folder / "README.md").unlink(missing_ok=True)  # an empty model card that peft writes
     encoder.tokenizer.save_pretrained(run.folder)
-    return TrainingResult(losses, scores)
+    return trainer, scores
 
 
 def token_rows(
-    settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, run: TrainingRun
+    settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, seed: int
 ) -> list[TokenRow]:
     """Return the rows of one epoch as ids and labels, mixed over tasks.
 
     Prints the number of rows that are left out as too long. Raises InvalidRequest if none is left
     or the model's template rejects one.
     """
-    order = mix([row.task for row in rows], seed=settings.seed, cap=settings.cap_per_task)
+    order = mix([row.task for row in rows], seed=seed, cap=settings.cap_per_task)
     encoded: dict[int, list[TokenRow]] = {}
     for place in set(order):
         try:
@@ -134,9 +122,9 @@ def token_rows(
             raise InvalidRequest(f"row {rows[place].provenance.item}: {error}") from None
     mixed = [row for place in order for row in encoded[place]]
     kept = [row for row in mixed if len(row.input_ids) <= settings.longest]
-    if run.main and len(kept) < len(mixed):
+    if len(kept) < len(mixed):
         left_out = f"{len(mixed) - len(kept)} of {len(mixed)} rows"
-        run.say(f"{left_out} left out: over {settings.longest} tokens")
+        typer.echo(f"{left_out} left out: over {settings.longest} tokens")
     if not kept:
         raise InvalidRequest(f"every row is longer than {settings.longest} tokens (longest)")
     return kept
@@ -175,21 +163,12 @@ def _check_is_causal(model: str) -> None:
         )
 
 
-def _load_model(settings: SftSettings) -> Any:
-    """Load float32 weights for full training; with LoRA, load bfloat16 if the settings choose
+def _load_model(settings: SftSettings, *, bf16: bool) -> Any:
+    """Load float32 weights for full training; with LoRA, load bfloat16 if the arguments choose
     it."""
-    frozen = settings.lora_rank and settings.precision == "bf16"
+    frozen = settings.lora_rank and bf16
     return _open(
         AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
-    )
-
-
-def sft_arguments(settings: SftSettings, run: TrainingRun) -> SFTConfig:
-    return SFTConfig(
-        **trainer_arguments(settings, run),
-        gradient_checkpointing=settings.gradient_checkpointing,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
     )
 
 
@@ -207,23 +186,12 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
     )
 
 
-def smoke(folder: Path) -> SftSettings:
-    """Return settings for training a small random model on two synthetic tasks."""
-    train, held_out = write_rows(folder, sft_row, 1200)
-    return SftSettings(
-        data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
-        steps=200, batch=16, rows_at_once=16, learning_rate=2e-3, lora_rank=0, log_every=5,
-        save_every=100, device="cpu", chat_template="turns",
-    )  # fmt: skip
-
-
-RECIPE: Recipe[SftSettings, TrainingRow] = Recipe(
-    name="sft",
+RECIPE: Recipe[SftSettings] = Recipe(
     settings=SftSettings,
     presets=PRESETS,
-    read=lambda settings: read_data(TrainingRow, settings),
-    fit=fit_sft,
-    smoke=smoke,
+    train=train,
+    arguments="trl:SFTConfig",
+    fixed={"dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": None},
 )
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from tests.conftest import need
 
-torch = need("torch", "transformers")
-from transformers import MPNetConfig, MPNetModel
+torch = need("torch", "transformers", "accelerate", "onnxscript")
 
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
@@ -35,10 +34,10 @@ from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
 from service.text.tables import TabledText, read_tables
-from service.workshop.encoders.reader_export import build_reader, export_reader
-from service.workshop.recipes.reader import ReaderNetwork, open_network, save_network, smoke
+from service.workshop.recipes.reader import export_reader, open_network, save_network
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.scripted import ScriptedGenerator
+from tests.unit.workshop.recipes.rows import write_encoder
 
 pytestmark = pytest.mark.anyio
 
@@ -46,12 +45,11 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reader with small random weights."""
-    made = tmp_path_factory.mktemp("reader")
-    base = smoke(made).base
-    out = made / "out"
-    out.mkdir()
-    save_network(open_network(base, 2), base, out)
-    export_reader(out, ReaderCard(longest=96, threshold=0.0), out)
+    base = write_encoder(tmp_path_factory.mktemp("base"))
+    out = tmp_path_factory.mktemp("reader")
+    network = open_network(base, 2)
+    save_network(network, base, out)
+    export_reader(network, ReaderCard(longest=96, threshold=0.0), out)
     return out
 
 
@@ -267,35 +265,18 @@ def test_of_many_windows_those_that_share_rare_words_with_the_question_are_read(
 
 
 def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = MPNetConfig(
-        vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=256, max_position_embeddings=514,
-    )  # fmt: skip
-    network = ReaderNetwork(MPNetModel(config, add_pooling_layer=False)).eval()
+    network = open_network(write_encoder(tmp_path, "mpnet"), 2).eval()
     torch.nn.init.normal_(network.encoder.encoder.relative_attention_bias.weight)
-    minilm_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    save_network(network, tmp_path, tmp_path)
-    ids, mask = torch.randint(3, 99, (2, 300)), torch.ones(2, 300, dtype=torch.long)
+    ids, mask = torch.randint(3, 999, (2, 300)), torch.ones(2, 300, dtype=torch.long)
     ids[0, 200:], mask[0, 200:] = 1, 0
     with torch.inference_mode():
         places, kinds = network(ids, mask)
-    session = open_onnx(build_reader(tmp_path, "float"), 1)
+    export_reader(network, ReaderCard(longest=96), tmp_path)
+    session = open_onnx(tmp_path / "model.onnx", 1)
     made = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
     real = mask.bool().numpy()
-    assert np.abs(made[0] - places.numpy())[real].max() < 1e-4
-    assert np.abs(made[1] - kinds.numpy()).max() < 1e-4
-
-    # Training goes on from what ships: the exported weights come back as int8 rounded them.
-    shipped = tmp_path / "shipped"
-    shipped.mkdir()
-    export_reader(tmp_path, ReaderCard(longest=96), shipped)
-    restored = open_network(shipped, layers=2).eval()
-    with torch.inference_mode():
-        again, _ = restored(ids, mask)
-    assert 0 < float((again - places)[mask.bool()].abs().max()) < 0.05
-    save_network(restored, shipped, tmp_path)
-    assert build_reader(tmp_path) == (shipped / "model.onnx").read_bytes()
+    assert np.corrcoef(made[0][real].ravel(), places.numpy()[real].ravel())[0, 1] > 0.999
+    assert np.abs(made[1] - kinds.numpy()).max() < 0.05
 
 
 async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder: Path) -> None:

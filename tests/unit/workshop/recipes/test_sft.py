@@ -15,11 +15,17 @@ from tests.conftest import need
 torch = need("torch", "transformers")
 
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.workshop.recipes.recipe import TrainingRun
-from service.workshop.recipes.run import run_recipe
+from service.workshop.facts.splits import is_held_out
+from service.workshop.recipes import run as runs
+from service.workshop.recipes import sft
+from service.workshop.recipes.run import train_recipe
 from tests.stubs.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.usefixtures("train_extra")
+COMMON = (
+    "max_steps=3", "per_device_train_batch_size=4", "learning_rate=0.01", "lora_rank=4",
+    "use_cpu=true", "bf16=false",
+)  # fmt: skip
 
 
 def rows(count: int, *, held_out: bool = False) -> list[dict[str, Any]]:
@@ -45,47 +51,37 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Any:
-    from service.workshop.facts.splits import is_held_out
-    from service.workshop.recipes.sft import SftSettings
-
+def data(tmp_path: Path) -> dict[str, Any]:
     assert is_held_out("Title 21") > is_held_out("Title 0")
     save_tiny_model(tmp_path / "model", spread=0.1)
-    return SftSettings(
-        data=(write(tmp_path / "train.jsonl", rows(12)),),
-        held_out=(write(tmp_path / "test.jsonl", rows(6, held_out=True)),),
-        model=str(tmp_path / "model"), steps=3, batch=4, rows_at_once=2, learning_rate=1e-2,
-        lora_rank=4, device="cpu", log_every=1,
-    )  # fmt: skip
+    return {
+        "data": [write(tmp_path / "train.jsonl", rows(12))],
+        "held_out": [write(tmp_path / "test.jsonl", rows(6, held_out=True))],
+    }
 
 
-def train(settings: Any, folder: Path, said: list[str] | None = None) -> dict[str, Any]:
-    from service.workshop.recipes.sft import RECIPE
-
-    return run_recipe(
-        RECIPE, settings, TrainingRun(folder, say=(said if said is not None else []).append)
-    )
+def train(data: dict[str, Any], folder: Path, *assignments: str) -> dict[str, Any]:
+    model = f"model={folder.parent / 'model'}"
+    return train_recipe("sft", out=folder, assignments=[*COMMON, model, *assignments], **data)
 
 
-def changed(settings: Any, **values: Any) -> Any:
-    return settings.model_copy(update=values)
-
-
-def test_the_batch_that_trains_counts_replies_alone(settings: Any, tmp_path: Path) -> None:
+def test_the_batch_that_trains_counts_replies_alone(data: Any, tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import SFTTrainer
 
     from service.engines.encoding import PromptEncoder
     from service.workshop.facts.rows import TrainingRow
-    from service.workshop.recipes import sft
 
+    settings, values = runs.read_settings(
+        sft.RECIPE, None, None, [*COMMON, f"model={tmp_path / 'model'}"]
+    )
     encoder = PromptEncoder(AutoTokenizer.from_pretrained(settings.model))
     chats = [TrainingRow.model_validate(row) for row in rows(4)]
-    encoded = sft.token_rows(settings, chats, encoder, TrainingRun(tmp_path))
+    encoded = sft.token_rows(settings, chats, encoder, 0)
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(settings.model),
-        args=sft.sft_arguments(settings, TrainingRun(tmp_path)),
+        args=runs._arguments(sft.RECIPE, values, tmp_path),
         train_dataset=Dataset.from_list([row._asdict() for row in encoded]),
         processing_class=encoder.tokenizer,
     )
@@ -97,15 +93,15 @@ def test_the_batch_that_trains_counts_replies_alone(settings: Any, tmp_path: Pat
         assert torch.equal(ids[labels != -100], said)
 
 
-def test_an_adapter_comes_out(settings: Any, tmp_path: Path) -> None:
+def test_an_adapter_comes_out(data: Any, tmp_path: Path) -> None:
     need("peft")
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    record = train(settings, tmp_path / "run")
+    record = train(data, tmp_path / "run")
     assert record["scores"]["exact"]["rows"] == 6
     assert record["scores"]["exact, route"] == record["scores"]["exact, route"] | {"chance": 1.0}
-    base = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
     tuned = PeftModel.from_pretrained(base, tmp_path / "run")
     ids = torch.tensor([[1, 300, 301]])
     with tuned.disable_adapter():
@@ -113,73 +109,44 @@ def test_an_adapter_comes_out(settings: Any, tmp_path: Path) -> None:
     assert not torch.allclose(before, tuned(ids).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("values", [{"merge": True}, {"lora_rank": 0}, {"precision": "bf16"}])
-def test_other_outcomes(settings: Any, tmp_path: Path, values: dict[str, Any]) -> None:
-    train(changed(settings, **values), tmp_path / "run")
-    name = "adapter_model.safetensors" if "precision" in values else "model.safetensors"
+@pytest.mark.parametrize("values", ["merge=true", "lora_rank=0", "bf16=true"])
+def test_other_outcomes(data: Any, tmp_path: Path, values: str) -> None:
+    train(data, tmp_path / "run", values)
+    name = "adapter_model.safetensors" if "bf16" in values else "model.safetensors"
     assert (tmp_path / "run" / name).exists()
-    if "precision" not in values:
+    if "bf16" not in values:
         from transformers import AutoModelForCausalLM
 
         AutoModelForCausalLM.from_pretrained(tmp_path / "run")
 
 
 def test_rows_too_long_are_counted_and_none_at_all_is_refused(
-    settings: Any, tmp_path: Path
+    data: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = rows(1)
     long[0]["messages"][0]["content"] = "Where " * 99
-    write(settings.data[0], rows(12) + long)
-    said: list[str] = []
-    train(changed(settings, longest=64), tmp_path / "run", said)
-    assert "1 of 13 rows left out: over 64 tokens" in said
-    write(settings.data[0], long)
+    write(data["data"][0], rows(12) + long)
+    train(data, tmp_path / "run", "longest=64")
+    assert "1 of 13 rows left out: over 64 tokens" in capsys.readouterr().out
+    write(data["data"][0], long)
     with pytest.raises(InvalidRequest, match="every row is longer than 64 tokens"):
-        train(changed(settings, longest=64), tmp_path / "other")
+        train(data, tmp_path / "other", "longest=64")
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"model": "/no/such/model"}, "model: /no/such/model cannot be loaded"),
-        ({"precision": "fp16"}, "precision: fp16"),
-    ],
-)
-def test_what_cannot_be_is_said(
-    settings: Any, tmp_path: Path, values: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        train(changed(settings, **values), tmp_path / "run")
-
-
-def test_presets_are_the_papers() -> None:
-    from service.workshop.recipes.recipe import read_settings
-    from service.workshop.recipes.sft import PRESETS, SftSettings
-
-    hanrag, autorag, small = (
-        read_settings(SftSettings, PRESETS, preset=name, flags={"model": "base"})
-        for name in ("hanrag", "autorag", "small")
-    )
-    assert (hanrag.learning_rate, hanrag.epochs, hanrag.warm_up) == (1e-4, 1, 0.1)
-    assert hanrag.lora_rank > 0 == autorag.lora_rank
-    assert (autorag.learning_rate, autorag.epochs, autorag.longest) == (1e-5, 5, 8192)
-    assert small.device == "cpu"
-
-
-def test_a_base_must_be_named() -> None:
-    from service.workshop.recipes.recipe import read_settings
-    from service.workshop.recipes.sft import PRESETS, SftSettings
-
-    said = "model: this setting is required; add --set model=VALUE"
-    with pytest.raises(ConfigurationError, match=said):
-        read_settings(SftSettings, PRESETS, preset="small")
-
-
-def test_an_encoder_decoder_is_refused_before_anything_is_loaded(
-    settings: Any, tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_be_trained_is_refused(data: Any, tmp_path: Path) -> None:
     from transformers import T5Config
 
+    with pytest.raises(ConfigurationError, match="model: /no/such/model cannot be loaded"):
+        train(data, tmp_path / "run", "model=/no/such/model")
     T5Config().save_pretrained(tmp_path / "t5")  # no weights, no tokenizer
     with pytest.raises(ConfigurationError, match=r"is an encoder-decoder \(t5\).*causal"):
-        train(changed(settings, model=str(tmp_path / "t5")), tmp_path / "run")
+        train(data, tmp_path / "other", f"model={tmp_path / 't5'}")
+
+
+def test_an_epoch_has_every_row_once_and_no_more_of_a_task_than_its_cap() -> None:
+    tasks = ["route"] * 900 + ["refine"] * 100
+    order = sft.mix(tasks, seed=0, cap=10_000)
+    assert sorted(order) == list(range(1000))
+    assert order == sft.mix(tasks, seed=0, cap=10_000) != sft.mix(tasks, seed=1, cap=10_000)
+    capped = [tasks[place] for place in sft.mix(tasks, seed=0, cap=200)]
+    assert (capped.count("route"), capped.count("refine")) == (200, 100)

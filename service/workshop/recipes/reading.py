@@ -1,5 +1,5 @@
 """What the reader learns from: people's questions with their passages, and passages without the
-answer that a search finds. What is made up is in `made_up.py`."""
+answer that a search finds."""
 
 from __future__ import annotations
 

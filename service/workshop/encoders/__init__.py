@@ -1,1 +1,0 @@
-"""Training of EfficientRAG's labeler and filter: rows, network, trainer, scores and export."""
