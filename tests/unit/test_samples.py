@@ -87,7 +87,7 @@ def test_settings_that_are_named_are_there() -> None:
     known = names | {f"{name}_file" for name in names}
     named = {text for text in INLINE if SETTING.fullmatch(text) and text.split(".")[0] in names}
     named = {name for name in named if not name.endswith(".py")}
-    named = {re.sub(r"^roles\.\w+", "roles.*", name) for name in named}  # each has the same settings
+    named = {re.sub(r"^roles\.\w+", "roles.*", name) for name in named}
     patterns = {name: re.compile(name.replace(".", r"\.").replace("*", ".*")) for name in named}
     assert len(named) > 30
     assert not [name for name in named if not any(map(patterns[name].fullmatch, known))]
