@@ -155,18 +155,15 @@ def chat(prompt: str, **options: Any) -> GenerationRequest:
 
 def texts_of(request: AnyRequest) -> list[str]:
     """Return the texts that a call sends to its engine."""
-    if isinstance(request, GenerationRequest):
-        return [request.prompt or "", *(message.content for message in request.messages)]
-    return [(request.text if isinstance(request, ScoreRequest) else request.prompt) or ""]
+    if isinstance(request, ScoreRequest):
+        return [request.text or ""]
+    turns = request.messages if isinstance(request, GenerationRequest) else ()
+    return [request.prompt or "", *(message.content for message in turns)]
 
 
 def expected_tokens(request: AnyRequest) -> int:
     """Return an upper estimate of a call's tokens, assuming four characters per token of the
     prompt.
     """
-    if isinstance(request, ScoreRequest):
-        return len(request.token_ids) + len(request.text or "") // 4
-    letters = len(request.prompt or "")
-    if isinstance(request, GenerationRequest):
-        letters += sum(len(message.content) for message in request.messages)
-    return request.max_tokens + letters // 4
+    own = len(request.token_ids) if isinstance(request, ScoreRequest) else request.max_tokens
+    return own + sum(map(len, texts_of(request))) // 4

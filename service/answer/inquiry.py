@@ -28,6 +28,7 @@ from service.answer.calls import (
 )
 from service.answer.events import (
     BaseEvent,
+    Judgement,
     PassagesFound,
     Place,
     QueryIssued,
@@ -325,22 +326,19 @@ class OpenStep:
             turn=inquiry.budget.llm_calls - 1,
         )
 
-    def _begin(self, role: Role, request: AnyRequest, final: bool) -> EngineCall:
-        estimated = expected_tokens(request)
-        hold("prompt", *texts_of(request))
-        self.inquiry.budget.start_call(estimated, final=final)
-        if self.inquiry.observer and not role.pooled:
-            self.inquiry.observer.worker_in_flight(role.generator.name, 1)
-        trace = self.inquiry.trace
-        return EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
-
     @contextmanager
     def counted(
         self, role: Role, request: AnyRequest, *, final: bool = False
     ) -> Iterator[EngineCall]:
         """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded
         if none is left."""
-        call = self._begin(role, request, final)
+        estimated = expected_tokens(request)
+        hold("prompt", *texts_of(request))
+        self.inquiry.budget.start_call(estimated, final=final)
+        if self.inquiry.observer and not role.pooled:
+            self.inquiry.observer.worker_in_flight(role.generator.name, 1)
+        trace = self.inquiry.trace
+        call = EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
         try:
             yield call
         finally:
@@ -399,6 +397,12 @@ class OpenStep:
             if ended:
                 ended(result)
         return result
+
+    async def judged(self, passage_id: str, choice: Choice, relevant: bool | None = None) -> None:
+        """Emit whether a passage helps, and whether the reader is shown it."""
+        kept, reason = choice
+        judgement = Judgement(passage_id=passage_id, relevant=relevant, kept=kept, reason=reason)
+        await self.emit(judgement)
 
     async def show_passages(
         self, result: SearchResult, choices: Sequence[Choice] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from service.answer.calls import Roles
-from service.answer.events import Judgement, RetrievedPassage, TokenRole, Withdraw
+from service.answer.events import RetrievedPassage, TokenRole, Withdraw
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import LoopName, Passage, StoppedBy
 from service.core.errors import LimitReached
@@ -148,17 +148,8 @@ class Cycle:
         top_k = len(verdicts) if self.reader.reads_all else self.top_k
         choices = keep_relevant(verdicts, top_k)
         for hit, choice in zip(result.passages, choices, strict=True):
-            await self._show_choice(hit.passage, choice, _relevant(choice))
+            await self.step.judged(hit.passage.passage_id, choice, _relevant(choice))
         return choices
-
-    async def _show_choice(self, passage: Passage, choice: Choice, relevant: bool | None) -> None:
-        judgement = Judgement(
-            passage_id=passage.passage_id,
-            relevant=relevant,
-            kept=choice.kept,
-            reason=choice.reason,
-        )
-        await self.step.emit(judgement)
 
     async def _read(self, result: SearchResult, choices: Sequence[Choice]) -> None:
         """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
@@ -175,7 +166,7 @@ class Cycle:
                 kept = found[:TOP_K]
                 for passage in kept:
                     choice = Choice(True, "no passage was relevant")
-                    await self._show_choice(passage, choice, False)
+                    await step.judged(passage.passage_id, choice, False)
         await self.reader.read(kept, self.as_role)
         step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 

@@ -21,6 +21,7 @@ from service.core.errors import InvalidRequest, LimitReached
 from service.prompts.templates import Pair, Prompt, Spoken
 from service.strategies.drafting import gives_signals
 from service.strategies.planner import QUESTION, planner_of, write_question
+from service.strategies.rules import ASKING, DEMONSTRATIVES, PRONOUNS
 from service.text import content_words, shared_words
 from service.text.words import letter_words, spelt_words
 
@@ -36,18 +37,13 @@ TOO_LONG: Final = (
 KIN: Final = 4  # letters
 _SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 # Words that mean something said before.
-_REFERRING: Final = frozenset([
-    "he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs",
-    "this", "that", "these", "those", "there", "then", "here", "former", "latter", "ones", "same",
-    "such", "another", "other", "others", "else", "too", "also", "instead", "again",
+_REFERRING: Final = PRONOUNS | DEMONSTRATIVES | frozenset([
+    "hers", "theirs", "there", "then", "here", "former", "latter", "ones", "same", "such",
+    "another", "other", "others", "else", "too", "also", "instead", "again",
 ])  # fmt: skip
 _CONTINUING: Final = re.compile(
     r"\W*(?:and|but|or|so|then|also|what about|how about|what if|why|how come|really)\b", re.I
 )
-_ASKING: Final = frozenset([
-    "who", "whom", "whose", "what", "which", "when", "where", "how", "is", "are", "was", "were",
-    "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "name", "list",
-])  # fmt: skip
 _WORD = re.compile(r"[^\W_]+")
 _NAME = re.compile(r"(?<=[^\W_][,\s]\s)[A-Z0-9][^\W_]+|(?<=[^\W_]\s)[A-Z0-9][^\W_]+")
 
@@ -59,7 +55,7 @@ def stands_alone(question: str, history: Sequence[Turn]) -> bool:
     if not history:
         return True
     words = [word.lower() for word in letter_words(question)]
-    if _CONTINUING.match(question) or _ASKING.isdisjoint(words):
+    if _CONTINUING.match(question) or (ASKING | {"name", "list"}).isdisjoint(words):
         return False
     name = _NAME.search(question)
     before = question[: name.start()] if name else question

@@ -231,7 +231,7 @@ class EfficientRag(Method):
             raise
         choices = self.pool.add(step.id, found, labels)
         for passage, label, choice in zip(found, labels, choices, strict=True):
-            await _show_choice(step, passage, choice, relevant=label.tag is not Tag.TERMINATE)
+            await step.judged(passage.passage_id, choice, label.tag is not Tag.TERMINATE)
         if not self.pool.candidates:
             step.flag("no_evidence")
             if self.inquiry.settings.answers.no_evidence == "top3_unfiltered":
@@ -255,7 +255,7 @@ class EfficientRag(Method):
         """Add the best-ranked passages to the pool although no label decided it."""
         for passage in found[:UNLABELLED]:
             self.pool.candidates.append(Candidate(passage, step.id, Tag.CONTINUE, 0.0, why))
-            await _show_choice(step, passage, Choice(True, why), relevant=False)
+            await step.judged(passage.passage_id, Choice(True, why), False)
 
     async def _conclude(self) -> Outcome:
         """Read the pool (line 10). An empty pool is read too if the profile or
@@ -313,13 +313,6 @@ class EfficientRag(Method):
         else:
             await write_answer(step, prompt, self.as_role, closed=not passages)
         return await verify(step, self.query, passages)
-
-
-async def _show_choice(step: OpenStep, passage: Passage, choice: Choice, *, relevant: bool) -> None:
-    judgement = Judgement(
-        passage_id=passage.passage_id, relevant=relevant, kept=choice.kept, reason=choice.reason
-    )
-    await step.emit(judgement)
 
 
 # ---- reading (METHODS.md §4.3)

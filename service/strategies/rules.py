@@ -8,7 +8,7 @@ with certainty are left to the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product, takewhile
 from typing import Final, NamedTuple
 
@@ -22,6 +22,12 @@ from service.text.words import (
     normal_words,
     spelt_words,
 )
+
+
+def any_word(words: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of any of the words, in any case."""
+    return re.compile(rf"\b(?:{'|'.join(sorted(words))})\b", re.IGNORECASE)
+
 
 # ---- the clause at the end of a question
 
@@ -193,11 +199,12 @@ _LESS: Final = frozenset([
 ])  # fmt: skip
 _THAN: Final = frozenset(["than", "before", "after"])
 _NEGATIVE: Final = frozenset(["not", "never", "neither", "nor", "no", "t"])
-_AUXILIARY: Final = frozenset([
-    "is", "are", "was", "were", "do", "does", "did", "has", "have", "had",
+_HELPING: Final = frozenset([
+    "do", "does", "did", "can", "could", "may", "must", "will", "would", "should",
 ])  # fmt: skip
+AUXILIARIES: Final = _HELPING | frozenset(["is", "are", "was", "were", "has", "have", "had"])
 _SMALL: Final = frozenset(["a", "an", "and", "in", "of", "the"])
-_OPENING: Final = _AUXILIARY | frozenset([
+_OPENING: Final = AUXILIARIES | frozenset([
     "who", "whom", "whose", "which", "what", "of", "between", "in", "out",
 ])  # fmt: skip
 # Words after a name that occur in a question and in its sub-question alike.
@@ -243,7 +250,7 @@ def comparison_answer(question: str, pairs: Sequence[Pair]) -> str | None:
     first, second = things
     rest = question[: first.start], question[first.end : second.start], question[second.end :]
     words = {word.lower() for text in rest for word in _WORD.findall(text)}
-    whether = _WORD.findall(question)[0].lower() in _AUXILIARY
+    whether = _WORD.findall(question)[0].lower() in AUXILIARIES
     if words & (_NEGATIVE | _OTHER):
         return None
     if whether and any(map(_ALIKE.search, rest)):
@@ -404,10 +411,12 @@ def _same(one: str, other: str) -> bool | None:
 
 # ---- pronouns of sub-questions
 
-_PRONOUN = re.compile(r"\b(?:its?|they|them|their|he|him|his|she|her)\b", re.IGNORECASE)
 _OF_THINGS: Final = frozenset(["it", "its", "they", "them", "their"])
 _OF_PEOPLE: Final = frozenset(["he", "him", "his", "she", "her", "they", "them", "their"])
 _OWNERS: Final = frozenset(["its", "their", "his"])
+PRONOUNS: Final = _OF_THINGS | _OF_PEOPLE
+DEMONSTRATIVES: Final = frozenset(["this", "that", "these", "those"])
+_PRONOUN = any_word(PRONOUNS)
 # In "How long does it take to …?" and "Is it true that …?" the pronoun refers to nothing.
 _EMPTY = re.compile(
     r"(?<=time is it)|\s+(?:takes?|took|true|possible|likely|necessary|allowed|important)\b", re.I
@@ -470,16 +479,13 @@ def _is_open(described: str) -> bool:
 # ---- a message that continues a conversation
 
 _CONTINUES = re.compile(r"^\W*(?:(?:and|but|or|so)\b\W*)?(?:(?:what|how) about\b)?\s*", re.I)
-_QUESTION_WORD = re.compile(
-    r"\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can|may|must)\b",
-    re.I,
-)
-_AT = re.compile(r"\b(?:in|for|of|on|at|from|to|with|by|during) ", re.I)
-_REFERS = re.compile(r"\b(?:its?|they|them|their|this|that|these|those)\b", re.I)
-_JOINING: Final = frozenset(["of", "for", "with", "in", "to"])
-_AUXILIARIES: Final = frozenset([
-    "do", "does", "did", "can", "could", "may", "must", "will", "would", "should",
+ASKING: Final = AUXILIARIES | frozenset([
+    "who", "whom", "whose", "what", "which", "when", "where", "why", "how",
 ])  # fmt: skip
+_QUESTION_WORD = any_word(ASKING)
+_AT = re.compile(r"\b(?:in|for|of|on|at|from|to|with|by|during) ", re.I)
+_REFERS = any_word(_OF_THINGS | DEMONSTRATIVES)
+_JOINING: Final = frozenset(["of", "for", "with", "in", "to"])
 _VERBS: Final = frozenset([
     "take", "get", "need", "give", "apply", "cost", "last", "begin", "start", "end", "kept",
 ])  # fmt: skip
@@ -539,7 +545,7 @@ def _topic(question: str) -> str:
         if phrase and (lower in _JOINING or (lower == "the" and phrase[-1].lower() in _JOINING)):
             phrase.append(word)
             continue
-        ends = lower in STOP_WORDS | _AUXILIARIES | _VERBS or word == "?"
+        ends = lower in STOP_WORDS | _HELPING | _VERBS or word == "?"
         if not ends:
             phrase.append(word)
             continue
@@ -548,7 +554,7 @@ def _topic(question: str) -> str:
         if asks and len(phrase) > 1 and lower not in _VERBS | {"have", "has", "be"}:
             phrase.pop()
         found.append(phrase)
-        phrase, asks = [], asks or lower in _AUXILIARIES
+        phrase, asks = [], asks or lower in _HELPING
     return " ".join(max(found, key=lambda words: sum(w.lower() not in _ASIDE for w in words)))
 
 

@@ -1,12 +1,16 @@
 """CPU of a question in this checkout, as a ratio to another one.
 
     python -m tests.benchmarks.question_cpu CHECKOUT [--questions 300] [--rounds 7] [--fresh]
+    python -m tests.benchmarks.question_cpu --passed
 
 Both answer the same scripted questions (single, compound, complex; ten passages of 100 words a
 search, every one judged), in processes of their own that take turns; engine and retriever are
 scripted, so what is counted is the service. Prints the CPU a question in each, and the median of
 the rounds' ratios. Aim: at most 1.05. All passages have one text, unless they are `--fresh`: then
 each of every question has a text of its own, so that nothing is remembered from one to another.
+
+`--passed` counts what one question with two hops (route `complex`) passes below `service/`: files,
+functions, and classes whose methods are called. Aims: 40, 220, 32.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any
 OWN = Path(__file__).parents[2]
 FILLER = "The house stands in a quiet street of the old town beside the river. " * 8
 PARTS = ["Who composed Norma?", "Where was Vincenzo Bellini born?"]
+QUESTION = "In which city was the composer of the opera Norma born?"
 WARM_UP = 20
 
 
@@ -76,6 +81,36 @@ async def answer(questions: int, fresh: bool = False) -> float:
     return (time.process_time() - begin) * 1000 / questions
 
 
+async def passed() -> tuple[int, int, int]:
+    """The files, functions and classes that a question with two hops passes."""
+    from service.core.domain import Passage
+    from service.strategies.pipeline import answer_stream
+    from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.scripted import ScriptedGenerator
+
+    text = "Norma is by Vincenzo Bellini. He was born in Catania in 1801."
+    hits = {"": [Passage(f"p{n}", f"Passage {n}", text) for n in range(10)]}
+    own, seen = str(OWN / "service"), set[tuple[str, str]]()
+
+    def see(frame: Any, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(own):
+            seen.add((code.co_filename, code.co_qualname))
+
+    asked = inquiry(ScriptedGenerator(script()), ScriptedRetriever(hits), QUESTION, route="complex")
+    sys.setprofile(see)
+    try:
+        last = [event async for event in answer_stream(asked)][-2]
+    finally:
+        sys.setprofile(None)
+    assert last.body.answered, last  # type: ignore[attr-defined]
+    functions = {
+        (file, name.split(".<locals>")[0]) for file, name in seen if "<module>" not in name
+    }
+    classes = {(file, name.rpartition(".")[0]) for file, name in functions if "." in name}
+    return len({file for file, _ in functions}), len(functions), len(classes)
+
+
 def measured(checkout: Path, questions: int, fresh: bool) -> float:
     """That checkout's own copy of this program, in a process that imports its service."""
     own = checkout / "tests" / "benchmarks" / "question_cpu.py"
@@ -92,15 +127,21 @@ def measured(checkout: Path, questions: int, fresh: bool) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkout", type=Path, help="the other checkout")
+    parser.add_argument("checkout", type=Path, nargs="?", help="the other checkout")
+    parser.add_argument("--passed", action="store_true", help="count what a question passes")
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--fresh", action="store_true", help="a text of its own in every passage")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.passed:
+        print("files {}, functions {}, classes {}".format(*asyncio.run(passed())))
+        return
     if asked.here:
         print(asyncio.run(answer(asked.questions, asked.fresh)))
         return
+    if asked.checkout is None:
+        parser.error("name the other checkout")
     pairs = []
     for count in range(asked.rounds):
         order = (OWN, asked.checkout.resolve())
