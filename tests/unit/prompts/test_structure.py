@@ -34,7 +34,7 @@ from service.strategies.searcher import instruction
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY, TINY_TEMPLATES
-from tests.unit.prompts.test_quoting import CONTROL_TOKENS, ROLES, adversarial, controls, fields
+from tests.unit.prompts.test_quoting import CONTROL_TOKENS, adversarial, controls, fields
 
 READER = Path(__file__).parents[3] / "service" / "models" / "reader"
 SETS = {path.name: str(path) for path in (*sorted(SHIPPED.iterdir()), TINY_TEMPLATES)}
@@ -73,7 +73,17 @@ def passage(title: str, text: str) -> Passage:
 
 # By the template that it fills; `other` stands where there is a second piece of data.
 FILLS: dict[str, Fill] = {
-    **ROLES,
+    "route": lambda prompts, text, _: prompts.route(text),
+    "decompose": lambda prompts, text, _: prompts.decompose(text),
+    "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
+    "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
+    "relevance": lambda prompts, text, other: prompts.relevance(text, PassageText(other, text)),
+    "answer": lambda prompts, text, other: prompts.answer(
+        text, [PassageText(text, other), PassageText("", text), PassageText(other, text)]
+    ),
+    "closed": lambda prompts, text, _: prompts.closed(text),
+    "merge": lambda prompts, text, other: prompts.merge(text, [Pair(text, other)]),
+    "final": lambda prompts, text, other: prompts.final(text, [Pair(other, text)] * 2),
     "select": lambda prompts, text, other: prompts.select(
         text, [PassageText(text, other), PassageText(other, text)]
     ),

@@ -106,17 +106,7 @@ async def test_the_worked_example_as_events() -> None:
         "Bellini was born in Catania.",
     ]
     assert stop(events) == Stop(stopped_by="answer", answered=True)
-
-
-@pytest.mark.anyio
-async def test_each_call_is_charged_to_the_step_it_opened() -> None:
-    events = await run([ASKS, ASKS_ON, ANSWERS])
     assert [e.usage.llm_calls for e in ends(events)] == [1, 1, 1]
-
-
-@pytest.mark.anyio
-async def test_reasoning_streams_as_draft_and_only_the_answer_as_answer() -> None:
-    events = await run([ASKS, ASKS_ON, ANSWERS])
     assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
     assert standing(events, "draft", "2") == "Intermediate Answer_2: Bellini was born in Catania."
     answer = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]

@@ -30,18 +30,6 @@ def scoring_of(text: str) -> Scoring:
     return Scoring(tuple(ScoredToken(n, span, 0, 0) for n, span in enumerate(spans)))
 
 
-def test_c_is_question_text_sentences_before_and_the_whole_sentence() -> None:
-    hit = hit_of("Bellini wrote it.", "He was born in Palermo once.", 4)
-    query = query_text("Where?", "So far.", hit)
-    assert query.text == "Where? So far. Bellini wrote it. He was born in Palermo once."
-    assert [query.text[slice(*span)] for span in query.hits] == ["Palermo"]
-
-
-def test_empty_parts_leave_their_space_as_in_the_official_code() -> None:
-    query = query_text("Where?", "", hit_of("", "In Palermo.", 1))
-    assert query.text == "Where?   In Palermo."
-
-
 def test_the_worked_example_s_query() -> None:
     question = "In which city was the composer of the opera Norma born?"
     hit = hit_of("Norma was composed by Vincenzo Bellini.", "He was born in Palermo.", 4)
@@ -66,26 +54,6 @@ def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
     context = text_context(query, Scoring(tuple(merged)))
     assert context.hits == frozenset()
     assert word_attention(context, []) is None
-
-
-def test_rows_are_cut_before_the_word_normalised_and_averaged() -> None:
-    words = [
-        Word("<s>", (0, 0), 0, 0),
-        Word("a", (0, 1), 1, 1),
-        Word("b", (2, 3), 2, 2),
-        Word("cd", (4, 6), 3, 4),
-    ]
-    context = QueryContext(words[1:], frozenset({2}), range(5))
-    rows = [AttentionRow(3, (0.2, 0.6, 0.2)), AttentionRow(4, (0.1, 0.1, 0.3, 0.5))]
-    assert word_attention(context, rows) == pytest.approx([(0.6 + 0.2) / 2, (0.2 + 0.6) / 2, 0.0])
-    assert word_attention(context, rows[:1]) == pytest.approx([0.3, 0.1, 0.0])
-
-
-def test_two_hits_are_averaged() -> None:
-    words = [Word(letter, (n, n + 1), n, n) for n, letter in enumerate("abcd")]
-    context = QueryContext(words, frozenset({2, 3}), range(4))
-    rows = [AttentionRow(2, (0.9, 0.1)), AttentionRow(3, (0.25, 0.25, 0.5))]
-    assert word_attention(context, rows) == pytest.approx([0.575, 0.175, 0.25, 0.0])
 
 
 def test_the_most_attended_words_are_kept_in_their_order() -> None:

@@ -15,7 +15,6 @@ from service.strategies.rind import (
     assign,
     find_hit,
     group_words,
-    has_content,
     score_sentences,
     score_words,
 )
@@ -54,24 +53,6 @@ def test_the_worked_example_s_numbers() -> None:
     assert hit.sentence == "He was born in Palermo."
     assert hit.flags == (False, False, False, False, True)
     assert hit.strongest.word.text == "Palermo."
-
-
-def test_the_threshold_is_strict() -> None:
-    words, sentences = words_of("Bellini. Yes."), ["Bellini.", "Yes."]
-    signals = [Signal(1.0, 1.0), Signal(1.0, 1.0)]
-    assert hit_of(sentences, words, signals, Rule(1.0)) is None
-    hit = hit_of(sentences, words, signals, Rule(0.99))
-    assert hit is not None
-    assert hit.sentence == "Bellini."
-
-
-def test_pieces_sum_their_attention_and_average_their_entropy() -> None:
-    words = group_words("Palermo. He", [(0, 3), (3, 7), (7, 8), (8, 11)])
-    signals = [Signal(0.2, 3.0), Signal(0.1, 0.3), Signal(0.3, 0.0), Signal(0.4, 2.0)]
-    palermo, he = score_words(words, signals)
-    assert (palermo.attention, palermo.weight) == (pytest.approx(0.6), pytest.approx(1.1))
-    assert palermo.score == pytest.approx(2 * 0.6 * 1.1)
-    assert he.score == pytest.approx(2 * 0.4 * 2.0)
 
 
 def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
@@ -122,33 +103,9 @@ def test_the_filter_clears_words_but_not_the_trigger() -> None:
     assert gated.flags == (True, False)
 
 
-def test_a_sentence_that_is_not_found_leaves_its_words_to_the_next() -> None:
-    words = words_of("One two. Three four. Five.")
-    assert assign(["One  two.", "Three four.", "Five."], words) == [
-        range(0),
-        range(4),
-        range(4, 5),
-    ]
-    assert assign(["One two. Three", "four. Five."], words) == [range(3), range(3, 5)]
-    assert assign([], words) == []
-    assert assign(["x", "y"], []) == [range(0), range(0)]
-
-
 def test_the_last_word_is_never_looked_at_but_belongs_to_the_last_sentence() -> None:
     words = words_of("One. Two")
     assert assign(["One. Two", "!"], words) == [range(0), range(2)]
-
-
-def test_no_word_no_hit() -> None:
-    assert hit_of([], [], [], Rule()) is None
-    assert hit_of(["a"], [], [], Rule()) is None
-
-
-def test_content_is_found_inside_a_word() -> None:
-    assert has_content("Palermo.", frozenset({"Palermo"}))
-    assert has_content("1801),", frozenset({"1801"}))
-    assert not has_content("was", frozenset({"Palermo"}))
-    assert not has_content("", frozenset({"a"}))
 
 
 def words(pieces: list[str], spans: list[Span] | None = None) -> list[tuple[str, list[int]]]:
@@ -183,13 +140,6 @@ def test_tokenizers_that_leave_spaces_out_of_their_places_give_the_same_words() 
     text = "In  which\ncity?"
     trimmed = [(0, 2), (4, 9), (10, 14), (14, 15)]
     assert [w.text for w in group_words(text, trimmed)] == ["In", "which", "city?"]
-
-
-def test_tokens_of_one_character_stay_together() -> None:
-    assert words(["a", "", " ü", "b"], [(0, 1), (1, 3), (1, 3), (3, 4)]) == [
-        ("a", [0]),
-        ("üb", [1, 2, 3]),
-    ]
 
 
 @given(st.lists(st.text("ab .\n", max_size=4), max_size=12))

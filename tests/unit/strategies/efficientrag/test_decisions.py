@@ -23,14 +23,6 @@ OFF = PassageLabel(Tag.TERMINATE, "stray", 0.9)
 DONE = PassageLabel(Tag.FINISH, "born Catania", 0.6)
 
 
-def test_in_two_tag_mode_finish_is_continue() -> None:
-    assert [label.tag for label in as_tagged([DONE, OFF], OFFICIAL)] == [
-        Tag.CONTINUE,
-        Tag.TERMINATE,
-    ]
-    assert as_tagged([DONE, OFF], SERVICE) == [DONE, OFF]
-
-
 @pytest.mark.parametrize("official", [OFFICIAL, SERVICE])
 def test_the_infos_of_passages_to_go_on_from_are_asked_for(official: bool) -> None:
     assert after_labels([ON, OFF, ON], 2, 3, official) == (ON.info, ON.info)
