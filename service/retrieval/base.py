@@ -79,7 +79,8 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """The query for one store. Lexical stores read `text`, dense stores `vector` (unit length)."""
+    """The query for one store, for at least one passage. Lexical stores read `text`, dense stores
+    `vector` (unit length)."""
 
     text: str
     top_k: int

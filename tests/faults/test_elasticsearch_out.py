@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from elasticsearch import AsyncElasticsearch
 
 from service.core.errors import RetrievalFailure
 from service.core.settings import RetrievalSettings
@@ -27,7 +28,7 @@ from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_server
-from service.retrieval.stores.elastic_server import Action, ElasticServer
+from service.retrieval.stores.elastic_server import ElasticServer
 from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
@@ -222,11 +223,11 @@ async def test_an_ingest_killed_between_bulks(
 
 def _main() -> None:
     data, url, file, last = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    send, count = ElasticServer._send, 0
+    send, count = AsyncElasticsearch.bulk, 0
 
-    async def counted(self: ElasticServer, alias: str, actions: Sequence[Action]) -> Any:
+    async def counted(self: AsyncElasticsearch, **request: Any) -> Any:
         nonlocal count
-        sent = await send(self, alias, actions)
+        sent = await send(self, **request)
         count += 1
         if count == last:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -238,7 +239,7 @@ def _main() -> None:
 
     elasticsearch.CLAIM_S = CLAIM_S  # type: ignore[misc]
     elastic_server.BULK_ACTIONS = BULK
-    ElasticServer._send = counted  # type: ignore[method-assign]
+    AsyncElasticsearch.bulk = counted  # type: ignore[method-assign]
     anyio.run(main)
 
 

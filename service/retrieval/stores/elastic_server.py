@@ -7,15 +7,15 @@ import contextlib
 import importlib
 import logging
 import math
-import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from service.core.concurrency import closing
 from service.core.connections import reason_of, tls_context
 from service.core.errors import (
     BackendUnavailable,
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
 
 Answer = TypeVar("Answer")
-# An item of a bulk request: the action's line, then the document's line if it has one.
-Action = tuple[bytes, ...]
+# An item of a bulk request: the line of the action, and that of the document if it has one.
+Action = tuple[bytes, bytes | None]
 
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
 TRIES = 6  # for items that the cluster was too busy to accept
 NO_SUCH_PATH = {404, 405}  # Elasticsearch sends these too, with its header
-FIRST_PAUSE_S = 0.1  # doubles with every attempt, with jitter
+FIRST_PAUSE_S = 0.1  # doubles with every attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +186,36 @@ class ElasticServer:
         """Index or delete in order, in requests of bounded size, without a refresh.
 
         Items that the cluster is too busy for are sent again, after increasing pauses. Raises as
-        `call` does, for the first item that failed, with the number of failed items.
+        `call` does, for the first item that failed; later requests are not sent then.
         """
-        for part in _parts(actions):
-            left = part
-            for turn in range(TRIES):
-                if turn:
-                    pause = FIRST_PAUSE_S * 2 ** (turn - 1)
-                    await anyio.sleep(pause * random.uniform(0.5, 1.5))
-                left, failed = await self._send(alias, left)
-                if failed:
-                    raise self.failure(failed[0], f"{len(failed)} of {len(part)} items: ")
-                if not left:
-                    break
-            if left:
-                busy = Complaint(429, "", f"{len(left)} items were rejected {TRIES} times")
-                raise self.failure(busy)
+        await self.call(lambda client: self._stream(client, alias, actions))
+
+    async def _stream(self, client: AsyncElasticsearch, alias: str, actions: Any) -> None:
+        from elasticsearch import helpers  # noqa: PLC0415
+
+        stream: Any = helpers.async_streaming_bulk  # its types know no line that is encoded already
+        outcomes: AsyncIterator[tuple[bool, Any]] = stream(
+            client,
+            actions,
+            chunk_size=BULK_ACTIONS,
+            max_chunk_bytes=BULK_BYTES,
+            expand_action_callback=lambda action: action,
+            raise_on_error=False,
+            max_retries=TRIES - 1,
+            initial_backoff=FIRST_PAUSE_S,
+            yield_ok=False,
+            index=alias,
+            require_alias=True,  # otherwise a write to a lost index would create one
+            filter_path="items.*.status,items.*.error",
+        )
+        try:
+            async with closing(outcomes) as failed:
+                async for _, item in failed:
+                    (result,) = item.values()
+                    if "error" in result:  # deleting an absent document is no error
+                        raise self.failure(complaint(result["status"], result))
+        except (KeyError, TypeError, AttributeError) as error:  # no response to a bulk request
+            raise self._another() from error
 
     async def aclose(self) -> None:
         await self._silence.aclose()
@@ -209,13 +223,13 @@ class ElasticServer:
         if client is not None:
             await client.close()
 
-    def failure(self, problem: Complaint, of: str = "") -> RevelatorError:
+    def failure(self, problem: Complaint) -> RevelatorError:
         """Return our error for a complaint."""
         error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(problem))
         user, password = self._address.user, self._key or self._address.password
         secrets = (password, self._address.password, basic(user, password))
         reason = without(problem.reason, secrets) or "-"
-        message = text.format(status=problem.status, kind=problem.kind, reason=of + reason)
+        message = text.format(status=problem.status, kind=problem.kind, reason=reason)
         return error(f"Elasticsearch at {self.place} {message}")
 
     async def _connect(self) -> AsyncElasticsearch:
@@ -271,31 +285,6 @@ class ElasticServer:
             "that it is running and that retrieval.elasticsearch_url is correct"
         )
 
-    async def _send(
-        self, alias: str, actions: Sequence[Action]
-    ) -> tuple[list[Action], list[Complaint]]:
-        """Return the items to send again, and the complaints about items that failed
-        permanently."""
-        lines: Any = [line for action in actions for line in action]
-        try:
-            answer = await self.call(
-                lambda client: client.bulk(
-                    index=alias,
-                    operations=lines,
-                    require_alias=True,  # otherwise a write to a lost index would create one
-                    filter_path="errors,items.*.status,items.*.error",
-                )
-            )
-        except RevelatorError as error:
-            if _is_busy(error.__cause__):
-                return list(actions), []
-            raise
-        if not answer["errors"]:
-            return [], []
-        outcomes = [_item(item) for item in answer["items"]]
-        again = [action for action, item in zip(actions, outcomes, strict=True) if item.busy]
-        return again, [item for item in outcomes if not item.busy and item.kind]
-
 
 def complaint(status: int, body: Any) -> Complaint:
     error = body.get("error") if isinstance(body, dict) else body
@@ -303,34 +292,6 @@ def complaint(status: int, body: Any) -> Complaint:
         return Complaint(status, "", str(error)[:300])
     causes = error.get("root_cause") or [error]
     return Complaint(status, str(error.get("type", "")), str(causes[0].get("reason") or "")[:300])
-
-
-def _item(item: dict[str, Any]) -> Complaint:
-    """Return the complaint about one item. Its kind is empty for success; deleting an absent
-    document is success."""
-    (result,) = item.values()
-    if "error" not in result:
-        return Complaint(result["status"])
-    return complaint(result["status"], result)
-
-
-def _is_busy(cause: BaseException | None) -> bool:
-    meta = getattr(cause, "meta", None)
-    return meta is not None and complaint(meta.status, getattr(cause, "body", None)).busy
-
-
-def _parts(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    part: list[Action] = []
-    size = 0
-    for action in actions:
-        own = sum(map(len, action))
-        if part and (len(part) >= BULK_ACTIONS or size + own > BULK_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(action)
-        size += own
-    if part:
-        yield part
 
 
 def _is_elasticsearch(answer: Any) -> bool:

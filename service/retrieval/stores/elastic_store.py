@@ -1,15 +1,12 @@
 """BM25 in Elasticsearch: one index per collection, behind an alias (METHODS.md §6 #30, §1.6).
 
-`elastic_index.py` creates the indices. Searches use the statistics of all shards
+Searches use the statistics of all shards
 (`dfs_query_then_fetch`), so scores do not depend on the number of shards; with one shard
 Elasticsearch omits that phase. Metadata is one keyword field `filter` of tokens, as in every store,
 so no document can change the mapping that others need.
 
-The index does not refresh by itself. A search sees all of a change or none of it, except for a
-change that was interrupted while others waited for their refresh. `replace` leaves the refresh to
-whoever reads next: the next search, count or listing here, a lookup of one of the written
-documents, or the write that exceeds `MOST_UNSEEN`. The end of a write also refreshes, which makes
-it visible to other gateways.
+The index does not refresh by itself: `replace` does at its end, so that a search sees all of a
+change or none of it.
 
 A passage's id in Elasticsearch combines passage id and content hash, so a new version exists beside
 the old one until the old one is deleted. `replace` works in this order: (1) all passages except the
@@ -183,7 +180,7 @@ def search_body(query: StoreQuery) -> dict[str, Any] | None:
     it is interpreted as syntax.
     """
     words = " ".join(query_words(query.text))
-    if not words or query.top_k < 1:
+    if not words:
         return None
     return {
         "size": min(query.top_k, MOST_HITS),
@@ -219,7 +216,6 @@ def _unscored(query: StoreQuery) -> dict[str, Any]:
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
 MOST_SEARCHES = 64  # searches in one _msearch
-MOST_UNSEEN = 5_000  # documents; the time of a refresh grows with them
 SCAN = 1_000  # passages per page of a listing
 KEEP_ALIVE = "2m"
 _WILDCARDS = re.compile(r"[*?\\]")
@@ -235,8 +231,9 @@ class ElasticStore:
     def __init__(self, server: ElasticServer, name: str) -> None:
         self._server = server
         self._alias = alias_of(name)
-        self._unseen: set[str] = set()  # documents written since the last refresh
-        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+        self._batcher = Batcher[dict[str, Any], list[ScoredPassage]](
+            self._search_all, MOST_SEARCHES
+        )
 
     @classmethod
     def create(
@@ -249,19 +246,17 @@ class ElasticStore:
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages. Searches made in one turn of the event loop are sent as one
         `_msearch`."""
-        return await self._batcher.ask(query)
+        body = search_body(query)
+        return await self._batcher.ask(body) if body else []
 
     def count_passages(self) -> int:
-        self._show()
         return on_loop(self._count, {"match_all": {}})
 
     def count_documents(self) -> int:
-        self._show()
         return on_loop(self._count, {"term": {"part": 0}})
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
-        self._show(document_ids)
         found: dict[str, str] = {}
         for start in range(0, len(document_ids), SCAN):
             among = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
@@ -273,10 +268,7 @@ class ElasticStore:
     def heads(
         self, after: str, most: int, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
-        """Return the first passages of documents; see `LexicalStore`. Those of a file are as of the
-        last refresh, because a writer looks for them after every file."""
-        if not file:
-            self._show()
+        """Return the first passages of documents; see `LexicalStore`."""
         wanted: list[dict[str, Any]] = [
             {"term": {"part": 0}},
             {"range": {"document_id": {"gt": after}}},
@@ -308,7 +300,6 @@ class ElasticStore:
     def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
         of its passage."""
-        self._show()
         found: list[PassageRecord] = []
         for start in range(0, len(passage_ids), SCAN):
             among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
@@ -323,13 +314,11 @@ class ElasticStore:
 
     def records(self) -> Iterator[PassageRecord]:
         """Yield every passage, as of one moment."""
-        self._show()
         for hit in self._hits({"match_all": {}}, _RECORD):
             yield _record(hit["_source"])
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of the change."""
-        self._show(document_ids)
         old: dict[str, str | None] = {}
         for start in range(0, len(document_ids), SCAN):
             query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
@@ -338,10 +327,7 @@ class ElasticStore:
         others = [_index(record) for record in records if record.part]
         new = {_id(record) for record in records}
         gone = [_delete(own_id, old[own_id]) for own_id in sorted(old.keys() - new)]
-        on_loop(self._server.bulk, self._alias, [*others, *heads, *gone])
-        self._unseen.update(document_ids, (record.document_id for record in records))
-        if len(self._unseen) > MOST_UNSEEN:
-            self._show()
+        self._write([*others, *heads, *gone])
 
     def tidy(self) -> None:
         """Undo a `replace` that was interrupted by a kill."""
@@ -355,8 +341,7 @@ class ElasticStore:
             if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
         ]
         if stray:
-            on_loop(self._server.bulk, self._alias, stray)
-            on_loop(self._refresh)
+            self._write(stray)
 
     def release(self) -> None:
         """Do nothing: the client belongs to the server."""
@@ -364,41 +349,16 @@ class ElasticStore:
     close = release
 
     async def _search_all(
-        self, queries: Sequence[StoreQuery]
+        self, bodies: Sequence[dict[str, Any]]
     ) -> list[list[ScoredPassage] | Exception]:
-        if self._unseen:
-            await self._refresh()
-        bodies = {
-            number: body
-            for number, query in enumerate(queries)
-            if (body := search_body(query)) is not None
+        head = {
+            "index": self._alias,
+            "search_type": SEARCH_TYPE,
+            "allow_partial_search_results": False,
         }
-        if len(bodies) == 1:
-            (body,) = bodies.values()
-            answer = await self._server.call(
-                lambda client: client.search(
-                    index=self._alias,
-                    search_type=SEARCH_TYPE,
-                    allow_partial_search_results=False,
-                    **body,
-                )
-            )
-            responses = [answer.body]
-        elif bodies:
-            head = {
-                "index": self._alias,
-                "search_type": SEARCH_TYPE,
-                "allow_partial_search_results": False,
-            }
-            searches = [line for body in bodies.values() for line in (head, body)]
-            many = await self._server.call(lambda client: client.msearch(searches=searches))
-            responses = many["responses"]
-        else:
-            responses = []
-        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
-        for number, response in zip(bodies, responses, strict=True):
-            answers[number] = self._answer(response)
-        return answers
+        searches = [line for body in bodies for line in (head, body)]
+        answer = await self._server.call(lambda client: client.msearch(searches=searches))
+        return [self._answer(response) for response in answer["responses"]]
 
     def _answer(self, response: dict[str, Any]) -> list[ScoredPassage] | Exception:
         if "error" in response:
@@ -406,16 +366,12 @@ class ElasticStore:
         hits = response["hits"]["hits"]
         return ranked((hit["_score"], _passage(hit["_source"])) for hit in hits)
 
-    def _show(self, document_ids: Sequence[str] | None = None) -> None:
-        """Refresh if one of these documents (or, without ids, any document) was written since the
-        last refresh."""
-        if self._unseen if document_ids is None else not self._unseen.isdisjoint(document_ids):
-            on_loop(self._refresh)
+    def _write(self, actions: Sequence[Action]) -> None:
+        on_loop(self._server.bulk, self._alias, actions)
+        on_loop(self._refresh)
 
     async def _refresh(self) -> None:
-        written = set(self._unseen)
         await self._server.call(lambda client: client.indices.refresh(index=self._alias))
-        self._unseen -= written
 
     async def _count(self, query: dict[str, Any]) -> int:
         answer = await self._server.call(
@@ -470,7 +426,7 @@ def _id(record: PassageRecord) -> str:
 
 
 def _delete(own_id: str, routing: str | None) -> Action:
-    return (orjson.dumps({"delete": {"_id": own_id, "routing": routing}}),)
+    return orjson.dumps({"delete": {"_id": own_id, "routing": routing}}), None
 
 
 def _index(record: PassageRecord) -> Action:

@@ -120,24 +120,18 @@ class QdrantStore(PointPages):
         from qdrant_client.models import QueryRequest  # noqa: PLC0415
 
         params = _search_params(self._quantization)
-        asked = [number for number, query in enumerate(queries) if query.top_k > 0]
         requests = [
             QueryRequest(
-                query=list(queries[number].vector),
+                query=list(query.vector),
                 using=VECTOR,
-                filter=_filter(queries[number]),
-                limit=queries[number].top_k,
+                filter=_filter(query),
+                limit=query.top_k,
                 params=params,
                 with_payload=PASSAGE_FIELDS,
             )
-            for number in asked
+            for query in queries
         ]
-        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
-        if requests:
-            responses = await self._query(requests)
-            for number, response in zip(asked, responses, strict=True):
-                answers[number] = ranked_points(response.points)
-        return answers
+        return [ranked_points(response.points) for response in await self._query(requests)]
 
     async def _query(self, requests: list[Any]) -> list[Any]:
         """Run a query. Strict mode is rare, so its limits are read only after it has refused a

@@ -76,7 +76,7 @@ class TantivyStore:
 
     def _search(self, query: StoreQuery) -> list[ScoredPassage]:
         words = self._analyzer.analyze(" ".join(query_words(query.text)))
-        if not words or query.top_k < 1:
+        if not words:
             return []
         searcher = self._index.searcher()
         found = searcher.search(self._query(words, query), query.top_k, count=False).hits

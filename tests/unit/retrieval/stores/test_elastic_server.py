@@ -175,9 +175,9 @@ async def test_a_url_without_a_port() -> None:
 
 async def test_busy_items_are_sent_again_and_only_they(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers = [
-        (200, {"errors": True, "items": [OK, BUSY, OK]}),
+        (200, {"items": [OK, BUSY, OK]}),
         (429, error("es_rejected_execution_exception")),
-        (200, {"errors": False}),
+        (200, {"items": [OK]}),
     ]
     await server.bulk("a", ACTIONS)
     assert wrong.ids() == [3, 1, 1]
@@ -185,26 +185,32 @@ async def test_busy_items_are_sent_again_and_only_they(wrong: Wrong, server: Ela
 
 
 async def test_a_cluster_that_stays_busy_is_given_up(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.answers = [(200, {"errors": True, "items": [OK, BUSY, BUSY]}),
-                     (200, {"errors": True, "items": [BUSY, BUSY]})]  # fmt: skip
-    with pytest.raises(
-        RetrievalFailure, match=r"overloaded \(429\): 2 items were rejected 6 times"
-    ):
+    wrong.answers = [(200, {"items": [OK, BUSY, BUSY]}), (200, {"items": [BUSY, BUSY]})]
+    with pytest.raises(BackendUnavailable, match=r"overloaded \(429\): queue is full"):
         await server.bulk("a", ACTIONS)
     assert wrong.ids() == [3, 2, 2, 2, 2, 2]
 
 
-async def test_items_that_failed_are_counted(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.answers = [(200, {"errors": True, "items": [CLASH, OK, CLASH]})]
-    with pytest.raises(StoreError, match=r"another mapping: 2 of 3 items: failed to parse field"):
+async def test_nothing_is_sent_after_an_item_that_failed(
+    wrong: Wrong, server: ElasticServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong.answers = [(200, {"items": [CLASH, OK]})]
+    monkeypatch.setattr(elastic_server, "BULK_ACTIONS", 2)
+    with pytest.raises(StoreError, match=r"another mapping: failed to parse field"):
         await server.bulk("a", ACTIONS)
     assert len(wrong.bodies) == 1
+
+
+async def test_a_bulk_to_another_server(wrong: Wrong, server: ElasticServer) -> None:
+    for wrong.product, wrong.answers in ("Elasticsearch", [(200, {})]), ("Other", [(200, {})]):
+        with pytest.raises(ConfigurationError, match="is not Elasticsearch"):
+            await server.bulk("a", ACTIONS)
 
 
 async def test_bulks_are_bounded(
     wrong: Wrong, server: ElasticServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong.answers = [(200, {"errors": False})]
+    wrong.answers = [(200, {"items": [OK, OK]})]
     monkeypatch.setattr(elastic_server, "BULK_ACTIONS", 2)
     await server.bulk("a", ACTIONS)
     monkeypatch.setattr(elastic_server, "BULK_BYTES", 10)
