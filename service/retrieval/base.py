@@ -1,18 +1,13 @@
-"""The `Retriever` protocol, and the narrower `SearchStore` that backends implement.
-
-A `Catalog` connects them: it holds the collections and opens their stores.
-"""
+"""The `Retriever` protocol, and the narrower `SearchStore` that backends implement."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from service.core.domain import RetrieverName, ScoredPassage
-from service.retrieval.embedding.contract import EmbeddingContract
 
 FilterValue = str | int | float | bool
 Filter = Mapping[str, tuple[FilterValue, ...]]
@@ -99,38 +94,3 @@ class SearchStore(Protocol):
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages, ties ordered by passage id. Empty if nothing matches."""
-
-
-Hits = Sequence[ScoredPassage]
-
-
-async def all_of(hits: Hits) -> Hits:
-    return hits
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCollection:
-    """The two stores of a collection. `incomplete`: a write is running or was interrupted, so that
-    the dense store may return passages that BM25 does not hold. `held` returns, of its hits, those
-    that BM25 holds with the same text."""
-
-    bm25: SearchStore
-    dense: SearchStore
-    embedding: EmbeddingContract
-    incomplete: bool = False
-    held: Callable[[Hits], Awaitable[Hits]] = all_of
-
-
-class Catalog(Protocol):
-    """The collections, and loans of their stores."""
-
-    async def resolve(self, name: str | None) -> str:
-        """Return the collection's name; None becomes `default` or `sample`. Raises `NotFound`."""
-
-    async def metadata_fields(self, name: str) -> Sequence[str]:
-        """Return the fields that a filter may use."""
-
-    def lend(self, name: str) -> AbstractAsyncContextManager[OpenCollection]:
-        """Lend the stores, which stay open meanwhile. Raises `NotFound` or `StoreError`."""
-
-    async def aclose(self) -> None: ...

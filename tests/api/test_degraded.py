@@ -14,7 +14,7 @@ import pytest
 
 from service import runtime
 from service.api import health
-from service.retrieval.collections import health as collection_health
+from service.retrieval.collections import catalog
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
 from tests.api.test_upkeep import collections_of, command
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found counts here: a probe waits for its own round, however busy the machine is."""
-    monkeypatch.setattr(collection_health, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.0)
     monkeypatch.setattr(health, "PATIENCE_S", 60.0)
 
 

@@ -32,15 +32,17 @@ import orjson
 
 from service.core.domain import Passage, ScoredPassage
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import OpenCollection, SearchRequest, StoreQuery
+from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import LEAST_DEPTH, HybridRetriever
 from service.retrieval.stores.elastic_server import ElasticServer
 from tests.elasticsearch_node import running_elasticsearch
+from tests.unit.retrieval.worlds import FakeCollection
 
 TARGET = 1.15
 NAME = "hybrid-overhead"
@@ -111,7 +113,7 @@ async def one_at_a_time(data: Path, url: str, folder: Path) -> list[Round]:
 
 async def one_round(
     retriever: HybridRetriever,
-    stores: OpenCollection,
+    stores: Collection,
     questions: Sequence[str],
     vectors: Sequence[Sequence[float]],
 ) -> Round:
@@ -159,7 +161,7 @@ class FixedCatalog:
     """One collection of two such stores."""
 
     def __init__(self) -> None:
-        self.stores = OpenCollection(
+        self.stores = FakeCollection(
             FixedStore("elasticsearch", SLOW_S), FixedStore("qdrant", FAST_S),
             HashingEmbedder.contract,
         )  # fmt: skip
@@ -171,7 +173,7 @@ class FixedCatalog:
         return ()
 
     @asynccontextmanager
-    async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
+    async def lend(self, name: str) -> AsyncIterator[FakeCollection]:
         yield self.stores
 
     async def aclose(self) -> None:

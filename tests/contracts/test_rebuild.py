@@ -14,7 +14,7 @@ import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest, SideName
-from service.retrieval.collections import rebuild
+from service.retrieval.collections import consistency
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import CollectionReport
@@ -159,8 +159,8 @@ async def test_a_repair_that_broke_off_is_run_again(
         await world.lose(collections)
         embedder.passages, embedder.fail_after = 0, 0
         with monkeypatch.context() as patch:
-            patch.setattr(rebuild, "PAGE", 2)
-            patch.setattr(rebuild, "record_of", _broken_after(3))
+            patch.setattr(consistency, "PAGE", 2)
+            patch.setattr(consistency, "record_of", _broken_after(3))
             with pytest.raises(RevelatorError, match="broke"):
                 await collections.check(NAME, repair=True)
         assert world.side == "dense" or world.side in await missing(collections)
@@ -217,7 +217,7 @@ async def test_questions_are_answered_while_it_is_repaired(
         halt.stand()
         return record_of(payload, parts)
 
-    monkeypatch.setattr(rebuild, "record_of", halting)
+    monkeypatch.setattr(consistency, "record_of", halting)
     async with opened(world.data, world.backends, HaltingEmbedder(halt)) as collections:
 
         async def repair() -> None:

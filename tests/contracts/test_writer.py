@@ -14,7 +14,7 @@ from service.core.errors import NotFound, RevelatorError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import MOST_LEVELS, Document, passages_of
 from service.retrieval.search.hybrid import HybridRetriever

@@ -27,8 +27,7 @@ from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.digests import SIDES, damage, seal, sealed, set_aside, unchanged
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
-from service.retrieval.stores.qdrant_edge_graph import recover
-from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore, recover
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.qdrant_store import QdrantStore
 from service.retrieval.stores.tantivy_store import TantivyStore

@@ -10,10 +10,15 @@ from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.core.progress import Follow, unseen
 from service.retrieval.collections.backends import damaged
-from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.consistency import Kind, Tally, differences
+from service.retrieval.collections.consistency import (
+    Counts,
+    Kind,
+    Tally,
+    count_passages,
+    differences,
+)
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import CollectionReport, Finding, Manifest
-from service.retrieval.collections.rebuild import Counts, count_passages
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences

@@ -22,7 +22,7 @@ import orjson
 
 from service.core.files import write_whole
 from service.core.settings import RetrievalSettings
-from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document, parse_document, passages_of

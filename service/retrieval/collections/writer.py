@@ -26,10 +26,15 @@ import anyio.to_thread
 
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.progress import Follow, unseen
-from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.consistency import Tally, repair_differences
+from service.retrieval.collections.consistency import (
+    PAGE,
+    Tally,
+    count_passages,
+    rebuild,
+    repair_differences,
+)
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest, add_to_hash
-from service.retrieval.collections.rebuild import PAGE, count_passages, rebuild
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Embedder, differences, passage_input
 from service.retrieval.stores.digests import unseal

@@ -25,9 +25,7 @@ from service.core.domain import RetrieverName
 from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
-    Catalog,
     Filter,
-    OpenCollection,
     Permit,
     SearchRequest,
     SearchResult,
@@ -35,6 +33,8 @@ from service.retrieval.base import (
     SideName,
     StoreQuery,
 )
+from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver, Silent
@@ -101,7 +101,7 @@ class HybridRetriever:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: Collections,
         embedder: Embedder,
         settings: RetrievalSettings,
         observer: SearchObserver | None = None,
@@ -135,11 +135,11 @@ class HybridRetriever:
         async with self.lend(request.collection) as stores:
             return await self.search_in(stores, request)
 
-    def lend(self, name: str) -> AbstractAsyncContextManager[OpenCollection]:
+    def lend(self, name: str) -> AbstractAsyncContextManager[Collection]:
         """Lend the stores of a collection for several searches."""
         return self._catalog.lend(name)
 
-    async def search_in(self, stores: OpenCollection, request: SearchRequest) -> SearchResult:
+    async def search_in(self, stores: Collection, request: SearchRequest) -> SearchResult:
         """Search stores that are lent."""
         if not request.query.strip() or request.top_k < 1:
             return NOTHING
@@ -165,18 +165,14 @@ class HybridRetriever:
             await guard.aclose()
         await self._catalog.aclose()
 
-    async def _one(
-        self, request: SearchRequest, stores: OpenCollection, until: float
-    ) -> SearchResult:
+    async def _one(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
         name: SideName = "bm25" if request.retriever == "bm25" else "dense"
         hits = await self._side(name, request, request.top_k, stores, until)
         if isinstance(hits, str):
             raise RetrievalFailure(f"{name} is unavailable: {hits}")
         return SearchResult(tuple(hits), _incomplete(stores))
 
-    async def _both(
-        self, request: SearchRequest, stores: OpenCollection, until: float
-    ) -> SearchResult:
+    async def _both(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
         depth = self._depth(request)
         found = await gather(
             [partial(self._side, name, request, depth, stores, until) for name in SIDES]
@@ -195,7 +191,7 @@ class HybridRetriever:
         name: SideName,
         request: SearchRequest,
         top_k: int,
-        stores: OpenCollection,
+        stores: Collection,
         until: float,
     ) -> Ranking | str:
         """Return the ranking of one side, or why it is unavailable. The dense side starts one turn
@@ -214,12 +210,12 @@ class HybridRetriever:
             return error.detail
 
     async def _dense(
-        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
+        self, query: StoreQuery, stores: Collection, until: float, probe: bool
     ) -> Ranking:
         """Search the dense side. Refuses a collection whose vectors are not comparable to the
         embedder's."""
-        if stores.embedding != self._embedder.contract:
-            apart = differences(stores.embedding, self._embedder.contract)
+        if stores.manifest.embedding != self._embedder.contract:
+            apart = differences(stores.manifest.embedding, self._embedder.contract)
             _log.warning("vectors_not_comparable", reason=apart)
             raise RetrievalFailure(f"the vectors were made with other embedding settings: {apart}")
         vector = await self._embedding.vector(query.text, until, probe)
@@ -264,7 +260,7 @@ class HybridRetriever:
         return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
-def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
+def _incomplete(stores: Collection) -> tuple[str, ...]:
     return (INCOMPLETE,) if stores.incomplete else ()
 
 
@@ -290,7 +286,7 @@ class SnapshotRetriever:
         self._retriever = retriever
         self._stack = AsyncExitStack()
         self._lock = anyio.Lock()
-        self._lent: dict[str, OpenCollection] = {}
+        self._lent: dict[str, Collection] = {}
         self._lost: dict[str, frozenset[SideName]] = {}  # by collection
 
     async def __aenter__(self) -> Self:

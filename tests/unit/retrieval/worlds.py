@@ -14,10 +14,11 @@ import anyio.lowlevel
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import NotFound, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import OpenCollection, StoreQuery
+from service.retrieval.base import SearchStore, StoreQuery
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.embedding import EmbeddingContract, HashingEmbedder, Vector
 from service.retrieval.stores.base import VectorStore
 
 CORPUS: list[dict[str, Any]] = [
@@ -129,6 +130,24 @@ class FakeStore:
         self.failure = RetrievalFailure(f"{self.backend} broke")
 
 
+class FakeCollection:
+    """What a search uses of a collection."""
+
+    def __init__(
+        self,
+        bm25: SearchStore,
+        dense: SearchStore,
+        embedding: EmbeddingContract,
+        *,
+        incomplete: bool = False,
+    ) -> None:
+        self.bm25, self.dense, self.incomplete = bm25, dense, incomplete
+        self.manifest = Manifest(name="c", embedding=embedding)
+
+    async def held(self, hits: Sequence[ScoredPassage]) -> Sequence[ScoredPassage]:
+        return hits
+
+
 class FakeCatalog:
     """One collection `c` of two fake stores."""
 
@@ -139,7 +158,7 @@ class FakeCatalog:
         *,
         incomplete: bool = False,
     ) -> None:
-        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete)
+        self.stores = FakeCollection(bm25, dense, HashingEmbedder.contract, incomplete=incomplete)
         self.closed = False
 
     async def resolve(self, name: str | None) -> str:
@@ -151,7 +170,7 @@ class FakeCatalog:
         return ("kind", "year")
 
     @asynccontextmanager
-    async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
+    async def lend(self, name: str) -> AsyncIterator[FakeCollection]:
         yield self.stores
 
     async def aclose(self) -> None:

@@ -19,7 +19,7 @@ from service.retrieval.ingest.formats.base import (
     made,
     reads_whole,
 )
-from service.retrieval.ingest.formats.editions import edition
+from service.retrieval.ingest.formats.pages import edition
 from service.retrieval.ingest.formats.tables import names_columns, one_header, table_text
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from service.retrieval.ingest.formats.base import (
     plain_suffix,
     reads_whole,
 )
-from service.retrieval.ingest.formats.editions import edition
-from service.retrieval.ingest.formats.pages import decoded, package_problem, path_title
+from service.retrieval.ingest.formats.pages import decoded, edition, package_problem, path_title
 from service.retrieval.ingest.formats.tables import (
     MOST_CELLS,
     looks_headed,

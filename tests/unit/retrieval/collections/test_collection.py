@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding import HASHING
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from service.cli.upkeep import lines_of
 from service.core.domain import Passage
+from service.retrieval.collections.catalog import quick_problem
 from service.retrieval.collections.consistency import Tally, sort_page
-from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import (
     EMPTY_HASH,
     CollectionReport,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.retrieval.collections import health
+from service.retrieval.collections import catalog
 from service.retrieval.embedding import HashingEmbedder
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, opened
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 async def test_a_store_that_hangs_holds_up_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(health, "EMBEDDED_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "EMBEDDED_TIMEOUT_S", 1.0)
     thawed = threading.Event()
     async with opened(tmp_path, HashingEmbedder()) as collections:
         for name in ("a", "b"):

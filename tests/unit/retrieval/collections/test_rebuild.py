@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.retrieval.collections.rebuild import _records
+from service.retrieval.collections.consistency import _records
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import opened
 

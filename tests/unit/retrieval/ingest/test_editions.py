@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.retrieval.documents import Document
-from service.retrieval.ingest.formats.editions import edition, front_matter
+from service.retrieval.ingest.formats.pages import edition, front_matter
 from service.retrieval.ingest.sources import read_files
 
 

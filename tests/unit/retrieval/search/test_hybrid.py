@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -97,11 +96,8 @@ class OrderedStore(FakeStore):
 
 async def test_bm25_is_on_its_way_before_the_dense_side_begins() -> None:
     world, begun = World(), list[str]()
-    world.catalog.stores = replace(
-        world.catalog.stores,
-        bm25=OrderedStore("elasticsearch", 1, begun),
-        dense=OrderedStore("qdrant", 0, begun),
-    )
+    world.catalog.stores.bm25 = OrderedStore("elasticsearch", 1, begun)
+    world.catalog.stores.dense = OrderedStore("qdrant", 0, begun)
     for _ in range(2):  # the second time the query's vector is known
         await world.ask()
     assert begun == ["elasticsearch", "qdrant"] * 2

@@ -15,9 +15,8 @@ import pytest
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores import qdrant_edge_graph
-from service.retrieval.stores.qdrant_edge_graph import is_due, recover
-from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.stores import qdrant_edge_store
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore, is_due, recover
 
 pytestmark = pytest.mark.anyio
 
@@ -61,9 +60,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(qdrant_edge_graph, "LEAST", COUNT)
+    monkeypatch.setattr(qdrant_edge_store, "LEAST", COUNT)
     copy = tmp_path / "dense"
-    qdrant_edge_graph.shutil.copytree(filled, copy)
+    qdrant_edge_store.shutil.copytree(filled, copy)
     yield copy
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dense"]
 
@@ -106,7 +105,7 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
 
 
 async def test_little_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdrant_edge_graph, "LEAST", COUNT + 1)
+    monkeypatch.setattr(qdrant_edge_store, "LEAST", COUNT + 1)
     store = QdrantEdgeStore(folder, CONTRACT)
     await store.optimize()
     assert store._shard.info().indexed_vectors_count == 0
@@ -124,12 +123,12 @@ async def test_a_build_that_fails_or_is_cancelled_changes_nothing(
             scope.cancel()
             return await real(*given, **named)
 
-        monkeypatch.setattr(qdrant_edge_graph.anyio, "run_process", cancelled)
+        monkeypatch.setattr(qdrant_edge_store.anyio, "run_process", cancelled)
         await store.optimize()
     assert scope.cancelled_caught
     monkeypatch.undo()
-    monkeypatch.setattr(qdrant_edge_graph, "LEAST", COUNT)
-    monkeypatch.setattr(qdrant_edge_graph.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(qdrant_edge_store, "LEAST", COUNT)
+    monkeypatch.setattr(qdrant_edge_store.sys, "executable", "/no/such/python")
     await store.optimize()
     assert store._shard.info().indexed_vectors_count == 0
     assert store.count_passages() == COUNT
