@@ -12,6 +12,7 @@ import io
 import os
 import stat
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -54,6 +55,11 @@ class Input:
     head: bytes
     compressed: bool
     raw: Counted
+
+    @property
+    def stem(self) -> str:
+        """The name of the file without its suffix; empty for standard input."""
+        return "" if self.path == STANDARD_INPUT else self.path.stem
 
     def position(self) -> int:
         """The number of bytes of the file read so far, including read-ahead."""
@@ -177,14 +183,27 @@ Reader = Callable[[Input], Iterator[SourceRow]]
 
 
 def reads_whole(
-    what: str = "", *packages: str
+    what: str = "", *packages: str, part: str = ""
 ) -> Callable[[Callable[[Input, bytes], Iterator[SourceRow]]], Reader]:
     """Return a decorator that makes a reader of a function of the decompressed content. The reader
-    reports if one of `packages`, of the extra `documents`, is missing, or if the file is too large.
-    A function that needs packages runs in a child process.
+    reports if one of `packages`, of the extra `documents`, is missing, if the file is too large, or
+    if the parser fails. `part` is the part of a file of Office that has its text. A function that
+    needs packages runs in a child process, by its attribute `parse`.
     """
 
     def wrap(read: Callable[[Input, bytes], Iterator[SourceRow]]) -> Reader:
+        def parse(source: Input, content: bytes) -> Iterator[SourceRow]:
+            if part and (problem := package_problem(content, part, what)):
+                yield SourceRow(0, problem)
+                return
+            try:
+                yield from read(source, content)
+            except Exception as error:  # a damaged file may fail anywhere in the parser
+                reason = str(error).strip() or type(error).__name__
+                yield SourceRow(
+                    0, f"the {what} file is damaged ({reason}); save or download it again"
+                )
+
         @wraps(read)
         def reader(source: Input) -> Iterator[SourceRow]:
             if problem := missing_packages(what, packages, "documents"):
@@ -200,9 +219,33 @@ def reads_whole(
             else:
                 yield from read(source, content)
 
+        reader.parse = parse  # type: ignore[attr-defined]
         return reader
 
     return wrap
+
+
+MOST_UNPACKED = 4 * LARGEST  # bytes of the parts with text; images are not read
+_OLD = b"\xd0\xcf\x11\xe0"  # of encrypted files and of Office before 2007
+
+
+def package_problem(content: bytes, part: str, format: str) -> str | None:
+    """Return why a file of Office, of which `part` has the text, cannot be read, if so."""
+    if content.startswith(_OLD):
+        return (
+            f"the file has a password or is in a format before {format}; save a copy without a "
+            f"password as .{format.lower()}"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            read = [each for each in packed.infolist() if each.filename.endswith((".xml", ".rels"))]
+            if sum(each.file_size for each in read) > MOST_UNPACKED:
+                return f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
+            packed.getinfo(part)
+    except (zipfile.BadZipFile, KeyError):
+        name = f".{format.lower()}"
+        return f"not a {format} file; save it in its program or LibreOffice as {name}"
+    return None
 
 
 Maker = Callable[[object], Document]

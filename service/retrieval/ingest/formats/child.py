@@ -120,7 +120,7 @@ def serve(tasks: BinaryIO, rows: BinaryIO) -> None:
         content, raw = tasks.read(size), Counted(io.BytesIO())
         source = Input(label, Path(path), io.BytesIO(), b"", False, raw)
         module, _, name = reader.partition(":")
-        for row in getattr(import_module(module), name).__wrapped__(source, content):
+        for row in getattr(import_module(module), name).parse(source, content):
             rows.write(orjson.dumps([row.number, _sendable(row.found), raw.count]) + b"\n")
             rows.flush()
         rows.write(b"null\n")

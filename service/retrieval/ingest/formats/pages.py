@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from service.retrieval.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
     BOM,
-    LARGEST,
     STANDARD_INPUT,
     AllRead,
     Input,
@@ -78,15 +76,14 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
         yield SourceRow(0, NO_TEXT)
         return
     titled = title or _first_heading(tree)
-    yield from _documents(source, sections, titled, edition(source.label), url)
+    yield from _documents(source, sections, titled, {}, url)
 
 
 def _documents(
     source: Input, sections: Sequence[Section], title: str, given: Mapping[str, str], url: str = ""
 ) -> Iterator[SourceRow]:
     """Yield each section as a document. The title, which is searched, has its path of headings."""
-    if not title and source.path != STANDARD_INPUT:
-        title = source.path.stem
+    title = title or source.stem
     used: set[str] = set()
     for number, section in enumerate(sections, 1):
         anchor = section.anchor
@@ -96,16 +93,28 @@ def _documents(
         path = section.headings
         if path and path[0] in title:  # it only repeats the title
             path = path[1:]
-        value: dict[str, Any] = {"title": path_title((title, *path)), "text": section.text}
-        if section.headings:
-            value["heading"] = section.headings[-1]
+        fields: dict[str, Any] = {"heading": section.headings[-1]} if section.headings else {}
         if url:
-            value["url"] = f"{url}#{section.anchor}" if section.anchor else url
-        value |= given
-        if source.path != STANDARD_INPUT:
-            value["id"] = source.label if len(sections) == 1 else f"{source.label}#{anchor}"
-        yield SourceRow(number, made(value))
+            fields["url"] = f"{url}#{section.anchor}" if section.anchor else url
+        place = "" if len(sections) == 1 else anchor
+        yield part_row(source, number, (title, *path), section.text, place, {**fields, **given})
     yield SourceRow(0, AllRead.ALL_READ)
+
+
+def part_row(
+    source: Input,
+    number: int,
+    path: Sequence[str],
+    text: str,
+    place: str,
+    fields: Mapping[str, Any],
+) -> SourceRow:
+    """Return the document of a part of a file, whose title is the `path` of headings above it and
+    whose id ends with its `place`."""
+    value = {"title": path_title(path), "text": text, **edition(source.label, fields), **fields}
+    if source.path != STANDARD_INPUT:
+        value["id"] = f"{source.label}#{place}" if place else source.label
+    return SourceRow(number, made(value))
 
 
 def path_title(path: Sequence[str]) -> str:
@@ -271,53 +280,22 @@ def _tidy(text: str) -> str:
 # DOCX: Word documents are converted to HTML, and cut at their headings (extra `documents`).
 
 DOCX: Final = frozenset({".docx"})
-MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the part with the text; images are not read
 _STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
-_OLD: Final = b"\xd0\xcf\x11\xe0"  # of encrypted files and of Office before 2007
 
 
-@reads_whole("DOCX", "mammoth", "selectolax")
+@reads_whole("DOCX", "mammoth", "selectolax", part="word/document.xml")
 def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each section."""
-    if problem := package_problem(content, "word/document.xml", "DOCX"):
-        yield SourceRow(0, problem)
-        return
     import mammoth  # noqa: PLC0415
 
-    try:
-        html = mammoth.convert_to_html(
-            io.BytesIO(content),
-            style_map=_STYLES,
-            include_embedded_style_map=False,
-            convert_image=lambda _: [],
-        ).value
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        yield SourceRow(0, f"the DOCX file is damaged ({type(error).__name__}); save it again")
-        return
+    html = mammoth.convert_to_html(
+        io.BytesIO(content),
+        style_map=_STYLES,
+        include_embedded_style_map=False,
+        convert_image=lambda _: [],
+    ).value
     for row in rows_of(source, html):
         yield SourceRow(0, "the document has no text") if row.found == NO_TEXT else row
-
-
-def package_problem(content: bytes, part: str, format: str) -> str | None:
-    """Return why a file of Office, of which `part` has the text, cannot be read, if so."""
-    if content.startswith(_OLD):
-        return (
-            f"the file has a password or is in a format before {format}; save a copy without a "
-            f"password as .{format.lower()}"
-        )
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            if sum(part.file_size for part in packed.infolist() if _is_read(part)) > MOST_UNPACKED:
-                return f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
-            packed.getinfo(part)
-    except (zipfile.BadZipFile, KeyError):
-        name = f".{format.lower()}"
-        return f"not a {format} file; save it in its program or LibreOffice as {name}"
-    return None
-
-
-def _is_read(part: zipfile.ZipInfo) -> bool:
-    return part.filename.endswith((".xml", ".rels"))
 
 
 # Plain text, which is one document, and Markdown.
@@ -349,7 +327,8 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
         top = {section.headings[0] for section in sections if section.headings}
         title = top.pop() if len(top) == 1 else given.get("title", "")
     sections = [each for each in sections if each.text.strip()] or [Section((), "", text)]
-    yield from _documents(source, sections, title, edition(source.label, given))
+    own = {name: given[name][:LONGEST] for name in FIELDS if given.get(name)}
+    yield from _documents(source, sections, title, own)
 
 
 def _markdown_sections(text: str) -> Iterator[Section]:
@@ -386,14 +365,12 @@ _VERSION: Final = re.compile(r"(?:^|[-_ .(])v(?:er(?:sion)?)?[-_ .]?(\d+(?:\.\d+
 _FRONT: Final = re.compile(r"\s*---[^\S\n]*\n((?:[\w-]++:[^\n]*\n)++)---[^\S\n]*(?:\n|$)")
 
 
-def edition(label: str, given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the fields of the document `label`, of which `given` has some."""
-    given = given or {}
-    found = {name: given[name][:LONGEST] for name in FIELDS if given.get(name)}
-    stem = Path(label).stem
-    if not {"date", "valid_from"} & found.keys() and (date := _DATE.search(stem)):
+def edition(label: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the name of the document `label` says, besides the fields that are `given`."""
+    found, stem = dict[str, str](), Path(label).stem
+    if not {"date", "valid_from"} & given.keys() and (date := _DATE.search(stem)):
         found["date"] = "-".join(part for part in date.groups() if part)
-    if "version" not in found and (version := _VERSION.search(stem)):
+    if "version" not in given and (version := _VERSION.search(stem)):
         found["version"] = version[1]
     return found
 

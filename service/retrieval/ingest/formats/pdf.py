@@ -10,16 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from service.retrieval.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
     STANDARD_INPUT,
     AllRead,
     Input,
     SourceRow,
-    made,
     reads_whole,
 )
-from service.retrieval.ingest.formats.pages import edition
+from service.retrieval.ingest.formats.pages import part_row
 from service.retrieval.ingest.formats.tables import names_columns, one_header, table_text
 
 if TYPE_CHECKING:
@@ -40,14 +38,6 @@ _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ]
 @reads_whole("PDF", "pypdf", "pdfplumber")
 def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each page with text, and a problem for the pages that are images."""
-    try:
-        yield from _page_rows(source, content)
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        reason = str(error).strip() or type(error).__name__
-        yield SourceRow(0, f"the PDF is damaged: {reason}; download or export it again")
-
-
-def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
     from pypdf import PdfReader  # noqa: PLC0415
 
     # the parser's warnings; errors are reported by page
@@ -63,7 +53,8 @@ def _page_rows(source: Input, content: bytes) -> Iterator[SourceRow]:
             yield SourceRow(number, problem)
         elif text:
             read += 1
-            yield SourceRow(number, made(_page_value(source, title, number, text)))
+            place = f"page={number}"  # how browsers open a page (RFC 8118)
+            yield part_row(source, number, (title,), text, place, {"page": number})
         elif _has_images(reader.pages[number - 1]):
             images.append(number)
     if read:
@@ -93,17 +84,9 @@ def _texts(source: Input, reader: PdfReader, content: bytes) -> Iterator[tuple[i
             yield number, _without(text, repeated), problems.get(number, "")
 
 
-def _page_value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
-    value: dict[str, Any] = {"title": title, "text": text, "page": number} | edition(source.label)
-    if source.path != STANDARD_INPUT:
-        value["id"] = f"{source.label}#page={number}"  # how browsers open a page (RFC 8118)
-    return value
-
-
 def _pdf_title(source: Input, reader: PdfReader) -> str:
     title = str((reader.metadata and reader.metadata.title) or "").strip()
-    stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    return (_sound(title) or stem)[:LONGEST_TITLE]
+    return _sound(title) or source.stem
 
 
 def _text(page: PageObject, tables: PageTables) -> str:

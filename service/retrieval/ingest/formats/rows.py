@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -27,9 +28,49 @@ from service.retrieval.ingest.formats.base import (
     read_lines,
 )
 
+LARGEST_LIST = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
 
-def read_jsonl(source: Input) -> Iterator[SourceRow]:
-    return read_objects(source, json_document)
+
+class _Unread(str):
+    """Why a line, or a list, is not JSON."""
+
+
+def _values(source: Input) -> Iterator[tuple[int, Any]]:
+    """Yield the number, from 1, and the value of each line that is not blank, or of each element if
+    the content is a JSON list; `_Unread` in place of a value that cannot be read."""
+    if source.head.removeprefix(BOM).lstrip().startswith(b"["):
+        content = source.stream.read(LARGEST_LIST + 1)
+        if len(content) > LARGEST_LIST:
+            what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
+            yield 0, _Unread(f"{what}; convert it to JSONL, one object per line")
+            return
+        try:
+            values = orjson.loads(content.removeprefix(BOM))
+        except orjson.JSONDecodeError as error:
+            yield error.lineno, _Unread(f"not JSON: {error.msg} at character {error.colno}")
+            return
+        del content
+        yield from enumerate(values, 1)
+        return
+    for number, line in read_lines(source.stream):
+        if line is None:
+            yield number, _Unread(f"the line is {TOO_LONG}")
+        elif line.strip():
+            yield number, _decoded(line)
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return orjson.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return _Unread(not_utf8(error))
+    except orjson.JSONDecodeError as error:
+        return _Unread(f"not JSON: {error.msg} at character {error.colno}")
+
+
+def _read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
+    for number, value in _values(source):
+        yield SourceRow(number, str(value) if isinstance(value, _Unread) else made(value, make))
 
 
 def json_document(value: object) -> Document:
@@ -43,31 +84,9 @@ def json_document(value: object) -> Document:
     return parse_document(value)
 
 
-def read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
-    """Yield a row for each line that is not blank."""
-    for number, line in read_lines(source.stream):
-        if line is None:
-            yield SourceRow(number, f"the line is {TOO_LONG}")
-        elif line.strip():
-            yield SourceRow(number, _parse(line, make))
-
-
-def _parse(line: bytes, make: Maker) -> Document | str:
-    try:
-        return made(orjson.loads(line.decode("utf-8")), make)
-    except UnicodeDecodeError as error:
-        return not_utf8(error)
-    except orjson.JSONDecodeError as error:
-        return f"not JSON: {error.msg} at character {error.colno}"
-
-
 OWN = frozenset({"id", "title", "text"})
 _ID = re.compile(rb'(?<!\\)"_id"\s*:')
 _PLAIN_ID = re.compile(rb'(?<!\\)"id"\s*:')
-
-
-def read_beir(source: Input) -> Iterator[SourceRow]:
-    return read_objects(source, beir_document)
 
 
 def looks_like_beir(head: bytes) -> bool:
@@ -101,45 +120,21 @@ def _flattened(value: dict[str, Any]) -> dict[str, Any]:
     return {"id": value["_id"], **own, **metadata}
 
 
-# HippoRAG's corpora: one JSON list of `{title, text}`, with `idx` in some (Gutiérrez et al., 2024,
-# arXiv 2405.14831).
-
-LARGEST_LIST = 200_000_000  # bytes of JSON, which is loaded as a whole
-
-
-def read_hipporag(source: Input) -> Iterator[SourceRow]:
-    """Yield the elements of the list, counted from 1."""
-    content = source.stream.read(LARGEST_LIST + 1)
-    if len(content) > LARGEST_LIST:
-        what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
-        yield SourceRow(0, f"{what}; convert it to JSONL, one object per line")
-        return
-    try:
-        values = orjson.loads(content.removeprefix(BOM))
-    except orjson.JSONDecodeError as error:
-        yield SourceRow(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
-        return
-    if not isinstance(values, list):
-        yield SourceRow(
-            0, "a JSON list of {title, text} objects is expected; JSONL has one object per line"
-        )
-        return
-    del content
-    for number, value in enumerate(values, 1):
-        yield SourceRow(number, _listed_document(value))
-
-
-def _listed_document(value: object) -> Document | str:
+def listed_document(value: object) -> Document:
+    """Parse an element of HippoRAG's corpora: one JSON list of `{title, text}`, with `idx` in some
+    (Gutiérrez et al., 2024, arXiv 2405.14831). Raises BadDocument."""
     if not isinstance(value, dict):
-        return made(value)
-    checked = plain(value)
-    if isinstance(checked, str):
-        return checked
-    index = checked.pop("idx", None)
-    if "id" not in checked and index is not None:
-        checked["id"] = index
-    return made(checked)
+        return parse_document(value)
+    if len(orjson.dumps(value)) > LONGEST_ROW:
+        raise BadDocument(TOO_LONG)
+    index = value.get("idx")
+    own = {key: item for key, item in value.items() if key != "idx"}
+    return parse_document(own if index is None else {"id": index, **own})
 
+
+read_jsonl = partial(_read_objects, make=json_document)
+read_beir = partial(_read_objects, make=beir_document)
+read_hipporag = partial(_read_objects, make=listed_document)
 
 # DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per row, with id, text and title.
 #
@@ -155,38 +150,28 @@ Numbered = tuple[int, bytes | None]
 
 
 def read_dpr(source: Input) -> Iterator[SourceRow]:
-    lines = _Lines(read_lines(source.stream))
+    lines, back = read_lines(source.stream), deque[Numbered]()
     header = _header(next(lines, (1, b""))[1])
     if isinstance(header, str):
         yield SourceRow(1, header)
         return
-    for number, line in lines:
+
+    def following() -> Numbered | None:
+        return back.popleft() if back else next(lines, None)
+
+    while numbered := following():
+        number, line = numbered
         if line is None:
             yield SourceRow(number, f"the line is {TOO_LONG}")
         elif line.strip():
-            yield SourceRow(number, _record(line, lines, header))
+            found, unused = _record(line, following, header)
+            back.extendleft(reversed(unused))
+            yield SourceRow(number, found)
 
 
 def looks_like_dpr(head: bytes) -> bool:
     """Return whether the first line is the header."""
     return not isinstance(_header(head.removeprefix(BOM).split(b"\n", 1)[0]), str)
-
-
-class _Lines:
-    """Lines that can be put back."""
-
-    def __init__(self, lines: Iterator[Numbered]) -> None:
-        self._lines = lines
-        self._back: list[Numbered] = []
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> Numbered:
-        return self._back.pop() if self._back else next(self._lines)
-
-    def put_back(self, lines: list[Numbered]) -> None:
-        self._back.extend(reversed(lines))
 
 
 def _header(line: bytes | None) -> tuple[str, ...] | str:
@@ -196,26 +181,27 @@ def _header(line: bytes | None) -> tuple[str, ...] | str:
     return "the first line must name the columns id, text and title, with tabs between them"
 
 
-def _record(line: bytes, lines: _Lines, header: tuple[str, ...]) -> Document | str:
-    """Return the record that begins with `line`; takes its further lines from `lines`."""
+def _record(
+    line: bytes, following: Callable[[], Numbered | None], header: tuple[str, ...]
+) -> tuple[Document | str, list[Numbered]]:
+    """Return the record that begins with `line`, and the lines taken from `following` that are not
+    of it."""
     taken: list[Numbered] = []
     fields = _split(line)
     while fields is None:
-        number, more = next(lines, (0, None))
-        if number:
-            taken.append((number, more))
+        if (numbered := following()) is not None:
+            taken.append(numbered)
+        more = numbered[1] if numbered else None
         line = line + b"\n" + (more or b"")
         if more is None or len(taken) == MOST_LINES or len(line) > LONGEST_ROW:
-            lines.put_back(taken)
-            return f"a quote opens here and is not closed within {MOST_LINES} lines"
+            return f"a quote opens here and is not closed within {MOST_LINES} lines", taken
         if b'"' in more:
             fields = _split(line)
     if isinstance(fields, str):
-        lines.put_back(taken)
-        return fields
+        return fields, taken
     if len(fields) != len(header):
-        return f"the line has {len(fields)} fields, but the header has {len(header)}"
-    return made(dict(zip(header, fields, strict=True)))
+        return f"the line has {len(fields)} fields, but the header has {len(header)}", []
+    return made(dict(zip(header, fields, strict=True))), []
 
 
 def _split(line: bytes) -> list[str] | str | None:
@@ -320,11 +306,8 @@ def _row_document(value: dict[str, Any], *, beir: bool) -> Document | str:
 # The id of a passage is derived from its title and text, so `revelator evaluate` knows the gold
 # passages.
 
-LARGEST_SET: Final = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
-
 Passage = tuple[str, str]
 Split = Callable[[Any], Iterable[Passage]]
-Question = tuple[int, object]
 
 
 def _context(row: Any, joint: str) -> Iterator[Passage]:
@@ -345,9 +328,9 @@ def _paragraphs(row: Any) -> Iterator[Passage]:
 
 def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:
     seen: set[str] = set()
-    for number, row in _questions(source):
-        if isinstance(row, SourceRow):
-            yield row
+    for number, row in _values(source):
+        if isinstance(row, _Unread):
+            yield SourceRow(number, str(row))
             continue
         try:
             passages = list(split(row))
@@ -361,43 +344,6 @@ def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:
                     yield SourceRow(number, found)
                 if isinstance(found, Document):
                     seen.add(found.id)
-
-
-def _questions(source: Input) -> Iterator[Question]:
-    """Yield the questions with their line or element, from 1, or a SourceRow with the problem."""
-    if source.head.removeprefix(BOM).lstrip().startswith(b"["):
-        yield from _listed(source)
-        return
-    for number, line in read_lines(source.stream):
-        if line is None:
-            yield number, SourceRow(number, f"the line is {TOO_LONG}")
-        elif line.strip():
-            yield number, _decoded(line, number)
-
-
-def _listed(source: Input) -> Iterator[Question]:
-    content = source.stream.read(LARGEST_SET + 1)
-    if len(content) > LARGEST_SET:
-        yield (
-            0,
-            SourceRow(0, f"a JSON list must not exceed {LARGEST_SET:,} bytes; convert it to JSONL"),
-        )
-        return
-    rows = _decoded(content.removeprefix(BOM), 0)
-    if isinstance(rows, list):
-        yield from enumerate(rows, 1)
-    else:
-        yield 0, rows
-
-
-def _decoded(content: bytes, number: int) -> object:
-    try:
-        return orjson.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return SourceRow(number, not_utf8(error, " of the line" if number else ""))
-    except orjson.JSONDecodeError as error:
-        place = number or error.lineno
-        return SourceRow(place, f"not JSON: {error.msg} at character {error.colno}")
 
 
 read_hotpotqa = partial(_read, split=partial(_context, joint=""), field="context")

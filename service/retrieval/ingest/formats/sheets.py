@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from service.retrieval.ingest.formats.base import (
     HEAD,
-    STANDARD_INPUT,
     AllRead,
     Input,
     SourceRow,
-    made,
     plain_suffix,
     reads_whole,
 )
-from service.retrieval.ingest.formats.pages import decoded, edition, package_problem, path_title
+from service.retrieval.ingest.formats.pages import decoded, part_row
 from service.retrieval.ingest.formats.tables import (
     MOST_CELLS,
     looks_headed,
@@ -67,9 +65,8 @@ def read_csv(source: Input, content: bytes) -> Iterator[SourceRow]:
                 rows.append((reader.line_num, cells[:MOST_CELLS]))
     except csv.Error as error:
         problem = f"not valid CSV from here on: {error}; correct the quotation marks"
-    stem = "" if source.path == STANDARD_INPUT else source.path.stem
     yield from _documents(
-        source, rows, (stem,), {}, headed=bool(rows) and names_columns(rows[0][1])
+        source, rows, (source.stem,), {}, headed=bool(rows) and names_columns(rows[0][1])
     )
     yield SourceRow(reader.line_num, problem) if problem else SourceRow(0, AllRead.ALL_READ)
 
@@ -98,10 +95,7 @@ def _documents(
         part = body[start : start + ROWS]
         first, last = part[0][0], part[-1][0]
         text = table_text([*header, *(cells for _, cells in part)], headed=bool(header))
-        value = {"title": path_title(path), "text": text, **fields, **edition(source.label)}
-        if source.path != STANDARD_INPUT:
-            value["id"] = f"{source.label}#{place}row={first}-{last}"
-        yield SourceRow(first, made(value))
+        yield part_row(source, first, path, text, f"{place}row={first}-{last}", fields)
 
 
 # XLSX: the values as they were stored last; macros and formulas are not run.
@@ -113,36 +107,28 @@ _CURRENCY: Final = re.compile(r'\[\$([^\]\-]+)|"([^"]+)"|([€$£¥])')
 _DECIMALS: Final = re.compile(r"0\.(0+)")
 
 
-@reads_whole("XLSX", "openpyxl")
+@reads_whole("XLSX", "openpyxl", part="xl/workbook.xml")
 def read_xlsx(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield the tables of each sheet in documents. Blank rows separate tables, and rows of one text
     above a table are its caption."""
-    if problem := package_problem(content, "xl/workbook.xml", "XLSX"):
-        yield SourceRow(0, problem)
-        return
     import openpyxl  # noqa: PLC0415
 
-    stem = "" if source.path == STANDARD_INPUT else source.path.stem
     found, empty = 0, 0
-    try:
-        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-        with zipfile.ZipFile(io.BytesIO(content)) as package:
-            for number, sheet in enumerate(book.worksheets, 1):
-                sheet.reset_dimensions()  # what a file says of its size may be wrong
-                part = package.read(sheet._worksheet_path)
-                empty += len(_NO_VALUE.findall(part))
-                rows = {
-                    at: _without_blank_end([_shown(cell) for cell in cells])
-                    for at, cells in enumerate(sheet.iter_rows(max_col=MOST_CELLS), 1)
-                    if any(cell.value is not None for cell in cells)
-                }
-                wide = _fill_merged(rows, [each.decode() for each in _MERGED.findall(part)])
-                for row in _sheet(source, rows, wide, number, (stem, sheet.title)):
-                    found += 1
-                    yield row
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        yield SourceRow(0, f"the XLSX file is damaged ({type(error).__name__}); save it again")
-        return
+    book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        for number, sheet in enumerate(book.worksheets, 1):
+            sheet.reset_dimensions()  # what a file says of its size may be wrong
+            part = package.read(sheet._worksheet_path)
+            empty += len(_NO_VALUE.findall(part))
+            rows = {
+                at: _without_blank_end([_shown(cell) for cell in cells])
+                for at, cells in enumerate(sheet.iter_rows(max_col=MOST_CELLS), 1)
+                if any(cell.value is not None for cell in cells)
+            }
+            wide = _fill_merged(rows, [each.decode() for each in _MERGED.findall(part)])
+            for row in _sheet(source, rows, wide, number, (source.stem, sheet.title)):
+                found += 1
+                yield row
     if found:
         yield SourceRow(0, AllRead.ALL_READ)
     if empty:
@@ -227,33 +213,22 @@ def _shown(cell: ReadOnlyCell) -> str:
 # PPTX: each slide with text is a document.
 
 
-@reads_whole("PPTX", "pptx")
+@reads_whole("PPTX", "pptx", part="ppt/presentation.xml")
 def read_pptx(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each slide: its texts from top to bottom, tables, and notes."""
-    if problem := package_problem(content, "ppt/presentation.xml", "PPTX"):
-        yield SourceRow(0, problem)
-        return
     import pptx  # noqa: PLC0415
 
-    found, title = 0, "" if source.path == STANDARD_INPUT else source.path.stem
-    try:
-        for number, slide in enumerate(pptx.Presentation(io.BytesIO(content)).slides, 1):
-            named = slide.shapes.title
-            heading = " ".join(named.text_frame.text.split()) if named else ""
-            blocks = [text for shape in slide.shapes if shape != named for text in _texts(shape)]
-            if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame):
-                blocks.append(notes.text)
-            text = "\n\n".join(block for block in blocks if block.strip()) or heading
-            if not text:
-                continue
+    found = 0
+    for number, slide in enumerate(pptx.Presentation(io.BytesIO(content)).slides, 1):
+        named = slide.shapes.title
+        heading = " ".join(named.text_frame.text.split()) if named else ""
+        blocks = [text for shape in slide.shapes if shape != named for text in _texts(shape)]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame):
+            blocks.append(notes.text)
+        if text := "\n\n".join(block for block in blocks if block.strip()) or heading:
             found += 1
-            value = {"title": path_title((title, heading)), "text": text, "slide": number}
-            if source.path != STANDARD_INPUT:
-                value["id"] = f"{source.label}#slide={number}"
-            yield SourceRow(number, made(value | edition(source.label)))
-    except Exception as error:  # a damaged file may fail anywhere in the parser
-        yield SourceRow(0, f"the PPTX file is damaged ({type(error).__name__}); save it again")
-        return
+            place, path = f"slide={number}", (source.stem, heading)
+            yield part_row(source, number, path, text, place, {"slide": number})
     yield SourceRow(0, AllRead.ALL_READ if found else "the slides have no text")
 
 

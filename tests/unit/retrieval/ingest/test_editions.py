@@ -27,7 +27,7 @@ from service.retrieval.ingest.sources import read_files
     ],
 )
 def test_the_name_of_a_file(name: str, expected: dict[str, str]) -> None:
-    assert edition(name) == expected
+    assert edition(name, {}) == expected
 
 
 def test_front_matter_counts_more_than_the_name(tmp_path: Path) -> None:

@@ -179,8 +179,7 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read(path) == ([], [":1: longer than 1,000,000 bytes; split the document"])
     monkeypatch.setattr(rows_module, "LARGEST_LIST", 1_000)
     assert "convert it to JSONL" in read(path)[1][0]
-    path.write_bytes(b'{"T": ["a sentence."]}')
-    assert "a JSON list of {title, text} objects is expected" in read(path, "hipporag")[1][0]
+    assert "must not exceed 1,000 bytes" in read(path, "hotpotqa")[1][0]
 
 
 def test_beir_rows_that_are_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.retrieval.documents import Document
-from service.retrieval.ingest.formats import base, child, detect, pages
+from service.retrieval.ingest.formats import base, child, detect
 from service.retrieval.ingest.formats import pdf as pdf_format
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.formats.pages import decoded
@@ -58,7 +58,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def read_here(reader: str, source: base.Input, content: bytes) -> Any:
         module, _, name = reader.partition(":")
-        return getattr(importlib.import_module(module), name).__wrapped__(source, content)
+        return getattr(importlib.import_module(module), name).parse(source, content)
 
     monkeypatch.setattr(child, "in_child", read_here)
 
@@ -218,7 +218,7 @@ def test_a_docx_without_text_or_with_too_much_is_named(
     path = tmp_path / "a.docx"
     assert read(path, docx([("Normal", " ")])) == ([], [": the document has no text"])
     in_this_process(monkeypatch)
-    monkeypatch.setattr(pages, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(base, "MOST_UNPACKED", 10_000)
     found, problems = read(path, docx([("Normal", "x" * 20_000)]))
     assert (found, problems) == ([], [": its text is larger than 10,000 bytes; split it"])
     monkeypatch.setattr(base, "LARGEST", 100)
