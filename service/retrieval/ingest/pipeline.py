@@ -6,8 +6,9 @@ One batch is read while the batch before it is embedded and written.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from service.core.concurrency import first_of
+from service.core.concurrency import retrieve
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document
@@ -46,31 +47,21 @@ def take(entries: Iterator[SourceEntry], documents: int = BATCH_DOCUMENTS) -> li
     return batch
 
 
-@asynccontextmanager
-async def ahead(
-    read: Callable[[], T | None],
-) -> AsyncIterator[AsyncIterator[T]]:
-    """Iterate over the results of `read` (blocking, in a thread, until one is empty), one item
-    ahead.
+async def ahead(read: Callable[[], T]) -> AsyncGenerator[T, None]:
+    """Yield the results of `read` (blocking, in a thread, until one is empty), one item ahead. A
+    `read` that hangs (standard input) is abandoned at the end."""
 
-    Its error is raised by the block, and the end of the block ends it. A `read` that hangs
-    (standard input) is abandoned.
-    """
-    send, receive = anyio.create_memory_object_stream[T](0)
+    async def reading() -> T:
+        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
-    async def pump() -> None:
-        # The block may end first, for example by Ctrl-C.
-        with suppress(anyio.BrokenResourceError), send:
-            while item := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
-                await send.send(item)
-
+    task = asyncio.create_task(reading())
     try:
-        async with anyio.create_task_group() as group, receive:
-            group.start_soon(pump)
-            yield receive
-            group.cancel_scope.cancel()
-    except BaseExceptionGroup as failures:
-        raise first_of(failures) from None
+        while item := await task:
+            task = asyncio.create_task(reading())
+            yield item
+    finally:
+        task.cancel()
+        task.add_done_callback(retrieve)
 
 
 MOST_FAILURES = 1_000  # failures kept in a report; the count continues
@@ -138,7 +129,7 @@ async def ingest(
     writing = collections.replacing if replace else collections.writing
     async with writing(collection) as writer:
         most = max(BATCH_DOCUMENTS, writer.batch)
-        async with ahead(lambda: take(entries, most)) as batches:
+        async with aclosing(ahead(lambda: take(entries, most))) as batches:
             report = await _write(writer, batches, total, listener or Listener())
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
     return report

@@ -17,10 +17,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import orjson
 
@@ -163,20 +162,19 @@ TOO_LARGE = f"the file is larger than {LARGEST:,} bytes; split it"
 TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
 
 
-class AllRead(Enum):
-    """The end of a file that is cut into pages or sections, if none was omitted because of an
-    error. Stored documents of this file that did not occur are no longer in it.
-    """
-
-    ALL_READ = "all read"
-
-
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """A line or row (from 1; 0 is the whole file): a document, or its problem."""
+    """A line or row (from 1; 0 is the whole file): a document, or its problem.
+
+    `found` is None at the end of a file that is cut into pages or sections, if none was omitted
+    because of an error: stored documents of this file that did not occur are no longer in it.
+    """
 
     number: int
-    found: Document | str | AllRead
+    found: Document | str | None
+
+
+ALL_READ: Final = SourceRow(0, None)
 
 
 Reader = Callable[[Input], Iterator[SourceRow]]

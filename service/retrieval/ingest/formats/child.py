@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from service.retrieval.documents import Document
-from service.retrieval.ingest.formats.base import AllRead, Counted, Input, SourceRow, made
+from service.retrieval.ingest.formats.base import Counted, Input, SourceRow, made
 
 PAUSE_S: Final = 20.0  # seconds until the first row, and between two rows
 WHOLE_S: Final = 600.0  # seconds for one file
@@ -64,9 +64,7 @@ class Child:
         while (row := orjson.loads(self._line(min(ends, time.monotonic() + PAUSE_S)))) is not None:
             number, found, position = row
             source.raw.count = position or source.raw.count
-            if isinstance(found, dict):
-                found = made(found)
-            yield SourceRow(number, AllRead.ALL_READ if found is True else found)
+            yield SourceRow(number, made(found) if isinstance(found, dict) else found)
 
     def close(self) -> None:
         self._process.kill()
@@ -127,10 +125,10 @@ def serve(tasks: BinaryIO, rows: BinaryIO) -> None:
         rows.flush()
 
 
-def _sendable(found: Document | str | AllRead) -> Any:
+def _sendable(found: Document | str | None) -> Any:
     if isinstance(found, Document):
         return {"id": found.id, "title": found.title, "text": found.text, **found.metadata}
-    return found if isinstance(found, str) else True
+    return found
 
 
 def _limit_memory() -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.retrieval.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
+    ALL_READ,
     BOM,
     STANDARD_INPUT,
-    AllRead,
     Input,
     SourceRow,
     made,
@@ -98,7 +98,7 @@ def _documents(
             fields["url"] = f"{url}#{section.anchor}" if section.anchor else url
         place = "" if len(sections) == 1 else anchor
         yield part_row(source, number, (title, *path), section.text, place, {**fields, **given})
-    yield SourceRow(0, AllRead.ALL_READ)
+    yield ALL_READ
 
 
 def part_row(

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from service.retrieval.ingest.formats.base import (
+    ALL_READ,
     STANDARD_INPUT,
-    AllRead,
     Input,
     SourceRow,
     reads_whole,
@@ -58,7 +58,7 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
         elif _has_images(reader.pages[number - 1]):
             images.append(number)
     if read:
-        yield SourceRow(0, AllRead.ALL_READ)
+        yield ALL_READ
     if images and read:
         yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
     elif not read:

@@ -18,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from service.retrieval.ingest.formats.base import (
+    ALL_READ,
     HEAD,
-    AllRead,
     Input,
     SourceRow,
     plain_suffix,
@@ -68,7 +68,7 @@ def read_csv(source: Input, content: bytes) -> Iterator[SourceRow]:
     yield from _documents(
         source, rows, (source.stem,), {}, headed=bool(rows) and names_columns(rows[0][1])
     )
-    yield SourceRow(reader.line_num, problem) if problem else SourceRow(0, AllRead.ALL_READ)
+    yield SourceRow(reader.line_num, problem) if problem else ALL_READ
 
 
 def _delimiter(text: str) -> str:
@@ -130,7 +130,7 @@ def read_xlsx(source: Input, content: bytes) -> Iterator[SourceRow]:
                 found += 1
                 yield row
     if found:
-        yield SourceRow(0, AllRead.ALL_READ)
+        yield ALL_READ
     if empty:
         yield SourceRow(
             0, f"formulas without a stored value ({empty:,}) were left out; open the file in Excel "
@@ -229,7 +229,7 @@ def read_pptx(source: Input, content: bytes) -> Iterator[SourceRow]:
             found += 1
             place, path = f"slide={number}", (source.stem, heading)
             yield part_row(source, number, path, text, place, {"slide": number})
-    yield SourceRow(0, AllRead.ALL_READ if found else "the slides have no text")
+    yield ALL_READ if found else SourceRow(0, "the slides have no text")
 
 
 def _texts(shape: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,7 @@ async def test_in_order_and_one_ahead() -> None:
         began.extend(number := [*islice(numbers, 1)])
         return number[0] if number else None
 
-    async with ahead(read) as items:
+    async with aclosing(ahead(read)) as items:
         worked = 0
         async for item in items:
             worked += 1
@@ -275,7 +276,7 @@ async def test_a_failure_of_reading_comes_out() -> None:
         raise RevelatorError("cannot read")
 
     with pytest.raises(RevelatorError, match="cannot read"):
-        async with ahead(read) as items:
+        async with aclosing(ahead(read)) as items:
             assert [item async for item in items] == []
 
 
@@ -286,7 +287,7 @@ async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:
         return next(numbers, None) or forever.wait(20) or None
 
     async def consume() -> None:
-        async with ahead(read) as items:
+        async with aclosing(ahead(read)) as items:
             async for _ in items:
                 raise RevelatorError("full disk")
 
@@ -304,8 +305,9 @@ async def test_ctrl_c_is_only_a_cancellation() -> None:
         return 1
 
     async def consume() -> None:
-        async with ahead(read):
-            await asyncio.sleep(60)
+        async with aclosing(ahead(read)) as items:
+            async for _ in items:
+                await asyncio.sleep(60)
 
     task = asyncio.create_task(consume())
     async with asyncio.timeout(5):
