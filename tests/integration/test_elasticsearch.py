@@ -48,7 +48,7 @@ class CountingServer(ElasticServer):
 
     async def call(self, request: Callable[[Any], Awaitable[Any]]) -> Any:
         answer = await super().call(request)
-        many = isinstance(answer.body, dict) and "responses" in answer
+        many = isinstance(getattr(answer, "body", None), dict) and "responses" in answer
         self.requests["msearch" if many else "other"] += 1
         return answer
 
@@ -180,7 +180,7 @@ async def test_a_read_only_index_and_a_mapping_that_clashes(
     await block(None)
     assert (await contents(store))["a"] == TEXTS["a"]
     clash = (b'{"index":{}}', b'{"part":"no number"}')
-    with pytest.raises(StoreError, match=r"another mapping: 1 of 1 items: .*part"):
+    with pytest.raises(StoreError, match=r"another mapping: .*part"):
         await server.bulk(ALIAS, [clash])
 
 
