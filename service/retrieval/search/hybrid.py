@@ -33,14 +33,14 @@ from service.retrieval.base import (
     SideName,
     StoreQuery,
 )
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver, Silent
 from service.retrieval.stores.records import unknown_fields
 
 if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
+    from service.retrieval.collections.lifecycle import Collection
     from service.retrieval.search.reranking import Reranking
 
 REMEMBERED: Final = 1000  # queries
