@@ -15,7 +15,7 @@ from service.api.answer import enter
 from service.api.wire import body_schema, documented, read_json
 from service.core.domain import Model, RetrieverName
 from service.core.validation import parse
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import Permit, SearchRequest
 from service.runtime import Runtime
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
@@ -68,14 +68,23 @@ async def search(
     among the running questions, and is limited by the same rates."""
     runtime: Runtime = request.app.state.runtime
     permit = partial(check_collection, tenant_of(request))
-    wanted = asked.filter or {}
-    name = await runtime.retriever.check_request(asked.collection, wanted, permit)
+    wanted = await prepare(runtime, asked, permit)
     place = await enter(request)
     try:
-        found = await runtime.search(
-            SearchRequest(asked.query, asked.top_k, name, asked.retriever, wanted)
-        )
+        return await find(runtime, wanted)
     finally:
         place.release()
+
+
+async def prepare(runtime: Runtime, asked: SearchQuery, permit: Permit) -> SearchRequest:
+    """Return the search of a query. Raises NotFound, or what `permit` raises of its collection."""
+    chosen = asked.filter or {}
+    name = await runtime.retriever.check_request(asked.collection, chosen, permit)
+    return SearchRequest(asked.query, asked.top_k, name, asked.retriever, chosen)
+
+
+async def find(runtime: Runtime, wanted: SearchRequest) -> FoundPassages:
+    """Search, and return the passages in the form of the response."""
+    found = await runtime.search(wanted)
     passages = [RetrievedPassage.of(hit) for hit in found.passages]
     return FoundPassages(passages=passages, missing=list(found.missing))

@@ -1,5 +1,5 @@
-"""`revelator ask` and `revelator chat`: questions in the terminal, answered in this process or by a
-running server."""
+"""`revelator ask`, `chat` and `search`: questions and searches in the terminal, answered in this
+process or by a running server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import orjson
 from rich.console import Console
 
 from service.answer.events import BaseEvent
@@ -22,6 +23,7 @@ from service.core.domain import Answer, Problem
 from service.core.errors import RevelatorError
 from service.core.locks import find_server
 from service.core.settings import Settings
+from service.core.validation import parse
 from service.retrieval.base import anyone
 
 Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
@@ -97,6 +99,38 @@ async def chat_in_terminal(
                 ]
             console.print(PROMPT, end="")
     return code
+
+
+async def search_in_terminal(
+    settings: Settings, fields: Mapping[str, Any], *, url: str | None, as_json: bool
+) -> int:
+    """Print the passages that a search finds, and return the exit code: 0, or 1 if there are
+    none."""
+    base = find_server(settings.data_dir, url)
+    if base is not None:
+        from service.client import Client  # noqa: PLC0415
+
+        async with Client(base, key=settings.own_key) as client:
+            passages = await client.search(**fields)
+    else:
+        from service.api.search import SearchQuery, find, prepare  # noqa: PLC0415
+        from service.runtime import open_runtime  # noqa: PLC0415
+
+        async with open_runtime(settings) as runtime:
+            wanted = await prepare(runtime, parse(SearchQuery, dict(fields)), anyone)
+            passages = (await find(runtime, wanted)).passages
+    if as_json:
+        print(orjson.dumps([each.model_dump() for each in passages]).decode())
+        return 0 if passages else 1
+    console = Console()
+    for each in passages:
+        console.print(
+            f"{each.rank}. {each.title or each.passage_id}", style="bold", markup=False,
+            highlight=False,
+        )  # fmt: skip
+        console.print(f"   {each.passage_id}, score {each.score:.3f}", markup=False)
+        console.print(f"   {each.text}\n", markup=False, highlight=False)
+    return 0 if passages else 1
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ EXAMPLES: Final = {
     "serve": "revelator serve --port 8080",
     "ask": 'revelator ask "When was the writer of Billy Elliot born?" --trace billy.jsonl',
     "chat": "revelator chat --collection sample",
+    "search": 'revelator search "parental leave" --collection default --top-k 5',
     "mcp": "revelator mcp --url http://127.0.0.1:8000",
     "ingest": "revelator ingest docs/ manual.pdf --collection default",
     "evaluate": "revelator evaluate questions.jsonl --methods single,auto --out results",

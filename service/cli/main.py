@@ -133,6 +133,27 @@ def ask(
 
 
 @app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="What to search for.")],
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+    collection: Collection = None,
+    retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the passages as JSON.")] = False,
+) -> None:
+    """Search, and print the best passages, without an answer. Uses the running server, if there is
+    one."""
+    from service.cli.ask import search_in_terminal  # noqa: PLC0415
+
+    settings = begin("warning", config, data_dir=data, key=key)
+    fields = given(query=query, collection=collection, retriever=retriever, top_k=top_k)
+    raise typer.Exit(run(lambda: search_in_terminal(settings, fields, url=url, as_json=as_json)))
+
+
+@app.command()
 def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
     r"""Serve the Model Context Protocol on standard input and output, for agents.
 

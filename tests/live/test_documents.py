@@ -51,6 +51,7 @@ NEEDED: Final = {"revelator ingest handbook.pdf": ("pypdf", "pdfplumber", "mammo
 PRINTED: Final = {  # what must be in the output, by the beginnings of commands
     'revelator ask "How many days of leave': "26 days",
     "revelator chat": "Jonas Pell",
+    "revelator search": "26 days of paid leave",
     "revelator ingest handbook.pdf": "4 documents indexed, 0 unchanged, 0 failed",
     "revelator ingest docs/*.md": "1 documents indexed, 2 unchanged, 0 failed",
     "revelator evaluate": "accuracy",

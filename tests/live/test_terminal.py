@@ -1,4 +1,4 @@
-"""`revelator ask` and `chat` at a live server."""
+"""`revelator ask`, `chat` and `search` at a live server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from service.cli.ask import ask_in_terminal, chat_in_terminal, read_lines
+from service.cli.ask import ask_in_terminal, chat_in_terminal, read_lines, search_in_terminal
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.evaluation.traces import read_trace, shown_again
-from tests.support.live import answering, live
+from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +74,25 @@ async def test_a_question_keeps_its_trace(
     assert trace.request["question"] == "Who composed Norma?"
     (kept,) = shown_again(trace, only_body=True)
     assert json.loads(kept) == body
+
+
+async def test_a_search_prints_the_same_passages_with_and_without_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {"query": "writer of Billy Elliot", "collection": "sample", "top_k": 2}
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    found = partial(search_in_terminal, fields=fields, as_json=True)
+    assert await found(settings, url=None) == 0
+    own = json.loads(capsys.readouterr().out)
+    async with live(settings=settings, own_stores=True) as server:
+        assert await found(settings, url=server.url) == 0
+        assert json.loads(capsys.readouterr().out) == own
+        assert await search_in_terminal(settings, fields, url=server.url, as_json=False) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"1. {own[0]['title']}\n   {own[0]['passage_id']}, score ")
+        nothing = fields | {"query": "xyzzy", "retriever": "bm25"}
+        assert await search_in_terminal(settings, nothing, url=server.url, as_json=True) == 1
+    assert len(own) == 2
 
 
 async def test_lines_of_a_file_and_of_a_slow_pipe(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from service.api.app import create_app
+from service.core.domain import RoleName
 from service.core.settings import Settings, load_settings
 from service.core.settings.__main__ import render
 from service.core.settings.loading import PREFIX
@@ -84,6 +86,9 @@ def names_of_settings() -> set[str]:
 def test_settings_that_are_named_are_there() -> None:
     """A `*` stands for any; a secret has a setting for its file, too."""
     names = names_of_settings()
+    names |= {
+        name.replace("roles.NAME", f"roles.{role}") for name in names for role in get_args(RoleName)
+    }
     known = names | {f"{name}_file" for name in names}
     named = {text for text in INLINE if SETTING.fullmatch(text) and text.split(".")[0] in names}
     named = {name for name in named if not name.endswith(".py")}
