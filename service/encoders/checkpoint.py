@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.core.errors import ConfigurationError
-from service.core.validation import first_problem
+from service.encoders import in_process
 from service.text.words import WORD_RULE
 
 FORMAT: Final = 1
@@ -52,18 +52,9 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
 
     Raises ConfigurationError, which names the file and the remedy.
     """
-    path = folder / CARD_FILE
-    if not path.is_file():
-        raise ConfigurationError(
-            f"there is no {kind} checkpoint at {folder} ({CARD_FILE} is missing); create one: "
-            f"revelator train {kind}"
-        )
-    try:
-        card = CheckpointCard.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigurationError(_unreadable(path, error)) from None
+    card = in_process.read_card(CheckpointCard, kind, folder, (CARD_FILE,))
     if problem := _problem(folder, kind, card):
-        raise ConfigurationError(f"{path}: {problem}")
+        raise ConfigurationError(f"{folder / CARD_FILE}: {problem}")
     return card
 
 
@@ -87,13 +78,3 @@ def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if absent := [name for name in needed if not (folder / name).is_file()]:
         return f"{' and '.join(absent)} is missing beside it; copy the whole folder"
     return None
-
-
-def _unreadable(path: Path, error: ValidationError) -> str:
-    first = error.errors()[0]
-    if first["loc"] == ("format",):
-        return (
-            f"{path}: format {first['input']!r} is not supported, this version reads {FORMAT}; "
-            "use a checkpoint of this version, or the version that created it"
-        )
-    return f"{path}: {first_problem(error)}"

@@ -135,10 +135,7 @@ class EncoderFilter(CheckpointEncoder):
 def _open_tokenizer(folder: Path, card: CheckpointCard) -> Any:
     """Raise ConfigurationError for a file that is no tokenizer of a BERT."""
     path = folder / TOKENIZER_FILE
-    try:
-        tokenizer = minilm_tokenizer() if card.tokenizer == "minilm" else file_tokenizer(path)
-    except Exception as error:  # the library raises nothing narrower
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    tokenizer = minilm_tokenizer() if card.tokenizer == "minilm" else file_tokenizer(path)
     if absent := [mark for mark in ("[CLS]", "[SEP]") if tokenizer.token_to_id(mark) is None]:
         raise ConfigurationError(f"{path} has no token {absent[0]}")
     return tokenizer

@@ -14,10 +14,14 @@ from typing import Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel, ValidationError
 
-from service.core.errors import RevelatorError
+from service.core.errors import ConfigurationError, RevelatorError
+from service.core.onnx import open_onnx
+from service.core.validation import first_problem
 
 Model = TypeVar("Model")
+Card = TypeVar("Card", bound=BaseModel)
 T = TypeVar("T")
 PACK: Final = 1024  # pieces of a pass, with padding; the data of a layer then fit the cache
 PADDING: Final = 0.05  # share of padding in a pass: on a processor padding costs as much as text
@@ -115,10 +119,43 @@ def minilm_tokenizer() -> Any:
 
 
 def file_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a `tokenizer.json`, without padding and truncation."""
+    """Return the tokenizer of a `tokenizer.json`, without padding and truncation. Raises
+    ConfigurationError naming the file."""
     from tokenizers import Tokenizer  # noqa: PLC0415
 
-    return _plain(Tokenizer.from_file(str(path)))
+    try:
+        return _plain(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigurationError(f"{path} cannot be read: {error}; copy it again") from None
+
+
+def open_model(path: Path, threads: int) -> Any:
+    """Return the session of a model on ONNX Runtime. Raises ConfigurationError naming the file."""
+    try:
+        return open_onnx(path, threads)
+    except Exception as error:  # the library's errors have no common base
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"{path} is not a model that ONNX Runtime can open ({reason}); copy it again"
+        ) from None
+
+
+def read_card(kind: type[Card], name: str, folder: Path, files: Sequence[str]) -> Card:
+    """Return the card of a folder, the first of its `files`. Raises ConfigurationError, which names
+    the file and the remedy, if a file is missing or the card cannot be read."""
+    path = folder / files[0]
+    if absent := [file for file in files if not (folder / file).is_file()]:
+        raise ConfigurationError(
+            f"there is no {name} at {folder} ({absent[0]} is missing); copy the whole folder, or "
+            f"create one: revelator train {name}"
+        )
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{path}: {first_problem(error)}; use a folder of this version, or create one: "
+            f"revelator train {name}"
+        ) from None
 
 
 def _plain(tokenizer: Any) -> Any:

@@ -15,18 +15,24 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import missing_packages
-from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings
-from service.core.validation import first_problem
 from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.base import AnswerKind, Extractor, Reading
 from service.encoders.editions import resolve
-from service.encoders.in_process import Gone, InProcess, file_tokenizer, packs, padded_rows
+from service.encoders.in_process import (
+    Gone,
+    InProcess,
+    file_tokenizer,
+    open_model,
+    packs,
+    padded_rows,
+    read_card,
+)
 from service.encoders.windows import SHORTEST, Window, Windows
 from service.text.tables import read_tables
 
@@ -67,7 +73,7 @@ class EncoderReader:
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         """Raise ConfigurationError if a file is missing or the card cannot be read."""
-        self.card = read_card(folder)
+        self.card = read_card(ReaderCard, "reader", folder, FILES)
         self._model = InProcess(
             "the reader", lambda: _Model(folder, self.card, threads), EngineFailure
         )
@@ -158,38 +164,17 @@ def probability(weights: Sequence[float], features: Sequence[float]) -> float:
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
 
 
-def read_card(folder: Path) -> ReaderCard:
-    """Return the card of a folder. Raises ConfigurationError that says what is missing."""
-    for name in FILES:
-        if not (folder / name).is_file():
-            raise ConfigurationError(
-                f"there is no reader at {folder} ({name} is missing); copy the whole folder, or "
-                "create one: revelator train reader"
-            )
-    try:
-        return ReaderCard.model_validate_json((folder / CARD_FILE).read_bytes())
-    except ValidationError as error:
-        raise ConfigurationError(f"{folder / CARD_FILE}: {first_problem(error)}") from None
-
-
 class _Model:
     """The opened model with its tokenizer."""
 
     def __init__(self, folder: Path, card: ReaderCard, threads: int) -> None:
         self._longest = card.longest
+        self._session = open_model(folder / MODEL_FILE, threads)
         try:
             self._windows = Windows(file_tokenizer(folder / TOKENIZER_FILE))
-        except Exception as error:  # the library raises nothing narrower
+        except KeyError as error:
             raise ConfigurationError(
-                f"{folder / TOKENIZER_FILE} cannot be read: {error}; copy it again"
-            ) from None
-        try:
-            self._session = open_onnx(folder / MODEL_FILE, threads)
-        except Exception as error:  # the library's errors have no common base
-            reason = str(error).splitlines()[0]
-            raise ConfigurationError(
-                f"{folder / MODEL_FILE} is not a model that ONNX Runtime can open ({reason}); copy "
-                "it again"
+                f"{folder / TOKENIZER_FILE} has no token {error}; copy it again"
             ) from None
         if {each.name for each in self._session.get_outputs()} != set(OUTPUTS):
             raise ConfigurationError(f"{folder / MODEL_FILE} is not a reader; copy it again")

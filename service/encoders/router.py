@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.core.settings import RouterSettings
-from service.core.validation import first_problem
 from service.encoders.base import ROUTES, Classifier, Routed
+from service.encoders.in_process import read_card
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.embedders import InProcessEmbedder, load_minilm, minilm_problem
 
@@ -72,32 +72,13 @@ def normal_form(question: str) -> str:
     return " ".join(question.lower().split()).rstrip("? ")
 
 
-def read_card(folder: Path) -> RouterCard:
-    """Return the card of a folder. Raises ConfigurationError if there is none, or one of another
-    version."""
-    path = folder / CARD_FILE
-    for needed in (path, folder / WEIGHTS_FILE):
-        if not needed.is_file():
-            raise ConfigurationError(
-                f"there is no router at {folder} ({needed.name} is missing); create one with "
-                'revelator train router, or set router.encoder = "none"'
-            )
-    try:
-        return RouterCard.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"{path}: {first_problem(error)}; this version reads format {FORMAT}: train the router "
-            "again with revelator train router"
-        ) from None
-
-
 def load_head(folder: Path) -> Head:
     """Return the head of a folder. Raises ConfigurationError if its files are missing, damaged or
     inconsistent."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.numpy import load_file  # noqa: PLC0415
 
-    card = read_card(folder)
+    card = read_card(RouterCard, "router", folder, (CARD_FILE, WEIGHTS_FILE))
     path = folder / WEIGHTS_FILE
     try:
         tensors = load_file(path)

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from service.core.errors import ConfigurationError
 from service.core.offline import prepare_torch
-from service.core.onnx import open_onnx
 from service.encoders.checkpoint import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -26,6 +25,7 @@ from service.encoders.checkpoint import (
     CheckpointCard,
     is_saved,
 )
+from service.encoders.in_process import open_model
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 TOKENS: Final = "token_logits"
@@ -49,13 +49,7 @@ def open_runtime(folder: Path, card: CheckpointCard, threads: int) -> Run:
 
 def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Run:
     path, wanted = folder / MODEL_FILE, outputs_of(card)
-    try:
-        session = open_onnx(path, threads)
-    except Exception as error:  # the library's errors have no common base
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(
-            f"{path} is not a model that ONNX Runtime can open ({reason}); copy or export it again"
-        ) from None
+    session = open_model(path, threads)
     taken = {each.name for each in session.get_inputs()}
     given = {each.name: each.shape for each in session.get_outputs()}
     problem = None

@@ -38,7 +38,7 @@ def card(**changes: object) -> Damage:
     [
         (lambda f: (f / "checkpoint.json").unlink(), "labeler", "revelator train labeler"),
         (lambda f: (f / "checkpoint.json").write_text("{"), "labeler", "checkpoint.json: the file"),
-        (card(format=2), "labeler", "format 2 is not supported, this version reads 1"),
+        (card(format=2), "labeler", "format: Input should be 1; use a folder of this version"),
         (card(max_pieces=0), "labeler", "max_pieces"),
         (card(further=0), "labeler", "further"),
         (card(tags=None), "labeler", "number of tags"),

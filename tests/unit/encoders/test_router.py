@@ -19,7 +19,6 @@ from service.encoders.router import (
     load_head,
     normal_form,
     open_classifier,
-    read_card,
     save_head,
 )
 from tests.conftest import need
@@ -66,14 +65,14 @@ def test_a_missing_file_is_named(tmp_path: Path, absent: str) -> None:
     save_head(made(), tmp_path)
     (tmp_path / absent).unlink()
     with pytest.raises(ConfigurationError, match=f"{absent} is missing.*revelator train router"):
-        read_card(tmp_path)
+        load_head(tmp_path)
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     save_head(made(), tmp_path)
     card = json.loads((tmp_path / CARD_FILE).read_text())
     (tmp_path / CARD_FILE).write_text(json.dumps(card | {"format": 2}))
-    with pytest.raises(ConfigurationError, match=r"format: .*reads format 1"):
+    with pytest.raises(ConfigurationError, match=r"format: .*use a folder of this version"):
         load_head(tmp_path)
 
 
