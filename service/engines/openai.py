@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -34,7 +34,6 @@ from service.engines.openai_wire import (
     EventLines,
     Mode,
     ReplyReader,
-    WholeBody,
     body_error,
     encode_body,
     is_constrained,
@@ -130,19 +129,30 @@ class OpenAIGenerator:
     async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         async with self._slots:
             response, reader = await self._open(request)
-            lines = WholeBody() if response.content_type == "application/json" else EventLines()
             try:
                 with self._boundary(response.url):
-                    while not reader.done and (chunk := await self._read(response)):
-                        for data in lines.feed(chunk):
-                            if not reader.overran and (delta := reader.read(data)) is not None:
+                    async with aclosing(self._data(response)) as events:
+                        async for data in events:
+                            if (delta := reader.read(data)) is not None:
                                 yield delta
-                    for data in [] if reader.overran else lines.flush():
-                        if (delta := reader.read(data)) is not None:
-                            yield delta
+                            if reader.done:
+                                break
                     yield reader.end()
             finally:
                 self._release(response, whole=reader.done and not reader.overran)
+
+    async def _data(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        """Yield the data of the events, or the body of a server that does not stream."""
+        if response.content_type == "application/json":
+            yield await read_whole(partial(self._read, response), LARGEST_BODY)
+            yield b"[DONE]"
+            return
+        lines = EventLines()
+        while chunk := await self._read(response):
+            for data in lines.feed(chunk):
+                yield data
+        for data in lines.flush():
+            yield data
 
     async def check(self) -> None:
         """Request `/models`. Raises EngineFailure if there is no server, for an invalid key, or for

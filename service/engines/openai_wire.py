@@ -408,21 +408,3 @@ class EventLines:
     def flush(self) -> list[bytes]:
         """Return the data of a last line without a line end."""
         return self.feed(b"\n") if self._rest else []
-
-
-class WholeBody:
-    """Replaces `EventLines` if a server answers a streamed call with one JSON body."""
-
-    def __init__(self, limit: int = LARGEST_BODY) -> None:
-        self._limit = limit
-        self._body = bytearray()
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next piece. Raises BadCompletion for a body that exceeds the limit."""
-        self._body += chunk
-        if len(self._body) > self._limit:
-            raise BadCompletion(f"sent a body of more than {self._limit:,} bytes")
-        return []
-
-    def flush(self) -> list[bytes]:
-        return [bytes(self._body), b"[DONE]"]

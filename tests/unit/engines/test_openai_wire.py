@@ -12,7 +12,6 @@ from service.engines.base import GenerationRequest, Message, TokenUsage
 from service.engines.openai_wire import (
     BadCompletion,
     ReplyReader,
-    WholeBody,
     body_error,
     encode_body,
     read_into,
@@ -109,15 +108,6 @@ def test_a_reply_that_passes_over_max_tokens_is_cut() -> None:
     text = "".join(delta.text for delta in deltas if delta)
     assert 64 * 6 < len(text) < 4_000
     assert reader.end().finish == "length"
-
-
-def test_a_whole_body_is_collected_up_to_its_limit() -> None:
-    body = WholeBody(limit=1000)
-
-    assert body.feed(b"x" * 999) == body.feed(b"y") == []
-    assert body.flush() == [b"x" * 999 + b"y", b"[DONE]"]
-    with pytest.raises(BadCompletion, match="a body of more than 1,000 bytes"):
-        body.feed(b"z")
 
 
 @pytest.mark.anyio
