@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import anyio
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -35,7 +35,7 @@ from service.api.wire import (
 )
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
-from service.core.validation import parse
+from service.core.validation import Strict, parse
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -65,11 +65,7 @@ REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 
 
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class CollectionRequest(Closed):
+class CollectionRequest(Strict):
     """Properties of a collection. For an existing collection, only the given properties change."""
 
     description: str | None = Field(None, max_length=2_000)
@@ -85,7 +81,7 @@ class CollectionRequest(Closed):
     )
 
 
-class DocumentBatch(Closed):
+class DocumentBatch(Strict):
     """A list of documents. Each has `text`, and optionally `id`, `title` and metadata fields of any
     name."""
 

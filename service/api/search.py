@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
@@ -14,7 +14,7 @@ from service.api.access import check_collection, require, tenant_of
 from service.api.answer import enter
 from service.api.wire import body_schema, documented, read_json
 from service.core.domain import Model, RetrieverName
-from service.core.validation import parse
+from service.core.validation import Strict, parse
 from service.retrieval.base import Permit, SearchRequest
 from service.runtime import Runtime
 
@@ -22,10 +22,8 @@ REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 TOP_K: Final = 10
 
 
-class SearchQuery(BaseModel):
+class SearchQuery(Strict):
     """What is searched, and where. It counts as a question of the key."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     query: Question
     collection: str | None = Field(

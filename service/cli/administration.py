@@ -1,18 +1,14 @@
-"""The commands `key`, `completion` and `collections`, which import their dependencies when they
-run."""
+"""The commands `key` and `collections`, which import their dependencies when they run."""
 
 from __future__ import annotations
 
 import json
-import os
-from typing import Annotated, Final, Literal
+from typing import Annotated
 
 import typer
 
 from service.cli.options import Config, Data, Key, Url, begin, fail, run
 
-# The environment variable by which a shell's script requests completions.
-ASKED: Final = "_REVELATOR_COMPLETE"
 Name = Annotated[str, typer.Argument(help="Name of the collection.")]
 
 collections = typer.Typer(
@@ -112,30 +108,3 @@ def _texts(listed: str) -> str:
 
 def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def completion(
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(help="Shell that the script is for.")
-    ],
-) -> None:
-    """Print a script that completes commands and options.
-
-    bash: save it in ~/.local/share/bash-completion/completions/revelator. zsh: save it as
-    _revelator in a folder of $fpath. fish: save it in ~/.config/fish/completions/revelator.fish.
-    """
-    from typer import completion as shells  # noqa: PLC0415
-
-    typer.echo(
-        shells.get_completion_script(  # type: ignore[attr-defined]  # nosec B604 (a shell's name)
-            prog_name="revelator", complete_var=ASKED, shell=shell
-        )
-    )
-
-
-def prepare_completion() -> None:
-    """Register the shells if this process was started to complete a line."""
-    if ASKED in os.environ:
-        from typer import completion as shells  # noqa: PLC0415
-
-        shells.completion_init()  # type: ignore[attr-defined]

@@ -27,7 +27,6 @@ EXAMPLES: Final = {
     "worker": "revelator worker your/instruct-model --gpus 0,1",
     "check": "revelator check --collection default --repair",
     "key": "revelator key search-team --rights ask,write",
-    "completion": "revelator completion bash > revelator.bash",
     "list": "revelator collections list",
     "show": "revelator collections show default",
     "delete": "revelator collections delete default --yes",

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
-from service.cli.administration import collections, completion, key, prepare_completion
+from service.cli.administration import collections, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
 from service.cli.options import (
@@ -39,7 +39,6 @@ app = typer.Typer(
     help="Answer questions over your own passages, including questions that need several searches.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -327,11 +326,9 @@ def check(
 app.command()(key)
 app.command()(train)
 app.add_typer(collections, name="collections")
-app.command()(completion)
 add_examples(app)
 
 
 def main() -> None:
     """Entry point of the `revelator` command."""
-    prepare_completion()
     app(prog_name="revelator")

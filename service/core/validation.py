@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.errors import InvalidRequest
 
 M = TypeVar("M", bound=BaseModel)
 
 SHOWN_ERRORS: Final = 5
+
+
+class Strict(BaseModel):
+    """What a client sends: unknown fields are errors, and no value is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def parse(model: type[M], body: object) -> M:

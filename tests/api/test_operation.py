@@ -16,7 +16,7 @@ from service.core.errors import ConfigurationError, EngineFailure
 from service.core.settings import Settings
 from tests.api.test_bad_input import check_problem
 from tests.support.live import answering, config, live
-from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.support.scripted import ScriptedGenerator
 
 ROOT = Path(__file__).parents[2]
 FIXED_NAMES = {
@@ -101,24 +101,6 @@ async def test_metrics_count_questions_calls_and_tokens() -> None:
         }
     calls = 2.0 * body["usage"]["llm_calls"]
     assert list(counted.values()) == [2, 2, 2, 2, calls, 0, 4, 6]
-
-
-@pytest.mark.anyio
-async def test_errors_are_counted_by_route() -> None:
-    failing = [ScriptStep(match=None, reply=EngineFailure("out"), times=None)]
-    async with live(failing) as service:
-        await service.ask(route="single")
-        name = 'revelator_questions_total{loop="anrag",outcome="error",route="single"}'
-        assert await service.metric(name) == 1
-
-
-@pytest.mark.anyio
-async def test_documentation_is_served() -> None:
-    async with live() as service:
-        async with service.http.get("/openapi.json") as response:
-            assert (await response.json())["info"]["title"] == "Revelator"
-        async with service.http.get("/docs") as response:
-            assert "swagger" in await response.text()
 
 
 def test_openapi_yaml_is_the_app_s_own_schema() -> None:

@@ -105,24 +105,6 @@ async def test_a_body_that_comes_too_late_is_refused(body: bytes) -> None:
         await check_works(service)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", "/answer"), ("POST", "/answer/stream"), ("GET", "/answer/stream?question=Who"),
-     ("GET", "/collections"), ("DELETE", "/collections/default"), ("GET", "/metrics")],
-)  # fmt: skip
-async def test_no_page_of_another_origin_may_read_anything(method: str, path: str) -> None:
-    asking = {"Origin": "https://evil.example", "Access-Control-Request-Method": method}
-    async with live() as service:
-        async with service.http.options(path, headers=asking) as response:
-            assert response.status in (405, 404)
-            allowed = [name for name in response.headers if name.lower().startswith("access-contr")]
-        async with service.http.request(
-            method, path, headers={"Origin": "https://evil.example"}, json={"question": "Who?"}
-        ) as response:
-            allowed += [name for name in response.headers if name.lower().startswith("access-cont")]
-        assert allowed == []
-
-
 OWN = "http://127.0.0.1:{port}"
 # The settings, the headers of the request, and whether it is answered.
 SENDERS: list[tuple[dict[str, Any], dict[str, str], bool]] = [

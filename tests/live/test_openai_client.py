@@ -183,14 +183,6 @@ async def test_refusals_are_the_errors_that_the_client_knows(tmp_path: Path) -> 
             assert int(limited.value.response.headers["Retry-After"]) > 0
 
 
-async def test_an_engine_that_fails_is_an_error_in_the_body_and_in_the_stream() -> None:
-    script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
-    async with live(script) as service, client_of(service) as client:
-        for stream in (False, True):
-            with pytest.raises(openai.APIError, match="it is down"):
-                await _read(client, stream)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_stops_its_question(stream: bool) -> None:
     engine = ScriptedGenerator([ScriptStep(reply="Bellini", gate=asyncio.Event())])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import anyio
 import orjson
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
@@ -38,7 +38,7 @@ from service.core.domain import (
     Usage,
 )
 from service.core.errors import NotFound, RevelatorError
-from service.core.validation import parse
+from service.core.validation import Strict, parse
 from service.retrieval.collections.manifest import IngestReport
 
 if TYPE_CHECKING:
@@ -51,11 +51,7 @@ TITLE_OF_NONE: Final = "(no title)"
 Report = Callable[[str], Awaitable[None]]
 
 
-class Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class IngestArguments(Arguments):
+class IngestArguments(Strict):
     collection: str = Field(max_length=200, description="Collection to fill. It must exist.")
     documents: Annotated[list[Any], Field(min_length=1, max_length=MOST_DOCUMENTS)] = Field(
         description="Documents: objects with `text`, and optionally `id`, `title` and metadata "
@@ -141,7 +137,7 @@ async def _answer(request: Request, asked: AnswerRequest, report: Report) -> Too
     async with open_question(request, prepared) as task:
         result = await collect(_with_reports(task.events(), report))
     if isinstance(result, Problem):
-        raise Failure(result)
+        raise RevelatorError(result.detail)
     fields = result.model_dump(include=set(AnswerResult.model_fields))
     return ToolResult(content(result, in_text=True)[0], AnswerResult.model_validate(fields))
 
@@ -217,13 +213,6 @@ def tools_of(request: Request) -> dict[str, ToolSpec]:
         for name, tool in TOOLS.items()
         if tenant.may(tool.right) and (tool.right != "write" or runtime.stores is not None)
     }
-
-
-class Failure(RevelatorError):
-    """A question ended with this problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
 
 
 PATH: Final = "/mcp"

@@ -24,7 +24,7 @@ from service.answer.request import (
 from service.api.wire import MODEL_NOT_FOUND, Refusal
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
 from service.core.errors import InvalidRequest
-from service.core.validation import parse
+from service.core.validation import Strict, parse
 from service.engines.base import ChatRole
 from service.strategies.structured import check_schema
 
@@ -76,11 +76,9 @@ class ResponseFormat(Lenient):
     json_schema: dict[str, Any] | None = None
 
 
-class ChatOptions(BaseModel):
+class ChatOptions(Strict):
     """Options that OpenAI's API does not have: fields of `POST /answer`, and where citations are
     placed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     route: RequestRoute = "auto"
     retriever: RetrieverName = "hybrid"

@@ -64,11 +64,6 @@ def test_the_key_of_commands_is_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert [key and key.get_secret_value() for key in own] == ["one", "two", "three"]
 
 
-def test_text_with_commas_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REVELATOR_ANSWERS__NO_ANSWER_TEXT", "Sorry, nothing.")
-    assert load_settings().answers.no_answer_text == "Sorry, nothing."
-
-
 def test_keys_come_from_a_file_by_comma_or_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,18 +101,13 @@ def test_a_wrong_file_is_refused_by_name(text: str, named: str) -> None:
 @pytest.mark.parametrize("name", ["REVELATOR_SERVR__PORT", "REVELATOR_SERVER__PROT"])
 def test_an_unknown_variable_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
-    with pytest.raises(ConfigurationError, match=r"(?i)servr|server\.prot"):
+    with pytest.raises(ConfigurationError, match=r"Did you mean REVELATOR_SERVER\?|server\.prot"):
         load_settings()
 
 
 def test_a_settings_file_that_is_named_must_exist() -> None:
     with pytest.raises(ConfigurationError, match=r"Settings file gone\.toml does not exist"):
         load_settings(Path("gone.toml"))
-
-
-def test_keys_do_not_show_in_print() -> None:
-    settings = load_settings(flags={"server.keys": ["hidden"]})
-    assert "hidden" not in repr(settings)
 
 
 def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +123,6 @@ def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.Mon
     monkeypatch.setenv("REVELATOR_SERVER__PORT", "abc")
     assert "as an integer (set by REVELATOR_SERVER__PORT)" in told()
     assert "65535 (set by an option)" in told(server__port=99_999)
-
-
-def test_a_misspelt_variable_is_told_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REVELATOR_SERVR__PORT", "1")
-    with pytest.raises(ConfigurationError, match=r"Did you mean REVELATOR_SERVER\?"):
-        load_settings()
 
 
 def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
