@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-from service.vllm_plugin.versions import POINTS, differences, reader
+from service.vllm_plugin.support import POINTS, Read, differences
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0")
@@ -120,6 +120,14 @@ def _vllm(python: Path) -> Path:
     """The folder that contains the package, which may be that of another environment."""
     asked = "from importlib.util import find_spec as f; print(f('vllm').origin)"
     return Path(_do([python, "-c", asked]).strip()).parents[1]
+
+
+def reader(place: Path) -> Read:
+    """Return a reader of vLLM's files in a folder that contains `vllm/`, or in a wheel."""
+    if place.is_dir():
+        return lambda file: (place / "vllm" / file).read_text(encoding="utf-8")
+    wheel = zipfile.ZipFile(place)
+    return lambda file: wheel.read(f"vllm/{file}").decode("utf-8")
 
 
 def _do(command: Sequence[str | Path]) -> str:

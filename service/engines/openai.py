@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import aiohttp
@@ -191,12 +192,14 @@ class OpenAIGenerator:
     def _base(self) -> URL:
         return self._urls[self._current]
 
-    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+    async def _open(
+        self, request: GenerationRequest, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
         if self._simplest:
             request = replace(request, messages=tuple(simplest(request.messages)))
         mode = await self._mode(request) if is_constrained(request) else "none"
         model = request.model or self._settings.model or await self._first_model()
-        path, session = path_of(request), self._session_of(request)
+        path, session = path_of(request), {**self._session_of(request), **headers}
         priority = self._priority and request.turn > 0
         body = encode_body(request, model, mode, priority, self._extra)
         response = await self._send(path, body, session)
@@ -205,7 +208,7 @@ class OpenAIGenerator:
         failure = await self._refusal(response)
         if priority and response.status == 400 and "priority" in failure.detail.lower():
             self._priority = False
-            return await self._open(request)
+            return await self._open(request, headers)
         if may_be_template(request, response.status, failure.detail):
             return await self._open_simplest(request, mode, failure)
         may_retry = self._settings.constrained == "auto" and response.status in (400, 422)

@@ -22,8 +22,9 @@ class SignalRequest:
     """A greedy generation of at most `max_tokens` after the raw text `prompt`, with signals.
 
     `attention` requests the maxima and rows of the generation itself, with the prompt in its
-    context (profile `in_context`); without it only entropies are returned. `question` and `turn`
-    are as in `GenerationRequest`.
+    context (profile `in_context`); without it only entropies are returned. Rows are needed of the
+    prompt from `rows_from` on only, a place in code points; an engine may return more. `question`
+    and `turn` are as in `GenerationRequest`.
     """
 
     prompt: str
@@ -33,6 +34,7 @@ class SignalRequest:
     model: str | None = None
     question: str = ""
     turn: int = 0
+    rows_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class DraftToken:
 
 @dataclass(frozen=True, slots=True)
 class SignalDelta:
-    """New tokens of a draft, in order. The last one of a call has `finish` and `usage` set."""
+    """New tokens of a draft, in order. The last one of a call has `finish` and `usage` set; those
+    before it may have what was used so far.
+    """
 
     tokens: tuple[DraftToken, ...] = ()
     finish: FinishReason | None = None
@@ -79,7 +83,8 @@ class SignalDelta:
 class AttentionRow:
     """Head-averaged attention of row `token` - 1, the one that predicted `token`.
 
-    `weights` are over the context's tokens before `token`, in order, and sum to 1.
+    `weights` are over the context's tokens before `token`, in order. They sum to 1 over the whole
+    prompt.
     """
 
     token: int
@@ -90,8 +95,8 @@ class AttentionRow:
 class ContextRows:
     """Rows over a context whose tokens lie at `spans` of its text; a BOS has an empty span.
 
-    For a generation the context is the prompt followed by the draft; `AttentionRow.token` counts
-    from the context's first token.
+    For a generation the context is the prompt, from `SignalRequest.rows_from` on or whole, followed
+    by the draft; `AttentionRow.token` counts from the context's first token.
     """
 
     spans: tuple[Span, ...]

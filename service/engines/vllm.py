@@ -1,23 +1,26 @@
-"""Requests to Revelator's plugin in a vLLM worker and its responses, without I/O.
+"""A vLLM server whose answers have token signals, because Revelator's plugin runs in it.
 
-The plugin's side is in `service/vllm_plugin/routes.py`.
+Signals travel with vLLM's own completions; the plugin's side is in
+`service/vllm_plugin/middleware.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextlib import closing as closing_response
 from dataclasses import dataclass, replace
-from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, cast
 
 import aiohttp
+import numpy as np
 import orjson
 
 from service.core.concurrency import closing
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, FinishReason, TokenUsage
+from service.engines.base import Capabilities, FinishReason, GenerationRequest, TokenUsage
 from service.engines.openai import OpenAIGenerator
 from service.engines.openai_wire import (
     BadCompletion,
@@ -39,155 +42,28 @@ from service.engines.signals import (
     Span,
     check_rows,
 )
-from service.vllm_plugin import PROTOCOL
+from service.vllm_plugin import HEADER, NAME, PROTOCOL
 
-T = TypeVar("T")
+# bytes of the answer to a score: the rows of 25 tokens with a context of 128,000
+LARGEST_REPLY = 64_000_000
+WITHOUT_PLUGIN = (
+    "does not provide token signals, because Revelator's plugin is not running; start the server "
+    "with `revelator worker`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """The plugin's report: whether it provides signals, or why not; its ranks; and its use of
-    memory (calls and bytes reserved, and calls and bytes actually kept on a rank).
+    """The plugin's report: whether it provides signals, or why not; its ranks; its open calls; and
+    the calls and bytes that a rank kept when it last sent, besides those that it sent of.
     """
 
     signals: bool
     reason: str | None
     ranks: int = 0
     calls: int = 0
-    reserved_bytes: int = 0
     worker_calls: int = 0
     worker_bytes: int = 0
-
-
-def draft_body(request: SignalRequest, model: str | None) -> bytes:
-    body: dict[str, Any] = {
-        "prompt": request.prompt,
-        "max_tokens": request.max_tokens,
-        "stop": list(request.stop),
-        "attention": request.attention,
-        "model": model,
-    }
-    return encode_json(body)
-
-
-def rows_body(tokens: Sequence[int]) -> bytes:
-    return encode_json({"tokens": list(tokens)})
-
-
-def score_body(request: ScoreRequest, model: str | None) -> bytes:
-    body: dict[str, Any] = {"bos": request.bos, "row_spans": request.row_spans, "model": model}
-    if request.text is None:
-        body["token_ids"] = request.token_ids
-    else:
-        body["text"] = request.text
-    return encode_json(body)
-
-
-def spans_body(text: str) -> bytes:
-    return encode_json({"text": text})
-
-
-def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
-    """Decode bytes as JSON and read the value. Raises BadReply if either step fails."""
-
-    @wraps(read)
-    def reading(data: bytes) -> T:
-        try:
-            return read(orjson.loads(data))
-        except BadCompletion:
-            raise
-        except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
-            shown = data[:200].decode("utf-8", "replace")
-            raise BadCompletion(f"sent malformed signals: {shown}") from None
-
-    return reading
-
-
-@_of_json
-def read_event(event: Any) -> str | SignalDelta:
-    """Read one event of a draft: its name at the worker, or a delta. Raises BadReply for an
-    error.
-    """
-    if error := event.get("error"):
-        raise BadCompletion(f"failed during its response: {error_text(error)}")
-    if "call" in event:
-        return str(event["call"])
-    tokens = tuple(_token(token) for token in event["tokens"])
-    if event.get("finish") is None:
-        return SignalDelta(tokens)
-    if event["finish"] not in ("stop", "length"):
-        raise ValueError
-    prompt, completion = map(int, event["usage"])
-    finish = cast(FinishReason, event["finish"])
-    return SignalDelta(tokens, finish, TokenUsage(prompt, completion))
-
-
-@_of_json
-def read_rows(body: Any) -> ContextRows:
-    return ContextRows(_spans(body["spans"]), tuple(_row(row) for row in body["rows"]))
-
-
-@_of_json
-def read_scoring(body: Any) -> Scoring:
-    tokens = tuple(
-        ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
-    )
-    usage = TokenUsage(int(body["prompt_tokens"]), 0)
-    return Scoring(tokens, tuple(_row(row) for row in body["rows"]), usage)
-
-
-@_of_json
-def read_spans(body: Any) -> tuple[Span, ...]:
-    return _spans(body["spans"])
-
-
-@_of_json
-def read_info(body: Any) -> PluginInfo:
-    if body["protocol"] != PROTOCOL:
-        reason = (
-            f"its plugin uses protocol {body['protocol']}, not {PROTOCOL}; update the older side"
-        )
-        return PluginInfo(False, reason)
-    counts = (int(body.get(name, 0)) for name in ("ranks", "calls", "reserved_bytes"))
-    held = (int(body.get(name, 0)) for name in ("worker_calls", "worker_bytes"))
-    return PluginInfo(bool(body["signals"]), body.get("reason"), *counts, *held)
-
-
-def _token(token: Any) -> DraftToken:
-    updates = tuple(
-        AttentionUpdate(int(key), float(maximum), float(later))
-        for key, maximum, later in token["updates"]
-    )
-    return DraftToken(
-        int(token["id"]),
-        str(token["text"]),
-        _span(token["span"]),
-        float(token["entropy"]),
-        float(token["logprob"]),
-        updates,
-    )
-
-
-def _row(row: Any) -> AttentionRow:
-    return AttentionRow(int(row["token"]), tuple(map(float, row["weights"])))
-
-
-def _spans(spans: Any) -> tuple[Span, ...]:
-    return tuple(_span(span) for span in spans)
-
-
-def _span(span: Any) -> Span:
-    start, end = span
-    return int(start), int(end)
-
-
-Event = str | SignalDelta
-# bytes of a reply of the plugin: the rows of 25 tokens with a context of 128,000
-LARGEST_REPLY = 64_000_000
-WITHOUT_PLUGIN = (
-    "does not provide token signals, because Revelator's plugin is not running; start the server "
-    "with `revelator worker`"
-)
 
 
 class VllmGenerator(OpenAIGenerator):
@@ -211,23 +87,46 @@ class VllmGenerator(OpenAIGenerator):
     @asynccontextmanager
     async def signals(self, request: SignalRequest) -> AsyncGenerator[VllmSignalCall, None]:
         await self._require_plugin()
-        body = draft_body(request, request.model or self._settings.model)
+        completion = GenerationRequest(
+            prompt=request.prompt,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            model=request.model,
+            question=request.question,
+            turn=request.turn,
+        )
+        asked = _header(attention=request.attention, first=request.rows_from)
         async with self._slots:
-            response = await self._accepted("/revelator/signals", body)
+            response, _ = await self._open(completion, asked)
+            call = VllmSignalCall(request)
+            call.deltas = self._deltas(response, call)
             try:
-                yield VllmSignalCall(request, self._events(response), self._rows)
+                yield call
             finally:
-                response.close()
+                self._release(response, whole=call.ended)
 
     async def score(self, request: ScoreRequest) -> Scoring:
         await self._require_plugin()
-        body = score_body(request, request.model or self._settings.model)
+        if request.text == "" and not request.bos:
+            return Scoring(())
+        body = {
+            "model": request.model or self._settings.model or await self._first_model(),
+            "prompt": request.token_ids if request.text is None else request.text,
+            "max_tokens": 1,
+            "temperature": 0,
+        }
+        asked = _header(score=True, bos=request.bos, rows=request.row_spans)
         async with self._slots:
-            return await self._answer("/revelator/score", body, read_scoring)
+            answer, signals = await self._answer("/completions", body, asked)
+        with self._boundary(self._base), malformed(answer):
+            return read_scoring(signals)
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
         await self._require_plugin()
-        return await self._answer("/revelator/spans", spans_body(text), read_spans)
+        body = {"prompt": text} | ({"model": model} if model else {})
+        answer, signals = await self._answer("/../tokenize", body, _header())
+        with self._boundary(self._base), malformed(answer):
+            return _spans(signals["spans"])
 
     async def _require_plugin(self) -> None:
         """Raise EngineFailure if the worker provides no signals."""
@@ -238,14 +137,15 @@ class VllmGenerator(OpenAIGenerator):
 
     async def plugin_info(self) -> PluginInfo | None:
         """Return the plugin's report, or None if the plugin does not run there."""
-        response = await self._send("/revelator/info", None)
+        response = await self._send(f"/{NAME}/info", None)
         if response.status == 404:
             response.close()
             return None
         if response.status != 200:
             raise await self._refusal(response)
-        with self._boundary(response.url):
-            return read_info(await self._whole(response))
+        data = await self._whole(response)
+        with self._boundary(response.url), malformed(data):
+            return read_info(orjson.loads(data))
 
     async def _obstacle(self) -> str | None:
         """Return why there are no signals, in the plugin's own words if it runs; None if there
@@ -256,63 +156,146 @@ class VllmGenerator(OpenAIGenerator):
             return WITHOUT_PLUGIN
         return None if info.signals else f"does not provide token signals: {info.reason}"
 
-    async def _accepted(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        response = await self._send(path, body)
+    async def _answer(
+        self, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> tuple[bytes, Any]:
+        """Return the body of an answer, and the plugin's field in it."""
+        response = await self._send(path, encode_json(body), headers)
         if response.status != 200:
             raise await self._refusal(response)
-        return response
-
-    async def _answer(self, path: str, body: bytes, read: Callable[[bytes], T]) -> T:
-        response = await self._accepted(path, body)
-        with self._boundary(response.url):
-            return read(await self._whole(response))
+        data = await self._whole(response)
+        with self._boundary(response.url), malformed(data):
+            return data, orjson.loads(data)[NAME]
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        """Return the body of a response, and close it. Raises BadCompletion if it is too large."""
-        with closing_response(response):
+        """Return the body of a response, and close it. Raises EngineFailure."""
+        with self._boundary(response.url), closing_response(response):
             return await read_whole(partial(self._read, response), LARGEST_REPLY)
 
-    async def _rows(self, call: str, tokens: Sequence[int]) -> ContextRows:
-        path = f"/revelator/signals/{call}/rows"
-        return await self._answer(path, rows_body(tokens), read_rows)
-
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
+    async def _deltas(
+        self, response: aiohttp.ClientResponse, call: VllmSignalCall
+    ) -> AsyncGenerator[SignalDelta, None]:
         lines = EventLines()
         with self._boundary(response.url):
             while chunk := await self._read(response):
                 for data in lines.feed(chunk):
                     if data == b"[DONE]":
+                        call.ended = True
                         return
-                    yield read_event(data)
+                    with malformed(data):
+                        delta = call.read(orjson.loads(data))
+                    if delta is not None:
+                        yield delta
             raise BadCompletion("ended its response early, without an end event or [DONE]")
 
 
 class VllmSignalCall:
-    """A draft in progress at a worker, which keeps its rows while the response is open."""
+    """A draft in progress at a worker. Every token comes with its row of attention. `deltas` are
+    what `read` makes of the worker's events; `ended` says whether all were read.
+    """
 
-    def __init__(
-        self,
-        request: SignalRequest,
-        events: AsyncIterator[Event],
-        rows: Callable[[str, Sequence[int]], Awaitable[ContextRows]],
-    ) -> None:
+    deltas: AsyncGenerator[SignalDelta, None]
+
+    def __init__(self, request: SignalRequest) -> None:
+        self.ended = False
         self._request = request
-        self._received = 0
-        self._events = events
-        self._rows = rows
-        self._name = ""
+        self._prompt_tokens = 0
+        self._context: tuple[Span, ...] = ()
+        self._spans: list[Span] = []
+        self._rows: list[str] = []
 
     async def __aiter__(self) -> AsyncIterator[SignalDelta]:
-        async with closing(self._events) as events:
-            async for event in events:
-                if isinstance(event, str):
-                    self._name = event
-                    continue
-                self._received += len(event.tokens)
-                yield event
-                if event.finish is not None:
-                    return
+        async with closing(self.deltas) as deltas:
+            async for delta in deltas:
+                yield delta
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        check_rows(self._request, tokens, self._received)
-        return await self._rows(self._name, tokens)
+        check_rows(self._request, tokens, len(self._spans))
+        await self.deltas.aclose()
+        begin, prompt = len(self._context), len(self._request.prompt)
+        rows = [AttentionRow(begin + token, _floats(self._rows[token])) for token in tokens]
+        later = [(prompt + first, prompt + last) for first, last in self._spans]
+        return ContextRows((*self._context, *later), tuple(rows))
+
+    def read(self, event: Any) -> SignalDelta | None:
+        if error := event.get("error"):
+            raise BadCompletion(f"failed during its response: {error_text(error)}")
+        if not event["choices"]:
+            return None
+        if (signals := event.get(NAME)) is None:
+            raise BadCompletion("gave no token signals")
+        self._prompt_tokens = int(signals.get("prompt_tokens", self._prompt_tokens))
+        self._context = _spans(signals.get("context", self._context))
+        tokens = tuple(_token(token) for token in signals["tokens"])
+        self._spans += (token.span for token in tokens)
+        self._rows += (str(token["row"]) for token in signals["tokens"] if "row" in token)
+        finish = event["choices"][0].get("finish_reason")
+        if finish not in (None, "stop", "length"):
+            raise BadCompletion(f"aborted the call (finish reason {finish!r})")
+        written = int((event.get("usage") or {}).get("completion_tokens", len(self._spans)))
+        usage = TokenUsage(self._prompt_tokens, written)
+        return SignalDelta(tokens, cast(FinishReason | None, finish), usage)
+
+
+def _header(**asked: Any) -> dict[str, str]:
+    return {HEADER: orjson.dumps(asked).decode()}
+
+
+@contextmanager
+def malformed(data: bytes) -> Iterator[None]:
+    """Convert errors in reading the plugin's JSON into BadCompletion."""
+    try:
+        yield
+    except BadCompletion:
+        raise
+    except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
+        shown = data[:200].decode("utf-8", "replace")
+        raise BadCompletion(f"sent malformed signals: {shown}") from None
+
+
+def read_scoring(body: Any) -> Scoring:
+    tokens = tuple(
+        ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
+    )
+    rows = tuple(AttentionRow(int(token), _floats(row)) for token, row in body["rows"])
+    return Scoring(tokens, rows, TokenUsage(int(body["prompt_tokens"]), 0))
+
+
+def read_info(body: Any) -> PluginInfo:
+    if body["protocol"] != PROTOCOL:
+        reason = (
+            f"its plugin uses protocol {body['protocol']}, not {PROTOCOL}; update the older side"
+        )
+        return PluginInfo(False, reason)
+    ranks = body["workers"]
+    most = (max((int(rank[name]) for rank in ranks), default=0) for name in ("calls", "bytes"))
+    signals, reason = bool(body["signals"]), body.get("reason")
+    return PluginInfo(signals, reason, len(ranks), int(body["calls"]), *most)
+
+
+def _token(token: Any) -> DraftToken:
+    updates = tuple(
+        AttentionUpdate(int(key), float(maximum), float(later))
+        for key, maximum, later in token.get("updates", ())
+    )
+    return DraftToken(
+        int(token["id"]),
+        str(token["text"]),
+        _span(token["span"]),
+        float(token["entropy"]),
+        float(token["logprob"]),
+        updates,
+    )
+
+
+def _floats(row: str) -> tuple[float, ...]:
+    return tuple(np.frombuffer(base64.b64decode(row), np.float32).tolist())
+
+
+def _spans(spans: Any) -> tuple[Span, ...]:
+    return tuple(_span(span) for span in spans)
+
+
+def _span(span: Any) -> Span:
+    start, end = span
+    return int(start), int(end)

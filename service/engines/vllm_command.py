@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from service.core.errors import ConfigurationError
-from service.vllm_plugin import EXTENSION, NAME
+from service.vllm_plugin import MIDDLEWARE, NAME
 
 # Piecewise CUDA graphs exclude the attention, so its queries and keys can be read.
 FLAGS = (
-    *("--worker-extension-cls", EXTENSION),
+    *("--middleware", MIDDLEWARE),
     "--enable-prefix-caching",
     *("--scheduling-policy", "priority"),
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
@@ -30,11 +30,13 @@ def worker_command(model: str, options: Sequence[str], environment: Mapping[str,
     """Return `vllm serve MODEL` with the options for signals. `options` come last, so they take
     precedence.
 
-    Plugins named in VLLM_PLUGINS stay enabled, because vLLM loads only the plugins listed there.
+    If VLLM_PLUGINS is set, vLLM loads only the plugins listed there, so ours is added.
     """
-    named = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
-    plugins = ",".join(dict.fromkeys([*named, NAME]))
-    return Launch(("vllm", "serve", model, *FLAGS, *options), {"VLLM_PLUGINS": plugins})
+    variables = {}
+    if "VLLM_PLUGINS" in environment:
+        named = [name for name in environment["VLLM_PLUGINS"].split(",") if name]
+        variables["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*named, NAME]))
+    return Launch(("vllm", "serve", model, *FLAGS, *options), variables)
 
 
 class Launch:

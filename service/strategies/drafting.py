@@ -434,10 +434,11 @@ def signals_of(role: Role) -> SignalGenerator:
 async def count_cut(
     step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int
 ) -> None:
-    """Count a call that was ended early, so that its engine never reported its usage. The unused
-    part of `most` tokens counts as saved."""
-    tokens = await count_tokens(step, prompt) + 1
-    counted.see_tokens(0, TokenUsage(tokens, written))
+    """Count a call that was ended early, so that its engine never reported its usage, or only what
+    was used so far. The unused part of `most` tokens counts as saved."""
+    if counted.usage is None:
+        tokens = await count_tokens(step, prompt) + 1
+        counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.observer:
         step.inquiry.observer.saved(max(0, most - written))
 

@@ -239,27 +239,32 @@ class Dragin(Drafting):
         to its end."""
         options, watch, step = self.options, draft.watch, self.open_step
         request = SignalRequest(
-            draft.prompt.text, options.limit, self.stops, attention=options.full_context
+            draft.prompt.text,
+            options.limit,
+            self.stops,
+            attention=options.full_context,
+            rows_from=min(draft.prompt.question[0], draft.prompt.written[0]),
         )
         with step.counted(self.reader, request) as counted:
             addressed = step.addressed(self.reader, request)
             async with signals_of(self.reader).signals(addressed) as call:
-                await self._feed(draft, call, counted)
+                whole = await self._feed(draft, call, counted)
                 if options.full_context:
                     draft.hit = draft.hit or watch.finish()
                     if draft.hit is not None and self.may_retrieve:
                         tokens = hit_tokens(draft.hit, self.options.rule)
                         draft.rows = await step.timed(call.rows(tokens))
-            if counted.usage is None:
+            if not whole:
                 await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
         if not options.full_context and watch.tokens:
             ids = tuple(token.id for token in watch.tokens)
             scoring = await self._score(ScoreRequest(token_ids=ids))
             draft.hit = watch.judge_scored(scoring)
 
-    async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> None:
+    async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> bool:
         """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
-        hit is kept, so it is read to its end. White space before the first word is not shown.
+        hit is kept, so it is read to its end; return whether it was. White space before the first
+        word is not shown.
         """
         watch, step = draft.watch, self.open_step
         async with closing(aiter(call)) as deltas:
@@ -274,7 +279,8 @@ class Dragin(Drafting):
                 if new:
                     await step.emit(Token(role="draft", text=new))
                 if draft.hit is not None and self.may_retrieve:
-                    return
+                    return delta.finish is not None
+        return True
 
     async def _score(self, request: ScoreRequest) -> Scoring:
         """Score a text with the reader's engine: one call without output."""

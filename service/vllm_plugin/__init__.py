@@ -2,27 +2,22 @@
 
 Runs inside the environment of vLLM, through its documented extension points, and imports nothing
 that such an environment lacks. With the rest it shares only the wire: this file, and what
-`tests/unit/test_architecture.py` lists. Three parts, in three places:
+`tests/unit/test_architecture.py` lists. Signals travel with vLLM's own completions: a request to
+`/v1/completions` says in the header HEADER what it wants, and gets vLLM's answer, whose events have
+the field NAME besides. Two sides, in different processes:
 
-- the worker processes: `attention.py` (registered attention backends) and `logits.py` (a logits
-  processor of model runners V1 and V2) show each step to `tap.py`, which keeps what the tracked
-  requests asked for (`tracking.py`); `worker.py` (the `worker_extension_cls`) hands it out;
-- the API server: `plugin.py` (the entry points) adds the routes of `routes.py` under
-  `/v1/revelator`; `calls.py` runs them, fetching from all workers by one `collective_rpc` a step;
-- both sides: `packets.py`, how a worker's packet looks and how those of several ranks become one.
+- the workers: `attention.py` (registered attention backends) and `logits.py` (a logits processor of
+  model runners V1 and V2) show each step to `tap.py`, which keeps what later steps need of the
+  tracked requests and hands the rest to `sender.py`, which sends it off from a thread of its own;
+- the API server: `middleware.py` (vLLM's flag `--middleware`) passes the wish on to the workers, in
+  vLLM's field `vllm_xargs`, and adds to the answer what `receiver.py` receives of them, through a
+  Unix socket.
 
-Which model runner runs is vLLM's choice. A request says what it wants in its sampling parameters
-(`extra_args[NAME]`); while no such request is there, a step costs three looks at an empty table.
-
-Bounds, per API server (shown by `/v1/revelator/info`): `calls.MAX_CALLS` calls and
-`calls.MAX_BYTES` bytes of rows and maxima on a worker; a call reserves its worst case when it
-begins, see `calls.bytes_of`. Only vLLM's CPU backend was run, with model runner V1; of V2, the
-interfaces were, with vLLM's own classes (`tests/integration/vllm_steps.py`). The layouts of the GPU
-backends' caches are recognised by comparing the cache with the keys just written, and refused where
-none fits.
+Which model runner runs is vLLM's choice. While no request asks, no step of vLLM calls the plugin.
 """
 
-# of the entry points, and the key of the request's `Wish` in `SamplingParams.extra_args`
+# the entry points, the key of a `Wish` in `SamplingParams.extra_args`, and the field of an answer
 NAME = "revelator"
-PROTOCOL = 2  # of the routes under `/v1/revelator`
-EXTENSION = "service.vllm_plugin.worker.SignalsExtension"
+HEADER = "x-revelator-signals"
+PROTOCOL = 3  # of HEADER and the field, see `middleware.py`
+MIDDLEWARE = "service.vllm_plugin.middleware.Signals"

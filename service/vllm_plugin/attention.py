@@ -1,24 +1,31 @@
 """vLLM's attention backends, registered again as subclasses that show the last layer to the tap.
 
-Which backend runs is vLLM's choice; each is extended in the same way. Of all layers' classes only
-the last layer's does more than its own work, and only while a request with signals is tracked.
+Which backend runs is vLLM's choice; each is extended in the same way. A subclass only takes note of
+how it was made. The methods of the last layer are replaced while a request with signals is tracked;
+at all other times vLLM runs its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from inspect import signature
 from pkgutil import resolve_name
 from typing import Any
 
-from service.vllm_plugin.support import obstacle
+from service.vllm_plugin.support import installed_differences, obstacle
 from service.vllm_plugin.tap import TAP, Tap
 
 EXTENDED = ("CPU_ATTN", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")
 
 
 def register() -> None:
-    """Put the subclasses in the place of vLLM's backends, where no other plugin has done so."""
+    """Put the subclasses in the place of vLLM's backends, where no other plugin has done so.
+
+    The entry point of `vllm.general_plugins`, which vLLM calls in every process.
+    """
+    if installed_differences():
+        return  # `unsupported` says which, to who asks
     from vllm.v1.attention.backends.registry import (  # noqa: PLC0415
         AttentionBackendEnum,
         register_backend,
@@ -40,10 +47,10 @@ def __getattr__(name: str) -> type:
     return extended(name, resolve_name(AttentionBackendEnum[name].value))
 
 
-def extended(name: str, backend: Any) -> type:
+def extended(name: str, backend: Any, tap: Tap = TAP) -> type:
     implementation, builder = backend.get_impl_cls(), backend.get_builder_cls()
-    own = type(f"{name}_IMPL", (ExtendedImplementation, implementation), {})
-    build = type(f"{name}_BUILDER", (ExtendedBuilder, builder), {})
+    own = type(f"{name}_IMPL", (implementation,), {"__init__": _noting_arguments(implementation)})
+    build = type(f"{name}_BUILDER", (builder,), {"__init__": _attaching(builder, tap)})
     methods = {
         "get_impl_cls": staticmethod(lambda: own),
         "get_builder_cls": staticmethod(lambda: build),
@@ -51,53 +58,63 @@ def extended(name: str, backend: Any) -> type:
     return type(name, (backend,), {"__module__": __name__, **methods})
 
 
-class ExtendedImplementation:
-    """Before an `AttentionImpl`, whose result it leaves as it is; the last layer has a `tap`."""
+def _noting_arguments(implementation: Any) -> Callable[..., None]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        implementation.__init__(self, *args, **kwargs)
+        own = signature(implementation.__init__).bind(self, *args, **kwargs)
+        self.arguments = own.arguments
 
-    tap: Tap | None = None
+    return init
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        bound = signature(super().__init__).bind(*args, **kwargs)
-        self.arguments: dict[str, Any] = bound.arguments
 
-    def forward(
-        self, layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, *args: Any, **kwargs: Any
+def _attaching(builder: Any, tap: Tap) -> Callable[..., None]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        builder.__init__(self, *args, **kwargs)
+        tap.safely(_attach, self, tap)
+
+    return init
+
+
+def _attach(builder: Any, tap: Tap) -> None:
+    """Show the model's last layer to the tap, if it is one of this builder's."""
+    config = builder.vllm_config
+    layers = config.compilation_config.static_forward_context
+    last = max(map(_number, layers))
+    for name in builder.layer_names:
+        if _number(name) == last:
+            implementation = layers[name].impl
+            parallel = config.parallel_config
+            rank = (parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size)
+            arguments = implementation.arguments
+            watch = _watch(tap, builder, implementation)
+            tap.attach(arguments, obstacle(config, arguments), rank, watch)
+
+
+def _watch(tap: Tap, builder: Any, implementation: Any) -> Callable[[bool], None]:
+    """Return a function that begins and ends to show batches and the layer to the tap."""
+    build, forward = builder.build, implementation.forward
+
+    def show_batch(
+        common_prefix_len: int, common_attn_metadata: Any, *args: Any, **more: Any
     ) -> Any:
-        output = super().forward(layer, query, key, value, kv_cache, *args, **kwargs)  # type: ignore[misc]
-        if self.tap is not None and self.tap.calls:
-            self.tap.see_layer(query, key, kv_cache)
+        tap.see_batch(common_attn_metadata)
+        return build(common_prefix_len, common_attn_metadata, *args, **more)
+
+    def show_layer(
+        layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, *args: Any, **more: Any
+    ) -> Any:
+        output = forward(layer, query, key, value, kv_cache, *args, **more)
+        tap.see_layer(query, key, kv_cache)
         return output
 
+    def watch(on: bool) -> None:
+        if on:
+            builder.build, implementation.forward = show_batch, show_layer
+        else:
+            vars(builder).pop("build", None)
+            vars(implementation).pop("forward", None)
 
-class ExtendedBuilder:
-    """Before an `AttentionMetadataBuilder`; that of the last layer shows the tap each batch."""
-
-    tap = TAP
-    layer_names: list[str]
-    vllm_config: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._is_last = self.tap.safely(self._attach)
-
-    def _attach(self) -> bool:
-        layers = self.vllm_config.compilation_config.static_forward_context
-        last = max(map(_number, layers))
-        for name in self.layer_names:
-            if _number(name) == last:
-                own = layers[name].impl
-                self.tap.attach(own.arguments, obstacle(self.vllm_config, own.arguments))
-                own.tap = self.tap
-                return True
-        return False
-
-    def build(
-        self, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **more: Any
-    ) -> Any:
-        if self._is_last and self.tap.calls:
-            self.tap.see_batch(common_attn_metadata)
-        return super().build(common_prefix_len, common_attn_metadata, *args, **more)  # type: ignore[misc]
+    return watch
 
 
 def _number(name: str) -> int:

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 CHECKED = 8  # number of keys of the batch that are searched for
+UNKNOWN = (
+    "the attention keys just written were not found in the cache, whose layout is unknown; try "
+    "another attention backend or --dtype"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ LAYOUTS = (
 
 
 def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | None:
-    """Return the only layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else
-    None.
+    """Return the layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), None if that
+    may be several. Raises LookupError if it is none.
 
     A slot is block * block size + place in the block; negative slots are padding. Layouts differ in
     the place of a block's second key, so first keys alone may fit several of them.
@@ -71,6 +75,8 @@ def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | 
     if not len(slots):
         return None
     fitting = [layout for layout in LAYOUTS if _fits(layout, cache, key, slots)]
+    if not fitting:
+        raise LookupError(UNKNOWN)
     return fitting[0] if len(fitting) == 1 else None
 
 

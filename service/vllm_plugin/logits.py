@@ -6,77 +6,107 @@ both, as far as the installed vLLM has them, and changes no logits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from torch import Tensor
 
-from service.vllm_plugin import NAME
-from service.vllm_plugin.tap import TAP
-from service.vllm_plugin.tracking import Tracked, Wish
+from service.vllm_plugin import HEADER, NAME
+from service.vllm_plugin.receiver import RECEIVER
+from service.vllm_plugin.tap import TAP, Tracked, Wish
 
-INTERFACES = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
+INTERFACES = (
+    ("vllm.v1.sample.logits_processor", "AdapterLogitsProcessor"),
+    ("vllm.v1.worker.gpu.sample.logits_processor", "LogitsProcessor"),
+)
 
 
-class Processor:
+class OfV1:
+    """vLLM's adapter calls what `new_req_logits_processor` returns, once a step for each such
+    request, with the row of its logits.
+    """
+
+    tap = TAP
+    req_info: dict[int, Any]  # the adapter's: what it calls, in this order, by place in the batch
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._rows: list[tuple[Tracked, Tensor]] = []
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Raise ValueError for a wish that our middleware, in this process, did not write."""
+        if NAME not in (sampling_params.extra_args or {}):
+            return
+        try:
+            wish = Wish.of(sampling_params)
+        except (KeyError, TypeError, ValueError):
+            wish = None
+        if wish is None or wish.call not in RECEIVER.calls:
+            raise ValueError(f"`{NAME}` cannot be set here: use the header {HEADER}")
+        if sampling_params.n != 1 or sampling_params.temperature != 0:
+            raise ValueError("token signals need n = 1 and temperature = 0")
+
+    def is_argmax_invariant(self) -> bool:
+        """Greedy requests skip the processors that are."""
+        return False
+
+    def new_req_logits_processor(self, params: Any) -> Callable[[Any, Tensor], Tensor] | None:
+        wish = Wish.of(params)
+        if wish is None:
+            return None
+        tracked = self.tap.begin(wish)
+
+        def see(_: Any, row: Tensor) -> Tensor:
+            self._rows.append((tracked, row))
+            if len(self._rows) == len(self.req_info):
+                rows, self._rows = self._rows, []
+                places = zip(self.req_info, rows, strict=True)
+                self.tap.finish_step([(place, *own) for place, own in places])
+            return row
+
+        return see
+
+
+class OfV2:
+    """Keeps who has which place among the requests, which is not their place in a batch."""
+
     tap = TAP
 
     def __init__(self, *_: Any) -> None:
         self._slots: dict[int, Tracked] = {}
 
-    @classmethod
-    def validate_params(cls, params: Any) -> None:
-        """Raise ValueError for a request that asks for signals and not as our routes do."""
-        try:
-            wish = Wish.of(params.extra_args)
-        except (TypeError, KeyError):
-            raise ValueError(f"`{NAME}` cannot be set here: use /v1/{NAME}/signals") from None
-        if wish is not None and params.n != 1:
-            raise ValueError(f"requests with `{NAME}` have n = 1")
-
-    def is_argmax_invariant(self) -> bool:
-        """V1: greedy requests skip the processors that are."""
-        return False
-
-    def update_state(self, batch_update: Any) -> None:
-        """V1: follow who entered, left or moved."""
-        if batch_update is not None:
-            process_dict_updates = import_module(INTERFACES[0]).process_dict_updates
-            process_dict_updates(
-                self._slots, batch_update, lambda params, *_: self._tracked(params)
-            )
-
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """V2: note who has this place among the requests, which is not its place in a batch."""
-        tracked = self._tracked(sampling_params)
-        if tracked is None:
-            self._slots.pop(req_idx, None)
-            return False
-        self._slots[req_idx] = tracked
-        return True
+        self._slots.pop(req_idx, None)
+        if (wish := Wish.of(sampling_params)) is not None:
+            self._slots[req_idx] = self.tap.begin(wish)
+        return wish is not None
 
-    def apply(self, logits: Tensor, ctx: Any = None) -> Tensor:
-        """Both; `ctx`, of V2, has the slots in the order of the batch."""
-        if self.tap.calls:
-            order = self._slots if ctx is None else ctx.idx_mapping_np.tolist()
-            places = zip(order, order, strict=True) if ctx is None else enumerate(order)
-            batch = [(n, self._slots[slot]) for n, slot in places if slot in self._slots]
-            self.tap.finish_step(batch, logits)
+    def apply(self, logits: Tensor, ctx: Any) -> Tensor:
+        """Called in steps with a request for which a processor said that it is needed."""
+        slots = enumerate(ctx.idx_mapping_np.tolist())
+        own = [(n, self._slots[slot], logits[n]) for n, slot in slots if slot in self._slots]
+        self.tap.finish_step(own)
         return logits
 
-    def _tracked(self, params: Any) -> Tracked | None:
-        wish = Wish.of(params.extra_args)
-        return None if wish is None else self.tap.begin(wish)
 
-
-def _interfaces() -> tuple[type, ...]:
-    found = []
-    for module in INTERFACES:
+def _class() -> type:
+    """Return one class that both runners accept, whose instances are of the one that makes them."""
+    interfaces = []
+    for module, name in INTERFACES:
         try:
-            found.append(import_module(module).LogitsProcessor)
+            interfaces.append(getattr(import_module(module), name))
         except (ImportError, AttributeError):
             continue
-    return tuple(found)
+
+    def new(cls: type, *args: Any) -> Any:
+        made_by_v1 = len(args) == 3  # (vllm_config, device, is_pin_memory)
+        return object.__new__(cls if made_by_v1 or cls is not both else v2)
+
+    both = type("SignalsProcessor", (OfV1, *interfaces), {"__new__": new})
+    v2 = type("SignalsProcessorV2", (OfV2, both), {})
+    return both
 
 
-SignalsProcessor = type("SignalsProcessor", (Processor, *_interfaces()), {})
+SignalsProcessor = _class()

@@ -2,37 +2,137 @@
 
 A step has three moments, in this order: `see_batch` (the attention's metadata is built: which rows
 belong to which place in the batch), `see_layer` (queries of the last layer, whose keys are in the
-cache) and `finish_step` (logits, and which requests stand at which places). A step without tracked
-requests stores nothing. The queries are copied, because a compiled graph may write over them.
+cache) and `finish_step` (logits, and which requests stand at which places). The queries are copied,
+because a compiled graph may write over them.
+
+Positions of a call: 0 to prompt - 1 are its prompt, followed by its draft's tokens. Row p is the
+attention of the token at p over positions 0 to p; it predicts the token at p + 1. Each row is taken
+once: a preempted request recomputes the same rows, which are skipped.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from service.engines.attention_torch import attention_rows, decode_rows, entropies, rows_per_block
+from service.engines.attention_torch import (
+    Maxima,
+    attention_rows,
+    decode_rows,
+    entropies,
+    rows_per_block,
+)
 from service.vllm_plugin import NAME
 from service.vllm_plugin.layouts import AttentionLayout, find_layout
-from service.vllm_plugin.tracking import OfStep, Tracked, Wish
+from service.vllm_plugin.sender import Packet, Sender
 
-FORGOTTEN_S = 300.0  # a call that no step met, and no API server released, is dropped after this
-UNKNOWN_LAYOUT = (
-    "the attention keys just written were not found in the cache, whose layout is unknown; try "
-    "another attention backend or --dtype"
-)
+FORGOTTEN_S = 300.0  # a call that no step met is dropped after this
 NOT_ATTACHED = (
     "the last layer's attention is of no backend that the plugin extends (latent attention, a "
     "state-space layer, or a backend of another kind)"
 )
 NOT_SEEN = "a step of vLLM passed the plugin's attention backend by"
+NOT_YET = "the layout of the cache is not known yet: ask again, or /v1/revelator/info"
 log = logging.getLogger(f"vllm.{NAME}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request wants, as the middleware writes it into the sampling parameters.
+
+    Packets go to the socket at `address`. A `score` reads its prompt; other requests write a draft
+    of at most `tokens` tokens after it. `prompt` is its length. `attention` requests maxima, and
+    rows: the part of each row of a draft from position `first` on, or the `rows` of a score.
+    `ended` are calls that the worker can forget.
+    """
+
+    call: str
+    address: str
+    prompt: int
+    tokens: int = 1
+    score: bool = False
+    attention: bool = True
+    first: int = 0
+    rows: tuple[int, ...] = ()
+    ended: tuple[str, ...] = ()
+
+    def to_args(self) -> dict[str, str]:
+        return {NAME: json.dumps(asdict(self))}
+
+    @staticmethod
+    def of(params: Any) -> Wish | None:
+        """Read `SamplingParams`. Raises TypeError or ValueError if it is not of `to_args`."""
+        args = params.extra_args
+        if not args or NAME not in args:
+            return None
+        fields = json.loads(args[NAME])
+        return Wish(**{**fields, "rows": tuple(fields["rows"]), "ended": tuple(fields["ended"])})
+
+
+class Tracked:
+    """One call on this worker. `error` is the reason why its signals are lost; it then takes no
+    more.
+    """
+
+    def __init__(self, wish: Wish, error: str | None = None) -> None:
+        self.wish = wish
+        self.error = error
+        self.seen = time.monotonic()
+        self.next_row = 0 if wish.score else wish.prompt - 1
+        self.next_number = wish.prompt - 1  # the row whose prediction's entropy comes next
+        self._watched = 0 if wish.score else wish.prompt
+        self._capacity = wish.prompt if wish.score else wish.tokens
+        self._rows: dict[int, Tensor] = {}
+        self._maxima: Maxima | None = None
+
+    @property
+    def nbytes(self) -> int:
+        rows = sum(row.numel() * row.element_size() for row in self._rows.values())
+        return rows + (self._maxima.nbytes if self._maxima else 0)
+
+    def missing_rows(self, first: int, count: int) -> range:
+        """Return which of the rows just computed to take. A skipped row is a permanent error."""
+        if self.error or not self.wish.attention:
+            return range(0)
+        if first > self.next_row:
+            self.error = f"rows {self.next_row} to {first - 1} were never computed"
+            return range(0)
+        last = min(first + count, self._watched + self._capacity)
+        return range(max(first, self.next_row), max(last, self.next_row))
+
+    def take_row(self, weights: Tensor, mean: Tensor) -> Packet:
+        """Take the next row of a draft, (heads, row + 1), and its mean over heads."""
+        row, self.next_row = self.next_row, self.next_row + 1
+        packet: Packet = {"heads": weights.shape[0], "row": mean[self.wish.first :]}
+        if row >= self._watched:
+            maxima = self._made(weights)
+            maxima.fold_one(weights[:, self._watched :])
+            packet["means"] = maxima.means()
+        return packet
+
+    def take_rows(self, weights: Tensor) -> Packet:
+        """Take the next rows of a score, (heads, rows, row + rows); all are sent after the last."""
+        begin, self.next_row = self.next_row, self.next_row + weights.shape[1]
+        for row in self.wish.rows:
+            if begin <= row < self.next_row:
+                self._rows[row] = weights[:, row - begin, : row + 1].mean(dim=0)
+        maxima = self._made(weights)
+        maxima.fold(weights)
+        if self.next_row < self.wish.prompt:
+            return {}
+        return {"heads": weights.shape[0], "means": maxima.means(), "rows": self._rows}
+
+    def _made(self, weights: Tensor) -> Maxima:
+        if self._maxima is None:
+            self._maxima = Maxima(weights.shape[0], self._capacity, weights.device)
+        return self._maxima
 
 
 @dataclass(slots=True)
@@ -47,19 +147,9 @@ class Step:
     query: Tensor
     cache: Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class BatchPart:
-    """A tracked request's stretch of a batch: `count` rows from `begin`, positions from `first`.
-
-    `index` is the request's place in the batch.
-    """
-
-    tracked: Tracked
-    index: int
-    begin: int
-    count: int
-    first: int
+    def rows_begin(self, n: int) -> int:
+        """Return where in the batch position 0 of request n would be."""
+        return self.starts[n + 1] - self.ends[n]
 
 
 class Tap:
@@ -67,38 +157,48 @@ class Tap:
     in this class ends the signals, never the engine's step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sender: Sender | None = None) -> None:
         self.calls: dict[str, Tracked] = {}
         self.obstacle: str | None = NOT_ATTACHED
         self.failure: str | None = None
         self.layout: AttentionLayout | None = None
-        self.heads = 0
+        self._sender = sender or Sender()
+        self._rank = (0, 1)
+        self._watch: Callable[[bool], None] = lambda on: None
         self._size = 0
         self._scale = 0.0
         self._common: Any = None
         self._step: Step | None = None
 
-    def attach(self, layer: Mapping[str, Any], obstacle: str | None) -> None:
-        """Take note of the last layer: the arguments of its `AttentionImpl` on this rank."""
-        self.heads, self._size = layer["num_heads"], layer["head_size"]
-        self._scale, self.obstacle = float(layer["scale"]), obstacle
+    def attach(
+        self,
+        layer: Mapping[str, Any],
+        obstacle: str | None,
+        rank: tuple[int, int],
+        watch: Callable[[bool], None],
+    ) -> None:
+        """Take note of the last layer: the arguments of its `AttentionImpl` on this rank, which is
+        one of so many; `watch` says whether to show it here.
+        """
+        self._size, self._scale = layer["head_size"], float(layer["scale"])
+        self.obstacle, self._rank, self._watch = obstacle, rank, watch
 
     def begin(self, wish: Wish) -> Tracked:
         """Track a request, or return what is tracked of one that was preempted."""
         now = time.monotonic()
-        self.release([n for n, each in self.calls.items() if now - each.seen > FORGOTTEN_S])
+        lost = [name for name, each in self.calls.items() if now - each.seen > FORGOTTEN_S]
+        self.release([*wish.ended, *lost])
         if wish.call not in self.calls:
-            self.calls[wish.call] = Tracked(wish, self.failure)
+            self.calls[wish.call] = Tracked(wish, self.obstacle or self.failure)
+            self._watch(True)
         return self.calls[wish.call]
 
     def release(self, calls: Iterable[str]) -> None:
         """Free all data of these calls, running or not."""
         for call in calls:
             self.calls.pop(call, None)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tracked.nbytes for tracked in self.calls.values())
+        if not self.calls:
+            self._watch(False)
 
     def see_batch(self, common: Any) -> None:
         """`common` is vLLM's `CommonAttentionMetadata` of the last layer."""
@@ -112,99 +212,124 @@ class Tap:
     def _see_layer(self, common: Any, query: Tensor, key: Tensor, cache: Tensor) -> None:
         if self.layout is None:
             self.layout = find_layout(cache, key, common.slot_mapping)
-        if self.layout is None:
-            self._give_up(UNKNOWN_LAYOUT)
-            return
         starts, ends = common.query_start_loc_cpu, common.seq_lens_cpu_upper_bound
         table = common.block_table_tensor
         self._step = Step(starts.tolist(), ends.tolist(), table, query.clone(), cache)
 
-    def finish_step(self, batch: Iterable[tuple[int, Tracked]], logits: Tensor) -> None:
-        """Take what the step has of these requests, given with their places in the batch, where
-        `logits` (requests, vocabulary) has their rows.
+    def finish_step(self, batch: Iterable[tuple[int, Tracked, Tensor]]) -> None:
+        """Take and send what the step has of these requests, given with their places in the batch
+        and the last row of their logits, (vocabulary,).
         """
         step, self._step = self._step, None
-        live = sorted((n, each) for n, each in batch if self.calls.get(each.wish.call) is each)
-        if live:
-            self.safely(self._take, step, live, logits)
+        live = sorted(
+            (each for each in batch if self.calls.get(each[1].wish.call) is each[1]),
+            key=lambda each: each[0],
+        )
+        if not live:
+            return
+        unknown = NOT_YET if step is not None and self.layout is None else None
+        for _, tracked, _ in live:
+            tracked.seen = time.monotonic()
+            tracked.error = tracked.error or unknown
+        packets = {} if self.obstacle or unknown else self.safely(self._take, step, live) or {}
+        for _, tracked, _ in live:
+            if error := tracked.error or self.failure:
+                packets[tracked.wish.call] = {"error": error}
+        here = {tracked.wish.call for _, tracked, _ in live}
+        others = [tracked.nbytes for name, tracked in self.calls.items() if name not in here]
+        held = {"calls": len(others), "bytes": sum(others)}
+        for _, tracked, _ in live:
+            if packet := packets.get(tracked.wish.call):
+                packet |= {"call": tracked.wish.call, "rank": self._rank, "held": held}
+                self._sender.put(tracked.wish.address, packet)
 
     def _take(
-        self, step: Step | None, batch: Sequence[tuple[int, Tracked]], logits: Tensor
-    ) -> None:
+        self, step: Step | None, batch: Sequence[tuple[int, Tracked, Tensor]]
+    ) -> dict[str, Packet]:
         if step is None or self.layout is None:
-            self._give_up(NOT_SEEN)
-            return
-        parts = []
-        for n, tracked in batch:
-            count = step.starts[n + 1] - step.starts[n]
-            tracked.seen = time.monotonic()
-            parts.append(BatchPart(tracked, n, step.starts[n], count, step.ends[n] - count))
-        drafts = [part for part in parts if part.tracked.lacks_number(part.first + part.count - 1)]
-        if drafts:
-            chosen = logits[torch.tensor([part.index for part in drafts], device=logits.device)]
-            numbers = OfStep(entropies(logits if len(drafts) == len(logits) else chosen))
-            for column, part in enumerate(drafts):
-                part.tracked.numbers.append((numbers, column))
-        wanted = [(p, rows) for p in parts if (rows := p.tracked.missing_rows(p.first, p.count))]
-        if single := [each for each in wanted if not each[0].tracked.wish.score]:
-            self._take_single(single, step, self.layout)
-        for part, rows in wanted:
-            if part.tracked.wish.score:
-                self._take_block(part, rows, step, self.layout)
+            raise LookupError(NOT_SEEN)
+        packets: dict[str, Packet] = {tracked.wish.call: {} for _, tracked, _ in batch}
+        singles: list[tuple[int, Tracked]] = []
+        predicting: list[tuple[Tracked, Tensor]] = []
+        for place, tracked, logits in batch:
+            end, count = step.ends[place], step.starts[place + 1] - step.starts[place]
+            wish = tracked.wish
+            if not wish.score and end - 1 == tracked.next_number and not tracked.error:
+                predicting.append((tracked, logits))
+            if rows := tracked.missing_rows(end - count, count):
+                if wish.score:
+                    packets[wish.call] = self._take_block(tracked, place, rows, step, self.layout)
+                else:
+                    singles.append((place, tracked))
+        if predicting:
+            _take_numbers(predicting, packets)
+        if singles:
+            self._take_singles(singles, step, self.layout, packets)
+        return packets
 
     def safely(self, take: Callable[..., Any], *args: Any) -> Any:
         if self.failure is None:
             try:
                 return take(*args)
             except Exception as error:
-                log.exception("token signals are disabled: the plugin failed")
-                self._give_up(f"the plugin failed ({type(error).__name__}: {error})")
+                self.failure = f"the plugin failed ({type(error).__name__}: {error})"
+                log.exception("token signals are disabled")
         return None
 
-    def _give_up(self, failure: str) -> None:
-        self.failure = failure
-        for tracked in self.calls.values():
-            tracked.error = tracked.error or failure
-
-    def _take_single(
-        self, wanted: Sequence[tuple[BatchPart, range]], step: Step, layout: AttentionLayout
+    def _take_singles(
+        self,
+        singles: Sequence[tuple[int, Tracked]],
+        step: Step,
+        layout: AttentionLayout,
+        packets: Mapping[str, Packet],
     ) -> None:
         """Take the rows of drafts, one each, as a batch."""
         query, cache = step.query, step.cache
-        places = torch.tensor(
-            [part.begin + rows.start - part.first for part, rows in wanted], device=query.device
-        )
-        lengths = [rows.start + 1 for _, rows in wanted]
+        places = [step.rows_begin(n) + tracked.next_row for n, tracked in singles]
+        lengths = [tracked.next_row + 1 for _, tracked in singles]
         block = layout.block_size(cache, self._size)
         most = -(-max(lengths) // block)
-        owners = torch.tensor([part.index for part, _ in wanted], device=step.table.device)
+        owners = torch.tensor([n for n, _ in singles], device=step.table.device)
         blocks = step.table[owners, :most].long()
         keys = layout.pick(cache, blocks.flatten(), self._size)
         weights = decode_rows(
-            query[places],
-            keys.view(len(wanted), most, *keys.shape[1:]),
+            query[torch.tensor(places, device=query.device)],
+            keys.view(len(singles), most, *keys.shape[1:]),
             torch.tensor(lengths, device=query.device),
             self._scale,
         )
         means = weights.mean(dim=1)
-        for number, ((part, _), length) in enumerate(zip(wanted, lengths, strict=True)):
-            part.tracked.take_row(weights[number, :, :length], means[number, :length])
+        for number, ((_, tracked), length) in enumerate(zip(singles, lengths, strict=True)):
+            packets[tracked.wish.call].update(
+                tracked.take_row(weights[number, :, :length], means[number, :length])
+            )
 
     def _take_block(
-        self, part: BatchPart, rows: range, step: Step, layout: AttentionLayout
-    ) -> None:
+        self, tracked: Tracked, place: int, rows: range, step: Step, layout: AttentionLayout
+    ) -> Packet:
         """Take the rows of a scored prompt, in blocks that bound the memory."""
         query, cache = step.query, step.cache
         count = -(-rows.stop // layout.block_size(cache, self._size))
-        keys = layout.pick(cache, step.table[part.index, :count].long(), self._size)
+        keys = layout.pick(cache, step.table[place, :count].long(), self._size)
         keys = keys.permute(1, 2, 0, 3).reshape(keys.shape[1], self._size, -1)
-        queries = query[part.begin - part.first + rows.start :][: len(rows)]
+        queries = query[step.rows_begin(place) + rows.start :][: len(rows)]
         size = rows_per_block(query.shape[1], rows.stop)
+        packet: Packet = {}
         for offset in range(0, len(rows), size):
             chunk = queries[offset : offset + size]
             first = rows.start + offset
             known = keys[:, :, : first + len(chunk)]
-            part.tracked.take_rows(attention_rows(chunk, known, first, self._scale))
+            packet = tracked.take_rows(attention_rows(chunk, known, first, self._scale))
+        return packet
+
+
+def _take_numbers(
+    predicting: Sequence[tuple[Tracked, Tensor]], packets: Mapping[str, Packet]
+) -> None:
+    numbers = entropies(torch.stack([logits for _, logits in predicting]))
+    for column, (tracked, _) in enumerate(predicting):
+        tracked.next_number += 1
+        packets[tracked.wish.call]["number"] = numbers[:, column]
 
 
 TAP = Tap()  # vLLM makes backends and processors itself; a worker process has one model

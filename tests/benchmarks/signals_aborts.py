@@ -75,7 +75,7 @@ async def emptied(worker: VllmGenerator) -> PluginInfo:
     """What is held once nothing is, or after five seconds."""
     for _ in range(50):
         info = await info_of(worker)
-        if not (info.calls or info.reserved_bytes or info.worker_calls or info.worker_bytes):
+        if not (info.calls or info.worker_calls or info.worker_bytes):
             return info
         await asyncio.sleep(0.1)
     return await info_of(worker)
@@ -111,11 +111,10 @@ async def measure(server: Vllm, count: int) -> None:
     finally:
         await worker.aclose()
     kept = max(info.worker_bytes / info.worker_calls for info in seen if info.worker_calls)
-    reserved = max(info.reserved_bytes / info.calls for info in seen if info.calls)
-    print(f"{count} calls, {AT_ONCE} at once, {seconds:.0f} s; {held.calls} calls and ", end="")
-    print(f"{held.reserved_bytes} bytes reserved, {held.worker_calls} calls and ", end="")
+    print(f"{count} calls, {AT_ONCE} at once, {seconds:.0f} s; {held.calls} calls, ", end="")
+    print(f"{held.worker_calls} calls and ", end="")
     print(f"{held.worker_bytes} bytes on the worker at the end")
-    print(f"most per tracked call: {kept / 1024:.1f} KiB kept, {reserved / 1024:.1f} KiB reserved")
+    print(f"most per tracked call: {kept / 1024:.1f} KiB kept")
     print(f"resident: {before / 2**20:.0f} MiB, then {resident(server) / 2**20:.0f} MiB")
 
 

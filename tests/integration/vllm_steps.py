@@ -30,14 +30,15 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
     build_custom_logits_processors,
 )
 
-from service.vllm_plugin.logits import Processor
-from service.vllm_plugin.tap import TAP
-from service.vllm_plugin.tracking import Wish
+from service.vllm_plugin.logits import SignalsProcessor
+from service.vllm_plugin.receiver import RECEIVER, Inbox, floats
+from service.vllm_plugin.tap import TAP, Wish
 from tests.unit.vllm_plugin import fake_runner
-from tests.unit.vllm_plugin.fake_runner import HEADS, KV_HEADS, FakeRequest, params_of
+from tests.unit.vllm_plugin.fake_runner import HEADS, KV_HEADS, FakeRequest, Sent, params_of
 
 SIZE = BLOCK = 32  # the least that the kernel has
 fake_runner.SIZE = SIZE
+SENT = TAP._sender = Sent()
 Entering = Callable[[Sequence[FakeRequest]], Any]  # tells the processor; returns V2's context
 
 
@@ -53,7 +54,7 @@ class Engine:
         self.builder = builder(spec, [self.layer.layer_name], config, torch.device("cpu"))
         self.cache = torch.zeros(32, KV_HEADS, BLOCK, 2 * SIZE)
 
-    def step(self, processor: Processor, enter: Entering, *batch: tuple[FakeRequest, int]) -> None:
+    def step(self, processor: Any, enter: Entering, *batch: tuple[FakeRequest, int]) -> None:
         requests = [request for request, _ in batch]
         context = enter(requests)
         counts = [count for _, count in batch]
@@ -85,7 +86,8 @@ class Engine:
         self.layer.impl.forward(self.layer, query, key, key, self.cache, metadata, output=output)
         torch.testing.assert_close(output, expected_output(batch), atol=1e-5, rtol=0)
         last = logits[np.cumsum(counts) - 1]
-        assert torch.equal(processor.apply(last.clone(), *context), last)
+        if context is not None:
+            assert torch.equal(processor.apply(last.clone(), *context), last)
         for request, count in batch:
             request.computed += count
 
@@ -103,13 +105,15 @@ def expected_output(batch: Sequence[tuple[FakeRequest, int]]) -> Tensor:
 def sampling(request: FakeRequest) -> SamplingParams:
     extra = params_of(request).extra_args
     params = SamplingParams(temperature=0.0, extra_args=extra)
-    Processor.validate_params(params)
+    if request.wish is not None:
+        RECEIVER.calls[request.name] = Inbox()
+    SignalsProcessor.validate_params(params)  # type: ignore[attr-defined]
     return params
 
 
-def of_v1(config: Any) -> tuple[Processor, Entering]:
+def of_v1(config: Any) -> tuple[Any, Entering]:
     every = build_logitsprocs(config, torch.device("cpu"), False, False).non_argmax_invariant
-    (processor,) = (each for each in every if isinstance(each, Processor))
+    (processor,) = (each for each in every if isinstance(each, SignalsProcessor))
     places, updates = [], BatchUpdateBuilder()
 
     def enter(batch: Sequence[FakeRequest]) -> tuple[()]:
@@ -125,13 +129,13 @@ def of_v1(config: Any) -> tuple[Processor, Entering]:
     return processor, enter
 
 
-def of_v2(config: Any) -> tuple[Processor, Entering]:
+def of_v2(config: Any) -> tuple[Any, Entering]:
     names = ("all_token_ids", "prompt_len", "prefill_len", "total_len")
     state = SimpleNamespace(
         device=torch.device("cpu"), max_num_reqs=8, vocab_size=768, **dict.fromkeys(names)
     )
     every = build_custom_logits_processors(config, state, False)
-    (processor,) = (each for each in every if isinstance(each, Processor))
+    (processor,) = (each for each in every if isinstance(each, SignalsProcessor))
     slots: dict[str, int] = {}
 
     def enter(batch: Sequence[FakeRequest]) -> tuple[LogitsContext]:
@@ -147,27 +151,33 @@ def of_v2(config: Any) -> tuple[Processor, Entering]:
     return processor, enter
 
 
-def check(runner: str, engine: Engine, processor: Processor, enter: Entering) -> None:
+def check(runner: str, engine: Engine, processor: Any, enter: Entering) -> None:
     prompt, other = list(range(40)), FakeRequest("plain", [1] * 9, 20, None, 3)
-    one = FakeRequest("one", prompt, 48, Wish("one", 40, 8), 1)
-    two = FakeRequest("two", prompt, 46, Wish("two", 40, 6), 2)
-    read = FakeRequest("read", prompt, 40, Wish("read", 40, score=True, rows=(35,)), 4)
+    one = FakeRequest("one", prompt, 48, Wish("one", "", 40, 8), 1)
+    two = FakeRequest("two", prompt, 46, Wish("two", "", 40, 6), 2)
+    read = FakeRequest("read", prompt, 40, Wish("read", "", 40, score=True, rows=(35,)), 4)
     engine.step(processor, enter, (other, 9), (one, 30), (read, 17))
     engine.step(processor, enter, (one, 10), (two, 40), (other, 1), (read, 23))
     for _ in range(4):
         engine.step(processor, enter, (two, 1), (other, 1), (one, 1))
     engine.step(processor, enter, (one, 1))
     assert TAP.failure is None, TAP.failure
+    for request in (one, two, read):
+        for packet in SENT.packets.pop(request.name):
+            RECEIVER.calls[request.name].put(packet)
     for draft in (one, two):
-        tracked, (entropy, _) = TAP.calls[draft.name], draft.numbers
+        inbox, (entropy, _) = RECEIVER.calls[draft.name], draft.numbers
         own = draft.matrix[:, 40 : draft.computed, 40 : draft.computed]
         expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)])
-        torch.testing.assert_close(tracked.means[-1], expected, atol=1e-6, rtol=0)
-        found = torch.tensor([step.host[0][column] for step, column in tracked.numbers])
+        means = torch.from_numpy(inbox.means.copy())
+        torch.testing.assert_close(means, expected, atol=1e-6, rtol=0)
+        found = torch.tensor([number[0] for number in inbox.numbers])
         torch.testing.assert_close(found, entropy[39 : draft.computed], atol=1e-5, rtol=1e-5)
-    tracked, matrix = TAP.calls["read"], read.matrix
-    torch.testing.assert_close(tracked.means[0][0], matrix.amax(1).mean(0), atol=1e-6, rtol=0)
-    torch.testing.assert_close(tracked.rows[35], matrix[:, 35, :36].mean(0), atol=1e-6, rtol=0)
+    inbox, matrix = RECEIVER.calls["read"], read.matrix
+    means = torch.from_numpy(inbox.means.copy())
+    torch.testing.assert_close(means[0], matrix.amax(1).mean(0), atol=1e-6, rtol=0)
+    row = torch.from_numpy(floats(inbox.rows_at[35]).copy())
+    torch.testing.assert_close(row, matrix[:, 35, :36].mean(0), atol=1e-6, rtol=0)
     TAP.release(["one", "two", "read"])
     print(f"{runner}: maxima, rows and entropies are those of the whole matrices")
 

@@ -6,10 +6,10 @@ import os
 import tomllib
 from pathlib import Path
 
-from service.vllm_plugin import EXTENSION, NAME
+from service.vllm_plugin import MIDDLEWARE
 
 ROOT = Path(__file__).parents[2]
-FLAGS = ("--worker-extension-cls", EXTENSION)
+FLAGS = ("--middleware", MIDDLEWARE)
 
 
 def plugin_environment(folder: Path) -> dict[str, str]:
@@ -29,4 +29,4 @@ def plugin_environment(folder: Path) -> dict[str, str]:
         for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
     ]
     (installed / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "VLLM_PLUGINS": NAME}
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.vllm_plugin.versions import unsupported
 from tests.conftest import need
 from tests.support.workers import StubWorker, stub_workers
 
@@ -73,7 +72,7 @@ def test_one_of_two_out_and_another_version(
 def test_what_the_plugin_misses_in_a_vllm_is_named(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = unsupported("0.99.0", ["class Attention has no field sliding_window"])
+    reason = "vLLM 0.99.0 is not supported: class Attention has no field sliding_window"
     workers[0].tell(info={"signals": False, "reason": reason})
     try:
         _, output = check(monkeypatch, [worker.url for worker in workers])

@@ -6,6 +6,8 @@ with the whole matrix, however the rows are scheduled.
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +17,9 @@ import torch
 from torch import Tensor
 
 from service.vllm_plugin.attention import extended
-from service.vllm_plugin.logits import Processor
-from service.vllm_plugin.tap import Tap
-from service.vllm_plugin.tracking import Wish
+from service.vllm_plugin.logits import OfV2
+from service.vllm_plugin.sender import Packet, Sender, encoded
+from service.vllm_plugin.tap import Tap, Wish
 
 HEADS, KV_HEADS, SIZE, BLOCK, VOCABULARY, BLOCKS = 4, 2, 8, 4, 768, 256
 
@@ -85,6 +87,8 @@ def config_with(layers: dict[str, Any], **changes: Any) -> Any:
     """A `VllmConfig`, as far as the plugin reads it."""
     parallel = dict.fromkeys(("pipeline", "data", "prefill_context", "decode_context"), 1)
     sizes = {f"{name}_parallel_size": size for name, size in parallel.items()}
+    rank, ranks = changes.get("rank", (0, 1))
+    sizes |= {"rank": rank, "tensor_parallel_size": ranks}
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**(sizes | changes.get("parallel", {}))),
         speculative_config=changes.get("speculative"),
@@ -95,32 +99,44 @@ def config_with(layers: dict[str, Any], **changes: Any) -> Any:
     )
 
 
+class Sent(Sender):
+    """Keeps the packets of each call instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets: dict[str, list[Packet]] = defaultdict(list)
+
+    def put(self, address: str, packet: Packet) -> None:
+        self.packets[packet["call"]].append(json.loads(encoded(packet)))
+
+
 class FakeRunner:
     """`step` runs one batch: (request, rows) each, in that order. The processor hears of slots, as
     from model runner V2."""
 
-    def __init__(self, ranks: int = 1, rank: int = 0) -> None:
+    def __init__(self, ranks: int = 1, rank: int = 0, sender: Sender | None = None) -> None:
         """`rank` of so many has its share of the heads."""
         self._share = ranks, rank
         self.cache = torch.zeros(BLOCKS, KV_HEADS // ranks, BLOCK, 2 * SIZE)
         self.writes_keys = True
-        self.tap = Tap()
-        backend: Any = extended("PLAIN", PLAIN)
-        backend.get_builder_cls().tap = self.tap
+        self.sent = Sent()
+        self.tap = Tap(sender or self.sent)
+        backend: Any = extended("PLAIN", PLAIN, self.tap)
         layers = {
             f"model.layers.{n}.attn": SimpleNamespace(
                 impl=backend.get_impl_cls()(HEADS // ranks, SIZE, scale=0.3)
             )
             for n in range(2)
         }
-        self.builder = backend.get_builder_cls()(list(layers), config_with(layers))
+        config = config_with(layers, rank=(rank, ranks))
+        self.builder = backend.get_builder_cls()(list(layers), config)
         self.layers = [layer.impl for layer in layers.values()]
-        self.processor = Processor()
+        self.processor = OfV2()
         self.processor.tap = self.tap
         self._free = list(range(1, BLOCKS))
         self._slots: list[str] = []
-        probe = FakeRequest("probe", [1, 2, 3], 3, Wish("probe", 3, score=True))
-        self.step((probe, 3))  # as the plugin does at start
+        probe = FakeRequest("probe", [1, 2, 3], 3, Wish("probe", "", 3, score=True))
+        self.step((probe, 3))  # as the middleware does when it is asked for information
         self.finish(probe)
         self.tap.release(["probe"])
 
@@ -159,7 +175,8 @@ class FakeRunner:
         context = SimpleNamespace(
             idx_mapping_np=np.array([self._slots.index(request.name) for request, _ in batch])
         )
-        assert self.processor.apply(last, context) is last
+        if any(request.wish for request, _ in batch):  # else V2 does not call it
+            assert self.processor.apply(last, context) is last
         for request, count in batch:
             request.computed += count
 
@@ -183,4 +200,4 @@ class FakeRunner:
 
 def params_of(request: FakeRequest) -> Any:
     extra = request.wish.to_args() if request.wish else None
-    return SimpleNamespace(extra_args=extra, n=1)
+    return SimpleNamespace(extra_args=extra, n=1, temperature=0.0)

@@ -48,10 +48,11 @@ def test_a_layout_is_found_and_read(name: str, dtype: object) -> None:
     assert torch.equal(picked[1, :, :, BLOCK - 1], key[3].to(dtype))
 
 
-def test_an_unknown_layout_is_none() -> None:
+def test_an_unknown_layout_is_said() -> None:
     key = torch.randn(4, KV_HEADS, SIZE)
-    assert find_layout(caches(key)["packed"] + 1, key, SLOTS) is None
-    assert find_layout(torch.randn(3, 3), key, SLOTS) is None
+    for cache in (caches(key)["packed"] + 1, torch.randn(3, 3)):
+        with pytest.raises(LookupError, match="layout is unknown"):
+            find_layout(cache, key, SLOTS)
 
 
 def test_padding_alone_proves_nothing() -> None:

@@ -1,10 +1,16 @@
-"""What signals cannot work with is said, with what to do; ledger, launch and start."""
+"""What signals cannot work with is said, with what to do: names of vLLM that moved, models and
+configurations; and the command of a worker."""
 
 # ruff: noqa: E402 - the imports below need what the skips look for.
 
 from __future__ import annotations
 
-from argparse import Namespace
+import ast
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +21,21 @@ from tests.conftest import need
 need("torch")
 
 from service.engines.vllm_command import worker_command
-from service.vllm_plugin import EXTENSION, plugin
-from service.vllm_plugin.calls import Full, Ledger, bytes_of
-from service.vllm_plugin.plugin import SignalsPlugin
-from service.vllm_plugin.routes import PluginState
-from service.vllm_plugin.support import obstacle
+from service.vllm_plugin import MIDDLEWARE, support
+from service.vllm_plugin.attention import extended
+from service.vllm_plugin.support import (
+    DOCUMENTED,
+    OF_RUNNERS,
+    OTHER,
+    POINTS,
+    Point,
+    differences,
+    installed_differences,
+    obstacle,
+)
 from service.vllm_plugin.tap import Tap
-from tests.unit.vllm_plugin.fake_runner import FakeRunner, config_with
+from tests.unit.vllm_plugin.fake_runner import PLAIN, FakeRunner, config_with
+from tests.vllm_matrix import reader
 
 
 def layer(**changes: Any) -> dict[str, Any]:
@@ -60,31 +74,12 @@ def test_each_obstacle_is_named(setup: dict[str, Any], last: dict[str, Any], sai
 
 def test_a_last_layer_of_another_kind_is_no_layer_of_ours() -> None:
     """The builder of the layers before it does not attach itself."""
-    runner = FakeRunner()
-    assert runner.tap.obstacle is None
-    builder: Any = type(runner.builder)
-    builder.tap = Tap()
+    assert FakeRunner().tap.obstacle is None
+    tap = Tap()
+    builder = extended("PLAIN", PLAIN, tap).get_builder_cls()  # type: ignore[attr-defined]
     layers = {"model.layers.3.attn": None, "model.layers.4.mla": None}
     builder(["model.layers.3.attn"], config_with(layers))
-    assert "latent attention" in builder.tap.obstacle
-
-
-def test_the_ledger_refuses_and_gives_back() -> None:
-    ledger = Ledger(max_calls=2, max_bytes=100)
-    with ledger.reserve(60):
-        with pytest.raises(Full, match="60 of 100"), ledger.reserve(50):
-            pass
-        with ledger.reserve(40), pytest.raises(Full, match="2 calls"), ledger.reserve(0):
-            pass
-    assert (ledger.calls, ledger.bytes) == (0, 0)
-
-
-def test_the_worst_case_of_a_call() -> None:
-    llama = bytes_of(1000, 128, 32, score=False, attention=True, rows=128)
-    assert 0.5e6 < llama < 1e6
-    assert bytes_of(1000, 128, 32, score=False, attention=False, rows=0) == 8 * 128
-    score = bytes_of(1000, 1, 32, score=True, attention=True, rows=2)
-    assert score == 4 * (2 * 32 * 1000 + 2 * 1000 + 2 * 1000)
+    assert "latent attention" in (tap.obstacle or "")
 
 
 def test_the_command_of_a_worker() -> None:
@@ -92,54 +87,105 @@ def test_the_command_of_a_worker() -> None:
 
     assert launch.command[:3] == ["vllm", "serve", "my model"]
     assert launch.command[-2:] == ["--port", "9"]
-    assert launch.command[launch.command.index("--worker-extension-cls") + 1] == EXTENSION
+    assert launch.command[launch.command.index("--middleware") + 1] == MIDDLEWARE
     assert launch.variables["VLLM_PLUGINS"] == "other,revelator"
-    assert worker_command("m", [], {}).variables["VLLM_PLUGINS"] == "revelator"
+    assert worker_command("m", [], {"VLLM_PLUGINS": ""}).variables["VLLM_PLUGINS"] == "revelator"
+    assert not worker_command("m", [], {}).variables  # vLLM loads all
     assert "VLLM_PLUGINS=other,revelator" in str(launch)
     assert "serve 'my model'" in str(launch)
 
 
-class Engine:
-    """An engine client whose workers answer `revelator_start` as told."""
+def source() -> dict[str, str]:
+    """Files in which every point is as it should be."""
+    texts: dict[str, str] = {}
+    for point in chain(POINTS, *OF_RUNNERS):
+        first, *others = point.has.split()
+        if point.name[0].isupper():
+            fields = "".join(f"    {name}: int\n" for name in others)
+            own = f"class {point.name}:\n{fields}    def {first}(self): ...\n"
+        else:
+            own = f"def {point.name}({', '.join(point.has.split())}, more=0): ...\n"
+        texts[point.file] = texts.get(point.file, "") + own
+    return texts
 
-    def __init__(self, *sides: dict[str, Any]) -> None:
-        self.model_config = SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 768)
-        self.sides = list(sides)
 
-    def get_tokenizer(self) -> Any:
-        return SimpleNamespace(backend_tokenizer=None)
-
-    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-        assert method == "revelator_start"
-        return self.sides
+def test_a_source_with_every_point_is_supported() -> None:
+    texts = source()
+    assert differences(texts.__getitem__) == []
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("moved", "engine", "flags", "said"),
-    [
-        (("x.y is not in vllm/x.py",), Engine(), {}, "x.y is not in vllm/x.py"),
-        ((), None, {}, "no engine"),
-        ((), Engine(), {"worker_extension_cls": ""}, "--worker-extension-cls"),
-        ((), Engine(), {"api_server_count": 4}, "--api-server-count 1"),
-        ((), Engine({"obstacle": "a window", "heads": 0}), {}, "a window"),
-    ],
-)
-async def test_a_start_that_cannot_be_serves_without_signals(
-    moved: tuple[str, ...],
-    engine: Any,
-    flags: dict[str, Any],
-    said: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plugin, "installed_differences", lambda: moved)
-    own = PluginState("0.99.0")
-    state = SimpleNamespace(revelator=own, openai_serving_models=None)
-    args = {"worker_extension_cls": EXTENSION, "api_server_count": 1} | flags
+@pytest.mark.parametrize("runner", [0, 1], ids=["V1", "V2"])
+def test_one_runner_s_processors_are_enough(runner: int) -> None:
+    texts = source()
+    for point in OF_RUNNERS[runner]:
+        texts.pop(point.file, None)
+    assert differences(texts.__getitem__) == []
+    for point in OF_RUNNERS[1 - runner]:
+        texts.pop(point.file, None)
+    lost = [f"vllm/{point.file} is gone" for point in OF_RUNNERS[1]]
+    assert differences(texts.__getitem__) == lost
 
-    await SignalsPlugin().init_state(engine, state, Namespace(**args))
 
-    assert own.calls is None
-    assert said in (own.reason or "")
-    assert said in caplog.text
+def test_the_plugin_uses_the_names_that_are_checked_and_few_besides_interfaces() -> None:
+    """What it imports, and what it reads of vLLM's objects outside documented interfaces."""
+    imported: set[str] = set()
+    read: set[str] = set()
+    for file in Path(support.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    if module.split(".")[0] == "vllm":
+                        imported |= {name.name for name in names}
+                case ast.Import(names=names):
+                    imported |= {name.name for name in names if name.name.startswith("vllm")}
+                case ast.Attribute(attr=name):
+                    read.add(name)
+    checked = {point.name.partition(".")[0] for point in DOCUMENTED}
+    assert imported - {"vllm"} <= checked  # `vllm` itself has the version
+    assert {name for point in OTHER for name in point.has.split()} <= read
+    assert {"state", "engine_client"} <= read
+    assert len(OTHER) + 1 <= 8  # and `app.state.engine_client`
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+def test_each_point_is_named_where_it_moved(point: Point) -> None:
+    texts = source()
+    gone = {**texts}
+    del gone[point.file]
+    assert f"vllm/{point.file} is gone" in (differences(gone.__getitem__))
+    last = point.name.rpartition(".")[2]
+    renamed = texts[point.file].replace(f" {last}", f" other_{last}")
+    told = differences({**texts, point.file: renamed}.__getitem__)
+    assert any(each.startswith(point.name) and point.file in each for each in told)
+    lacking = texts[point.file].replace(point.has.split()[-1], "elsewhere")
+    assert any(
+        each.startswith(point.name)
+        for each in differences({**texts, point.file: lacking}.__getitem__)
+    )
+
+
+def test_what_is_said_of_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.99.0"))
+    monkeypatch.setattr(support, "installed_differences", lambda: ())
+    assert support.unsupported() is None
+    gone = ("a is gone", "b is gone", "c is gone", "d is gone", "e is gone")
+    monkeypatch.setattr(support, "installed_differences", lambda: gone)
+    said = support.unsupported() or ""
+    for part in ("vLLM 0.99.0", "a is gone", "and 2 more", "0.32.x"):
+        assert part in said
+
+
+def test_without_vllm_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.vllm_plugin.support.find_spec", lambda name: None)
+    installed_differences.cache_clear()
+    assert installed_differences() == ("vllm is not installed as a package",)
+    installed_differences.cache_clear()
+
+
+def test_the_installed_vllm_has_every_point() -> None:
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        pytest.skip("vLLM is not here; set VLLM_PYTHON")
+    code = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert differences(reader(Path(found.stdout.strip()).parent)) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,24 +13,24 @@ from tests.conftest import need
 
 torch = need("torch")
 
-from service.vllm_plugin import NAME, tap  # noqa: E402
-from service.vllm_plugin.logits import Processor  # noqa: E402
-from service.vllm_plugin.packets import NOT_FINITE, Packer  # noqa: E402
-from service.vllm_plugin.tracking import Tracked, Wish  # noqa: E402
+from service.vllm_plugin import HEADER, NAME, tap  # noqa: E402
+from service.vllm_plugin.logits import OfV1  # noqa: E402
+from service.vllm_plugin.receiver import RECEIVER, Inbox, floats  # noqa: E402
+from service.vllm_plugin.sender import NOT_FINITE  # noqa: E402
+from service.vllm_plugin.tap import Tracked, Wish  # noqa: E402
 from tests.unit.vllm_plugin.fake_runner import FakeRequest, FakeRunner, params_of  # noqa: E402
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2]
 
 
 def draft(name: str = "draft", *, attention: bool = True, seed: int = 1) -> FakeRequest:
-    wish = Wish(name, len(PROMPT), 12 - len(PROMPT), attention=attention)
+    wish = Wish(name, "", len(PROMPT), 12 - len(PROMPT), attention=attention, first=3)
     return FakeRequest(name, PROMPT, 12, wish, seed)
 
 
 def score(name: str = "score", rows: tuple[int, ...] = (2, 5), seed: int = 2) -> FakeRequest:
-    return FakeRequest(
-        name, PROMPT, len(PROMPT), Wish(name, len(PROMPT), score=True, rows=rows), seed
-    )
+    wish = Wish(name, "", len(PROMPT), score=True, rows=rows)
+    return FakeRequest(name, PROMPT, len(PROMPT), wish, seed)
 
 
 def plain(name: str = "plain", length: int = 30) -> FakeRequest:
@@ -38,33 +41,52 @@ def tracked_of(runner: FakeRunner, request: FakeRequest) -> Tracked:
     return runner.tap.calls[request.name]
 
 
+def sent(runner: FakeRunner, request: FakeRequest) -> list[dict[str, Any]]:
+    return runner.sent.packets[request.name]
+
+
+def errors(runner: FakeRunner, request: FakeRequest) -> list[str]:
+    return [packet["error"] for packet in sent(runner, request) if "error" in packet]
+
+
+def inbox_of(runner: FakeRunner, request: FakeRequest) -> Inbox:
+    inbox = Inbox()
+    for packet in sent(runner, request):
+        inbox.put(packet)
+    return inbox
+
+
 def check_draft(runner: FakeRunner, request: FakeRequest) -> None:
-    """All rows from the last of the prompt on, the maxima over draft tokens, the entropies."""
-    tracked, begin = tracked_of(runner, request), len(request.prompt)
+    """The rows from the last of the prompt on, the changes of the maxima, and the entropies."""
+    inbox, begin = inbox_of(runner, request), len(request.prompt)
+    numbers, updates = inbox.take()
     matrix, (entropy, logs) = request.matrix, request.numbers
     rows = range(begin - 1, request.computed)
-    assert sorted(tracked.rows) == list(rows)
-    for row in rows:
-        torch.testing.assert_close(tracked.rows[row], matrix[:, row, : row + 1].mean(0))
-    for end, means in enumerate(tracked.means, start=1):
+    for row, text in zip(rows, inbox.rows, strict=True):
+        own = torch.from_numpy(floats(text).copy())
+        torch.testing.assert_close(own, matrix[:, row, 3 : row + 1].mean(0))
+    known: dict[int, tuple[float, float]] = {}
+    for end, of_row in enumerate(updates, start=1):
+        for update in of_row:
+            assert known.get(update.key) != (update.maximum, update.later)
+            known[update.key] = (update.maximum, update.later)
         own = matrix[:, begin : begin + end, begin : begin + end]
-        expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)])
-        torch.testing.assert_close(means, expected)
-    assert len(tracked.means) == request.computed - begin
-    numbers = [(step.host[0][c], step.host[1][c]) for step, c in tracked.numbers]
+        expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)], 1)
+        torch.testing.assert_close(torch.tensor([known[key] for key in range(end)]), expected)
+    assert len(updates) == request.computed - begin
     expected_numbers = [(entropy[row], logs[row].max()) for row in rows]
     torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected_numbers))
 
 
 def check_score(runner: FakeRunner, request: FakeRequest) -> None:
-    tracked = tracked_of(runner, request)
-    matrix = request.matrix
-    (means,) = tracked.means
+    (packet,) = sent(runner, request)  # once and whole
+    inbox, matrix = inbox_of(runner, request), request.matrix
     expected = torch.stack([matrix.amax(1).mean(0), matrix.tril(-1).amax(1).mean(0)])
-    torch.testing.assert_close(means, expected)
-    assert sorted(tracked.rows) == [2, 5]
-    torch.testing.assert_close(tracked.rows[5], matrix[:, 5, :6].mean(0))
-    assert not tracked.numbers
+    torch.testing.assert_close(torch.from_numpy(inbox.means.copy()), expected)
+    assert sorted(inbox.rows_at) == [2, 5]
+    row = torch.from_numpy(floats(inbox.rows_at[5]).copy())
+    torch.testing.assert_close(row, matrix[:, 5, :6].mean(0))
+    assert "number" not in packet
 
 
 def test_everything_at_once() -> None:
@@ -133,25 +155,45 @@ def test_entropies_alone_leave_the_attention_untouched() -> None:
     runner.step((one, 7))
     runner.step((one, 1))
 
-    tracked = tracked_of(runner, one)
-    assert len(tracked.numbers) == 2
-    assert not tracked.rows
-    assert tracked.maxima is None
+    assert len(inbox_of(runner, one).numbers) == 2
+    assert all(not {"row", "means"} & packet.keys() for packet in sent(runner, one))
+    assert tracked_of(runner, one).nbytes == 0
 
 
-def test_without_wishes_nothing_is_kept_or_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = FakeRunner()
-    for name in ("see_batch", "see_layer", "finish_step"):
-        monkeypatch.setattr(runner.tap, name, lambda *_: pytest.fail("looked at the batch"))
-    runner.step((plain(), 7))
+def test_steps_of_requests_that_ask_for_none_call_nothing_of_ours() -> None:
+    """Neither before any has asked, nor after."""
+    runner, asks, other = FakeRunner(), score(), plain()
+    ours: list[str] = []
+    folder = str(Path(tap.__file__).parent)
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            ours.append(frame.f_code.co_name)
+
+    def counted() -> list[str]:
+        ours.clear()
+        sys.setprofile(see)
+        try:
+            runner.step((other, 1))
+        finally:
+            sys.setprofile(None)
+        return list(ours)
+
+    runner.step((other, 1))
+    assert counted() == []
+    runner.step((asks, 7), (other, 1))
+    assert "see_layer" in counted()
+    runner.tap.release([asks.name])
+    assert counted() == []
 
 
 def test_a_row_that_was_left_out_is_an_error_of_its_call_alone() -> None:
     runner, read, one = FakeRunner(), score(), draft()
     read.blocks, read.computed = [9], 4  # as if its prefix had come from the cache
-    runner.step((read, 3), (one, 7))
+    runner.step((one, 7))
+    runner.step((read, 3), (one, 1))
 
-    assert Packer(tracked_of(runner, read)).next() == {"error": "rows 0 to 3 were never computed"}
+    assert errors(runner, read) == ["rows 0 to 3 were never computed"]
     check_draft(runner, one)
 
 
@@ -162,18 +204,27 @@ def test_an_unknown_layout_is_said_and_later_calls_hear_it_too() -> None:
     runner.step((one, 7))
     runner.step((two, 7))
 
-    assert runner.tap.failure is not None
-    assert "layout is unknown" in runner.tap.failure
-    assert tracked_of(runner, one).error == runner.tap.failure
-    assert tracked_of(runner, two).error == runner.tap.failure
+    for request in (one, two):
+        (said,) = errors(runner, request)
+        assert "layout is unknown" in said
+
+
+def test_a_first_step_that_fits_several_layouts_is_an_error_of_its_calls_alone() -> None:
+    runner, one, two = FakeRunner(), draft(), draft("b")
+    runner.tap.layout = None
+    runner.step((one, 1))  # the first key of a block lies alike in several
+    runner.step((two, 7))
+
+    assert errors(runner, one)[0] == tap.NOT_YET
+    check_draft(runner, two)
 
 
 def test_a_step_without_our_backend_ends_the_signals() -> None:
     runner, one = FakeRunner(), draft()
-    runner.layers[-1].tap = None
+    runner.tap._watch = lambda on: None
     runner.step((one, 7))
 
-    assert "passed the plugin's attention backend by" in (tracked_of(runner, one).error or "")
+    assert "passed the plugin's attention backend by" in errors(runner, one)[0]
 
 
 def test_what_goes_wrong_in_the_tap_ends_the_signals_not_the_step(
@@ -188,8 +239,7 @@ def test_what_goes_wrong_in_the_tap_ends_the_signals_not_the_step(
     runner.step((one, 1), (two, 7))
 
     for request in (one, two):
-        packet = Packer(tracked_of(runner, request)).next()
-        assert packet == {"error": "the plugin failed (RuntimeError: no memory)"}
+        assert set(errors(runner, request)) == {"the plugin failed (RuntimeError: no memory)"}
 
 
 def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
@@ -199,38 +249,66 @@ def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
     runner.step((sick, 1), (well, 1))
     runner.step((sick, 1), (well, 1))
 
-    assert Packer(tracked_of(runner, sick)).next() == {"error": NOT_FINITE}
-    assert "error" not in (Packer(tracked_of(runner, well)).next() or {"error"})
+    assert errors(runner, sick)[0] == NOT_FINITE
+    assert not errors(runner, well)
 
 
-def test_what_is_released_is_freed_and_what_nobody_fetches_is_forgotten(
+def test_what_is_released_is_freed_and_what_nobody_ends_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runner, one, two = FakeRunner(), draft("a"), draft("b")
     runner.step((one, 7), (two, 7))
-    tap_of = runner.tap
-    assert tap_of.nbytes > 0
-    tap_of.release(["a"])  # while it runs: an abort that the engine has not seen yet
     runner.step((one, 1), (two, 1))
-    assert set(tap_of.calls) == {"b"}
+    assert tracked_of(runner, one).nbytes > 0
+    runner.tap.release(["a"])  # while it runs: an abort that the engine has not seen yet
+    runner.step((one, 1), (two, 1))
+    assert set(runner.tap.calls) == {"b"}
     runner.finish(two)
-    runner.step((draft("c"), 7))
-    assert set(tap_of.calls) == {"b", "c"}  # its last signals may not have been fetched
+    later = draft("c")
+    runner.step((later, 7))
+    assert sent(runner, later)[0]["held"] == {"calls": 1, "bytes": tracked_of(runner, two).nbytes}
+    telling = FakeRequest("d", PROMPT, 12, Wish("d", "", len(PROMPT), 5, ended=("b",)))
+    runner.step((telling, 7))
+    assert set(runner.tap.calls) == {"c", "d"}
     monkeypatch.setattr(tap, "FORGOTTEN_S", -1.0)
-    runner.step((draft("d"), 7))
-    assert set(tap_of.calls) == {"d"}
+    runner.step((draft("e"), 7))
+    assert set(runner.tap.calls) == {"e"}
 
 
-@pytest.mark.parametrize("asked", [5, {"call": "x"}, {"rows": [], "more": 1}])
-def test_a_wish_of_another_s_making_is_refused(asked: object) -> None:
-    params = SimpleNamespace(extra_args={NAME: asked}, n=1)
-    with pytest.raises(ValueError, match="/v1/revelator/signals"):
-        Processor.validate_params(params)
+def test_v1_hears_of_the_rows_one_by_one_and_finishes_the_step_with_the_last() -> None:
+    """As vLLM's adapter calls what `new_req_logits_processor` returns."""
+    processor: Any = OfV1()
+    finished: list[list[tuple[int, Tracked, Any]]] = []
+    processor.tap = SimpleNamespace(begin=Tracked, finish_step=finished.append)
+    asking = [draft("a"), draft("b")]
+    assert processor.new_req_logits_processor(params_of(plain())) is None
+    made = [processor.new_req_logits_processor(params_of(request)) for request in asking]
+    processor.req_info = {4: made[0], 2: made[1]}
+    rows = torch.randn(2, 5)
+    for place, row in zip(processor.req_info.values(), rows, strict=True):
+        assert place([], row) is row
+
+    ((first, second),) = finished
+    assert [first[0], second[0]] == [4, 2]
+    assert [first[1].wish, second[1].wish] == [asking[0].wish, asking[1].wish]
+    assert first[2] is rows[0] or torch.equal(first[2], rows[0])
 
 
-def test_several_answers_at_once_have_no_signals() -> None:
-    params = params_of(draft())
-    Processor.validate_params(params)
-    params.n = 2
-    with pytest.raises(ValueError, match="n = 1"):
-        Processor.validate_params(params)
+@pytest.mark.parametrize("asked", [5, "all", '{"call": "x"}', '{"rows": [], "more": 1}'])
+def test_a_wish_that_the_middleware_did_not_write_is_refused(asked: object) -> None:
+    params = SimpleNamespace(extra_args={NAME: asked}, n=1, temperature=0.0)
+    with pytest.raises(ValueError, match=HEADER):
+        OfV1.validate_params(params)
+    with pytest.raises(ValueError, match=HEADER):  # a socket of another's choice
+        OfV1.validate_params(params_of(draft()))
+
+
+def test_several_or_sampled_answers_have_no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECEIVER.calls, "draft", Inbox())
+    for changed, allowed in [({}, True), ({"n": 2}, False), ({"temperature": 0.5}, False)]:
+        params = SimpleNamespace(**{**vars(params_of(draft())), **changed})
+        if allowed:
+            OfV1.validate_params(params)
+        else:
+            with pytest.raises(ValueError, match="n = 1 and temperature = 0"):
+                OfV1.validate_params(params)
