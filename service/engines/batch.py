@@ -23,7 +23,7 @@ from service.engines.in_process import Call, Item
 from service.engines.output import (
     CONTEXT_TAIL,
     Detokenizer,
-    StopCutter,
+    DraftText,
     TokenAssembler,
     place_tokens,
     wanted_tokens,
@@ -125,10 +125,10 @@ class TextRow(Row):
     ) -> None:
         super().__init__(call, prompt, limit)
         self._request = request
-        self._detokenizer = detokenizer
         self._ends = ends
         self._constraint = constraint
-        self._stops = StopCutter(request.stop)
+        self._text = DraftText(detokenizer, request.stop)
+        self._sent = 0  # characters
         self._logprob: float | None = None
         self._random = np.random.default_rng(request.seed % 2**63)
 
@@ -140,15 +140,16 @@ class TextRow(Row):
         if constraint is not None and constraint.label is not None:
             return self._last(constraint.label, "stop")
         if self.token in self._ends:
-            return self._last(self._rest(), "stop")
+            self._text.end()
+            return self._last(self._new_text(), "stop")
         if isinstance(constraint, ChoiceConstraint):
             return None
-        text = self._stops.feed(self._detokenizer.feed(self.token))
-        if self._stops.stopped:
-            return self._last(text, "stop")
-        if ended or self.written >= self.limit:
-            return self._last(text + self._rest(), "stop" if ended else "length")
-        return self._delta(text) if text else None
+        self._text.feed(self.token)
+        if ended or self._text.stopped or self.written >= self.limit:
+            self._text.end()
+            reason: FinishReason = "stop" if ended or self._text.stopped else "length"
+            return self._last(self._new_text(), reason)
+        return self._delta(text) if (text := self._new_text()) else None
 
     def _choose(self, logits: Array) -> int:
         constraint, temperature = self._constraint, self._request.temperature
@@ -161,15 +162,16 @@ class TextRow(Row):
             self._logprob = (self._logprob or 0.0) + own(logits, token)
         return token
 
-    def _rest(self) -> str:
-        return self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+    def _new_text(self) -> str:
+        new = self._text.shown[self._sent :]
+        self._sent += len(new)
+        return new
 
     def _delta(self, text: str) -> Delta:
         logprob, self._logprob = self._logprob, None
         return Delta(text, logprob)
 
     def _last(self, text: str, reason: FinishReason) -> Delta:
-        reason = "stop" if self._stops.stopped else reason
         return Delta(text, self._logprob, reason, self._usage())
 
 

@@ -33,6 +33,8 @@ class DraftText:
         self.stopped = False
         self._detokenizer = detokenizer
         self._stops = Stops(stops)
+        self._placed = 0  # tokens that have a span
+        self._ended = False
 
     def feed(self, token: int) -> None:
         self.tokens.append(Placed(token))
@@ -43,16 +45,21 @@ class DraftText:
     def end(self, token: int | None = None) -> None:
         """End the text; `token` is the special token that ended it."""
         if not self.stopped:
+            self._ended = True
             self._place(self._detokenizer.flush())
-            for placed in self.tokens:
-                placed.span = placed.span or (len(self.text), len(self.text))
             if token is not None:
                 self.tokens.append(Placed(token, "", (len(self.text), len(self.text))))
 
     @property
+    def shown(self) -> str:
+        """The text, without an end that may become a stop string."""
+        final = self.stopped or self._ended
+        return self.text if final else self.text[: len(self.text) - self._stops.partial(self.text)]
+
+    @property
     def certain(self) -> int:
         """The number of tokens that are final: placed, and not part of a possible stop string."""
-        end = len(self.text) - self._stops.partial(self.text)
+        end = len(self.shown)
         count = 0
         for placed in self.tokens:
             if placed.span is None or (not self.stopped and placed.span[1] > end):
@@ -62,12 +69,13 @@ class DraftText:
 
     def _place(self, text: str) -> None:
         span = (len(self.text), len(self.text) + len(text))
-        waiting = [placed for placed in self.tokens if placed.span is None]
+        waiting = self.tokens[self._placed :]
         for placed in waiting:
             placed.span = span
         if waiting:
             waiting[-1].text = text
             self.text += text
+        self._placed = len(self.tokens)
 
     def _stop(self, before: int) -> None:
         """Cut at the first complete stop string, searching from place `before` on."""
@@ -178,37 +186,6 @@ class Stops:
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
         return 0
-
-
-class StopCutter:
-    """Cuts text that arrives in pieces at the first stop string, which is not part of the output.
-
-    An end of the text that may become a stop string is held back, so no part of one is ever shown.
-    """
-
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = Stops(stops)
-        self._held = ""
-        self.stopped = False
-
-    def feed(self, text: str) -> str:
-        """Take the next piece, return what can be shown; always "" once `stopped`."""
-        if not self._stops.longest:
-            return text
-        if self.stopped:
-            return ""
-        held = self._held + text
-        if (cut := self._stops.find(held)) is not None:
-            self.stopped, self._held = True, ""
-            return held[:cut]
-        keep = self._stops.partial(held)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
-
-    def flush(self) -> str:
-        """Return what was held back, at the end of the text."""
-        rest, self._held = self._held, ""
-        return rest
 
 
 class TokenAssembler:

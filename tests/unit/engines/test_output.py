@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.openai_wire import EventLines
-from service.engines.output import DraftText, StopCutter, TokenAssembler
+from service.engines.output import DraftText, TokenAssembler
 from service.engines.signals import AttentionUpdate
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
@@ -104,13 +106,30 @@ TEXTS = st.text(alphabet="ab\n# ", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab\n#", min_size=1, max_size=4), max_size=3)
 
 
+class Pieces:
+    """A detokenizer whose token n is piece n of a text."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self.pieces = pieces
+
+    def feed(self, token: int) -> str:
+        return self.pieces[token]
+
+    def flush(self) -> str:
+        return ""
+
+
 def cut(text: str, stops: list[str], size: int) -> tuple[str, bool]:
-    cutter = StopCutter(tuple(stops))
-    shown = ""
-    for at in range(0, len(text), size):
-        shown += cutter.feed(text[at : at + size])
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    draft, shown = DraftText(Pieces(pieces), stops), ""  # type: ignore[arg-type]
+    for number in range(len(pieces)):
+        if not draft.stopped:
+            draft.feed(number)
+        assert draft.shown.startswith(shown)
+        shown = draft.shown
         assert not any(stop in shown for stop in stops)
-    return shown + cutter.flush(), cutter.stopped
+    draft.end()
+    return draft.shown, draft.stopped
 
 
 @given(text=TEXTS, stops=STOPS, size=st.integers(1, 7))
@@ -124,14 +143,14 @@ def test_stops_cut_the_same_however_the_text_is_cut(text: str, stops: list[str],
 
 
 def test_no_part_of_a_stop_is_shown() -> None:
-    cutter = StopCutter(("\nQuestion:", "###"))
-
-    assert cutter.feed("Paris\nQues") == "Paris"
-    assert cutter.feed("t of") == "\nQuest of"
-    assert cutter.feed(" ##") == " "
-    assert cutter.feed("# more") == ""
-    assert cutter.stopped
-    assert cutter.feed("later") == ""
+    pieces = ["Paris\nQues", "t of", " ##", "# more"]
+    draft = DraftText(Pieces(pieces), ("\nQuestion:", "###"))  # type: ignore[arg-type]
+    shown = []
+    for number in range(len(pieces)):
+        draft.feed(number)
+        shown.append(draft.shown)
+    assert shown == ["Paris", "Paris\nQuest of", "Paris\nQuest of ", "Paris\nQuest of "]
+    assert draft.stopped
 
 
 @given(
