@@ -13,19 +13,14 @@ from rich.markup import escape
 from service.answer.events import (
     AnswerReady,
     BaseEvent,
-    Decomposition,
     Failed,
-    Judgement,
-    PassagesFound,
-    QueryIssued,
     RouteChosen,
     StepEnd,
     StepStart,
-    ThoughtWritten,
     Token,
-    Trigger,
     Withdraw,
 )
+from service.answer.narration import Narrator
 from service.core.domain import Answer, Citation
 from service.core.terminal import printable
 
@@ -42,7 +37,7 @@ class EventPrinter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._titles: dict[str, str] = {}
+        self._narrator = Narrator()
         self._writing: str | None = None
         self._written: set[str | None] = set()
 
@@ -73,47 +68,22 @@ class EventPrinter:
             self._console.print()
             self._writing = None
 
-    def _line(self, event: BaseEvent) -> str | None:  # noqa: C901, PLR0911 (a line per kind)
+    def _line(self, event: BaseEvent) -> str | None:
+        told = self._narrator.line(event)
+        line = escape(printable(told)) if told else None
         match event:
             case RouteChosen():
-                return f"[cyan]route[/] {event.route}, loop {event.loop}, by {_chooser(event)}"
+                return f"[cyan]{line}[/], by {_chooser(event)}"
             case StepStart():
-                asked = f": {_shown(event.question)}" if event.question else ""
-                return f"[green]step {event.step}[/] {event.kind}{asked}"
-            case Decomposition():
-                parts = "\n".join(f"      • {_shown(part)}" for part in event.questions)
-                return f"  [dim]{event.step}[/] parts:\n{parts}"
-            case QueryIssued():
-                return f"  [dim]{event.step}[/] search ({event.retriever}): {_shown(event.query)}"
-            case PassagesFound():
-                return self._passages(event)
-            case Judgement():
-                return self._judgement(event)
-            case ThoughtWritten():
-                return f"  [dim]{event.step}[/] thought: [italic]{_shown(event.text)}[/]"
-            case Trigger():
-                return f"  [dim]{event.step}[/] trigger at {_shown(repr(event.token))}"
-            case Withdraw(role="answer"):
-                return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
+                return f"[green]{line}[/]"
             case StepEnd():
                 return self._step_end(event)
+            case Withdraw(role="answer"):
+                return f"  [dim]{event.step} withdrawn ({event.reason})[/]"
             case Failed():
                 problem = event.problem
                 return f"[red]{problem.title}[/]: {_shown(problem.detail)} ({problem.status})"
-        return None
-
-    def _passages(self, event: PassagesFound) -> str:
-        self._titles |= {p.passage_id: p.title or p.passage_id for p in event.passages}
-        missing = f" [yellow](without {', '.join(event.missing)})[/]" if event.missing else ""
-        return f"  [dim]{event.step}[/] {_counted(len(event.passages), 'passage')}{missing}"
-
-    def _judgement(self, event: Judgement) -> str | None:
-        if event.ending is not None:
-            return f"  [dim]{event.step}[/] enough to answer: {'yes' if event.ending else 'no'}"
-        if event.kept and event.passage_id:
-            title = _shown(self._titles.get(event.passage_id, event.passage_id))
-            return f"  [dim]{event.step}[/] kept: {title}"
-        return None
+        return f"  [dim]{event.step}[/] {line}" if line else None
 
     def _step_end(self, event: StepEnd) -> str | None:
         lines = []

@@ -35,7 +35,7 @@ async def test_a_conversation_has_what_was_said_before(
     os.close(reading)
     shown = capsys.readouterr().out
     assert code == 0
-    assert f"search (hybrid): {rewritten}" in shown
+    assert f"Search (hybrid): {rewritten}" in shown
     assert "never asked" not in shown
     assert "Who composed Norma?" in str(engine.requests[-3:]) + shown
 
@@ -54,7 +54,7 @@ async def test_a_conversation_goes_on_after_a_question_that_is_refused(
                 assert await talk() == 0
                 shown = capsys.readouterr().out
                 assert "at most 4000 characters" in " ".join(shown.split())
-                assert shown.count("route single") == 2
+                assert shown.count("Route: single") == 2
             else:
                 with pytest.raises(InvalidRequest, match="4000"):
                     await talk()

@@ -19,11 +19,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.answer.events import BaseEvent
 from service.answer.fold import collect
+from service.answer.narration import Narrator
 from service.answer.request import AnswerRequest
 from service.api.access import authenticate, check_collection, own_host, tenant_of
 from service.api.answer import open_question, prepare
 from service.api.documents import collections_of, ingest, numbered
-from service.api.openai.completions import Narrator, content
+from service.api.openai.completions import content
 from service.api.search import FoundPassages, SearchQuery, search
 from service.api.tenants import Right
 from service.api.wire import MAX_BODY_BYTES, read_body

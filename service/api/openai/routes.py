@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
+from service.answer.narration import Narrator
 from service.answer.request import LONGEST_QUESTION, ChatQuestion, PreparedRequest
 from service.api.access import require
 from service.api.answer import KEY_HEADER, Events, open_events
@@ -22,7 +23,6 @@ from service.api.openai.completions import (
     Link,
     ModelCard,
     ModelList,
-    Narrator,
     OpenAIRoute,
     documented_errors,
     error_response,

@@ -20,11 +20,10 @@ from service.answer.events import (
     Trigger,
     event_models,
 )
+from service.answer.narration import UNTOLD, Narrator
 from service.answer.request import Turn
 from service.api.openai.completions import (
-    UNTOLD,
     Completing,
-    Narrator,
     content,
     error_body,
     links_to,

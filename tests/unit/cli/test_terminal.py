@@ -58,13 +58,13 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         StepEnd(step="3.1", answer="Catania", flags=["repaired"]),
     )
     assert text.splitlines() == [
-        "route single, loop anrag, by model (confidence 93%)",
-        "step 2 retrieve: Who composed Norma?",
-        "  2 search (hybrid): Who composed Norma?",
-        "  2 1 passage (without dense)",
-        "  2 kept: Norma",
+        "Route: single, loop anrag, by model (confidence 93%)",
+        "Step 2, retrieve: Who composed Norma?",
+        "  2 Search (hybrid): Who composed Norma?",
+        "  2 1 passages, without dense",
+        "  2 Kept: Norma",
         "  2 answer: Vincenzo Bellini",
-        "  2 enough to answer: yes",
+        "  2 Enough to answer: yes",
         "  3.1 result: Catania",
         "  3.1 flags: repaired",
     ]
@@ -72,9 +72,9 @@ def test_a_step_reads_from_top_to_bottom() -> None:
 
 def test_an_unknown_confidence_is_said_to_be_unknown() -> None:
     by_model = RouteChosen(route="single", loop="anrag", by="model")
-    assert shown(by_model) == "route single, loop anrag, by model (confidence unknown)\n"
+    assert shown(by_model) == "Route: single, loop anrag, by model (confidence unknown)\n"
     by_request = RouteChosen(route="single", loop="anrag", by="request")
-    assert shown(by_request) == "route single, loop anrag, by request\n"
+    assert shown(by_request) == "Route: single, loop anrag, by request\n"
 
 
 def test_markup_in_data_is_text() -> None:
@@ -107,7 +107,7 @@ def test_what_a_terminal_would_obey_is_left_out() -> None:
 def test_a_trigger_may_look_like_markup() -> None:
     for token in ("[/INST]", "[note]", "\\[x]"):
         text = shown(Trigger(step="2", token=token, score=0.1, threshold=0.8, query="q"))
-        assert text == f"  2 trigger at {token!r}\n"
+        assert text == f"  2 Unsure of {token!r}\n"
 
 
 def test_a_failure_says_what_and_why() -> None:

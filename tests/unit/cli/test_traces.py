@@ -35,7 +35,7 @@ def test_every_question_is_kept_and_replayed(traces: Path) -> None:
         lines = file.read_bytes().decode().split("\n")
         assert run("replay", file, "--events") == (0, "\n".join(lines[1:]))
         shown = run("replay", file)[1].splitlines()
-        assert shown[0].startswith("route single, ")
+        assert shown[0].startswith("Route: single, ")
         assert shown[-1].startswith("1 retrieval, ")
         code, body = run("replay", file, "--body")
         ready = next(json.loads(line) for line in lines[1:] if '"event":"answer"' in line)
