@@ -44,6 +44,7 @@ from service.strategies.conversation import condense, shorten
 from service.strategies.planner import planner_of
 from service.strategies.registry import handle
 from service.strategies.routes import reply
+from service.strategies.rules import asks_broadly
 from service.strategies.structured import structured
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,11 @@ async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -
     await emit(Done())
 
 
+# What an encoder that copies answers out of passages says of a question for a summary.
+ONE_FACT = (
+    "The model that reads here copies answers out of passages, and writes no summaries: ask for "
+    "one fact, a list or a reason, or let a language model read."
+)
 _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id; please report it."
 
 
@@ -223,7 +229,9 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
     if final is not None and not answered:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:
-        await inquiry.emit(Token(role="answer", text=settings.no_answer_text))
+        broad = inquiry.roles.extractor is not None and asks_broadly(inquiry.question)
+        text = f"{settings.no_answer_text} {ONE_FACT}" if broad else settings.no_answer_text
+        await inquiry.emit(Token(role="answer", text=text))
     cited = fold.steps.citations() if answered else []
     if answered and inquiry.request.form:
         await _into_form(scope, fold, inquiry.request.form, cited)

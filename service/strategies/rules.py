@@ -29,6 +29,25 @@ def any_word(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(sorted(words))})\b", re.IGNORECASE)
 
 
+# ---- a question that asks for more than an answer
+
+_BROAD = re.compile(
+    r"\W*(?:(?:please|could|can|would|will|you|now|briefly|shortly)\W+)*"
+    r"(?:(?:summari[sz]e|outline|paraphrase|rewrite|translate)\b"
+    r"|(?:give|write|make|provide|create)\b(?:\W+\w+){0,4}\W+(?:summary|overview|outline|abstract)\b"
+    r"|what\W+(?:is|are|does)\b(?:\W+\w+){0,6}\W+about\W*\Z"
+    r"|(?:explain|describe|compare)\W+(?:this|these|the|all)\W+(?:whole\W+|entire\W+)?"
+    r"(?:documents?|files?|collection|texts?|handbooks?|manuals?|polic(?:y|ies))\b)",
+    re.IGNORECASE,
+)
+
+
+def asks_broadly(question: str) -> bool:
+    """Return whether a question asks for a summary, or for another text about whole documents,
+    which no passage contains."""
+    return _BROAD.match(question[:400]) is not None
+
+
 # ---- the clause at the end of a question
 
 # Words that are not part of a plain description ("the old town").

@@ -12,10 +12,12 @@ import pytest
 from service.answer.budget import Limits
 from service.answer.events import AnswerReady, Failed, Judgement, StepEnd, Stop, Token
 from service.answer.fold import Fold
+from service.cli.terminal import sample_questions
 from service.core.domain import Answer, Passage
 from service.core.errors import EngineFailure
 from service.core.settings import Settings
 from service.encoders.base import Reading, Tag
+from service.strategies.rules import asks_broadly
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.efficientrag.test_loop import labelling
@@ -196,3 +198,31 @@ async def test_the_answer_of_a_language_model_is_read_again(
     )
     assert (body.answer, body.supported, body.confidence) == (told, supported, confidence)
     assert verifier.batches == [["aida", "norma"]]
+
+
+@pytest.mark.parametrize(
+    ("question", "broad"),
+    [
+        ("Summarise the leave policy.", True),
+        ("Please summarize these documents", True),
+        ("Could you give me a short overview of the handbook?", True),
+        ("What is this document about?", True),
+        ("What are the minutes of March about?", True),
+        ("Describe the whole manual", True),
+        ("Who wrote the summary of the report?", False),
+        ("What did the writer of Outline say about her?", False),
+        ("What is known about the about page of the site?", False),
+        ("Which offices are there?", False),
+        ("Describe the procedure for parental leave.", False),
+    ],
+)
+async def test_a_question_for_a_summary_is_told_what_can_be_asked(
+    question: str, broad: bool
+) -> None:
+    body, _ = await asked({}, [NORMA], question=question)
+    assert not body.answered
+    assert body.answer.endswith("let a language model read.") is broad
+
+
+def test_no_question_of_the_sample_asks_for_a_summary() -> None:
+    assert not [each for each in sample_questions() if asks_broadly(str(each["question"]))]
