@@ -243,7 +243,7 @@ def explain(
     stage, without calling a model, and the evidence is printed. A trace that cannot be read does
     not end the command; its error is printed, and the exit code is 2.
     """
-    from service.evaluation.explanation import explain_trace, lines_of  # noqa: PLC0415
+    from service.evaluation.explanation import explain_trace  # noqa: PLC0415
     from service.evaluation.traces import find_traces, read_trace  # noqa: PLC0415
 
     try:
@@ -253,8 +253,7 @@ def explain(
     exit_code = 0
     for path in paths:
         try:
-            trace = read_trace(path)
-            typer.echo("\n".join(lines_of(trace, explain_trace(trace))))
+            typer.echo("\n".join(explain_trace(read_trace(path))[1]))
         except RevelatorError as error:
             show_error(error.detail)
             exit_code = 2

@@ -29,7 +29,7 @@ from service.evaluation.metrics import VERSIONS
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row, RunFolder, open_run, process
-from service.evaluation.runner import Ask, Finish, Plan, Task, work_off
+from service.evaluation.runner import Ask, Finish, Task, work_off
 from service.runtime import open_runtime
 
 DONE: Final = 0
@@ -167,7 +167,8 @@ class Evaluation:
         self._options = options
         self._screen = screen
         self._judge = judge
-        self._plans: list[Plan] = []
+        self._tasks: list[Task] = []
+        self._methods: dict[str, dict[str, Any]] = {}
 
     async def plan(self, methods: Sequence[Method]) -> None:
         """Check every combination of method and dataset before any question is asked.
@@ -195,11 +196,16 @@ class Evaluation:
                         raise
                     skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                     continue
-                gold_routes = options.gold_routes and method.routes
-                self._plans.append(
-                    Plan(request, options.concurrency, gold_routes, self._yes_no(dataset),
-                         dataset.name, method.name, options.trace)
-                )  # fmt: skip
+                self._methods[method.name] = request.model_dump(
+                    include={"route", "loop", "last_resort"}
+                )
+                self._tasks += [
+                    Task(
+                        question, request, options.gold_routes and method.routes,
+                        self._yes_no(dataset), dataset.name, method.name, options.trace,
+                    )
+                    for question in dataset.questions
+                ]  # fmt: skip
         for line in skipped.values():
             self._screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
@@ -219,13 +225,12 @@ class Evaluation:
         Returns the rows without those under attack. The tasks are ordered by question, so an
         evaluation that ends early has compared the methods on the same questions.
         """
-        tasks = [
-            Task(question, plan)
-            for dataset in self._datasets
-            for question in dataset.questions
-            for plan in self._plans
-            if plan.dataset == dataset.name
-        ]
+        places = {
+            (data.name, question.id): (number, place)
+            for number, data in enumerate(self._datasets)
+            for place, question in enumerate(data.questions)
+        }
+        tasks = sorted(self._tasks, key=lambda task: places[task.dataset, task.question.id])
         run = await self._description()
         finish = self._judge.judged if self._judge else None
         rows = await self._ask_all(tasks, self._entry.ask, self._options.out, run, finish)
@@ -235,12 +240,7 @@ class Evaluation:
         victims = [victim for data in self._datasets for victim in victims_of(data.questions)]
         for attack in ATTACKS:
             self._screen.print(f"poisoned passages: {attack.name}", highlight=False)
-            again = [
-                replace(
-                    task, plan=replace(task.plan, dataset=attack.of(task.plan.dataset), traces=None)
-                )
-                for task in tasks
-            ]
+            again = [replace(task, dataset=attack.of(task.dataset), traces=None) for task in tasks]
             own = {attack.of(name): dataset for name, dataset in run["datasets"].items()}
             ask = self._entry.altered(planting(attack, victims))
             found = await self._ask_all(again, ask, out, {**run, "datasets": own})
@@ -250,7 +250,7 @@ class Evaluation:
 
     async def _description(self) -> dict[str, dict[str, Any]]:
         """Return the description of this evaluation for `run.json`."""
-        searched = {plan.dataset: plan.request.collection for plan in self._plans}
+        searched = {task.dataset: task.method_request.collection for task in self._tasks}
         names = dict.fromkeys(searched.values())
         collections = {name: await self._entry.collection(name) for name in names}
         options = self._options
@@ -274,10 +274,7 @@ class Evaluation:
                 for data in self._datasets
                 if data.name in searched
             },
-            "methods": {
-                plan.method: plan.request.model_dump(include={"route", "loop", "last_resort"})
-                for plan in self._plans
-            },
+            "methods": self._methods,
         }
 
     async def _ask_all(

@@ -26,7 +26,7 @@ from service.evaluation.comparison import (
     unproven,
     verdicts,
 )
-from service.evaluation.explanation import cut, explain_trace, lines_of
+from service.evaluation.explanation import cut, explain_trace
 from service.evaluation.markup import Page, calibration_plot, cost_plot, pareto_front
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
@@ -534,7 +534,7 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
     if trace.answer_id != answer_id:
         yield f"  this trace is of another run and does not explain this answer: {path}"
         return
-    yield from lines_of(trace, explain_trace(trace))[1:]
+    yield from explain_trace(trace)[1][1:]
     events = list(shown_again(trace))
     for event in events[:_MOST_EVENTS]:
         yield f"      {cut(event, _LONGEST)}"

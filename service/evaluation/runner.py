@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from service.answer.events import (
     Failed,
     PassagesFound,
     QueryIssued,
-    RetrievedPassage,
     RouteChosen,
     Start,
     StepEnd,
+    Token,
 )
 from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, merge
@@ -33,68 +33,51 @@ Finish = Callable[[Row], Awaitable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How the questions of a dataset are asked by a method.
+class Task:
+    """One question that one method answers on one dataset.
 
-    `request` is shared by all questions. With `gold_routes`, each question that has a gold route is
-    asked with it (the papers' oracle). `yes_no` is that of `Scorer`. `dataset` and `method` name
-    the rows. `traces` is the folder to which the events of every question are written, or None.
+    `request` is the method's, with any question. With `gold_routes`, a question that has a gold
+    route is asked with it (the papers' oracle). `yes_no` is that of `Scorer`. The events are
+    written below the folder `traces`, or not if it is None.
     """
 
-    request: PreparedRequest
-    concurrency: int = 8
+    question: GoldQuestion
+    method_request: PreparedRequest
     gold_routes: bool = False
     yes_no: bool = False
     dataset: str = ""
     method: str = ""
     traces: Path | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One question and its plan."""
-
-    question: GoldQuestion
-    plan: Plan
-
     @property
     def key(self) -> Key:
-        return Key(self.plan.dataset, self.plan.method, self.question.id)
+        return Key(self.dataset, self.method, self.question.id)
 
     @property
     def request(self) -> PreparedRequest:
-        request, route = self.plan.request, self.question.route
+        request, route = self.method_request, self.question.route
         changes = {"question": self.question.question}
-        if self.plan.gold_routes and route is not None:
+        if self.gold_routes and route is not None:
             # No loop runs under `direct`, so a request for that route must not name one.
             changes |= {"route": route, "loop": "default" if route == "direct" else request.loop}
         return request.model_copy(update=changes)
 
     def recorder(self) -> Recorder | None:
         """Return the recorder of the events, or None if traces are not kept."""
-        folder = self.plan.traces
-        if folder is None:
+        if self.traces is None:
             return None
         header = header_of(self.key, self.request.model_dump(mode="json"), self.question)
-        return Recorder(trace_path(folder, self.key), header)
-
-
-async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> AsyncIterator[Row]:
-    """Yield a row per question in order of completion, with at most `concurrency` open questions.
-
-    A question that fails for any reason yields a row that counts as wrong.
-    """
-    tasks = [Task(question, plan) for question in questions]
-    async with closing(work_off(tasks, ask, plan.concurrency)) as rows:
-        async for row in rows:
-            yield row
+        return Recorder(trace_path(self.traces, self.key), header)
 
 
 async def work_off(
     tasks: Sequence[Task], ask: Ask, concurrency: int, finish: Finish | None = None
 ) -> AsyncIterator[Row]:
     """Start the tasks in order, and yield the row of each on completion, after `finish` was
-    applied."""
+    applied.
+
+    A question that fails for any reason yields a row that counts as wrong.
+    """
     todo = iter(tasks)
     workers = [_work(todo, ask, finish) for _ in range(min(max(concurrency, 1), len(tasks)))]
     async with closing(merge(workers)) as results:
@@ -108,131 +91,100 @@ async def _work(todo: Iterator[Task], ask: Ask, finish: Finish | None) -> AsyncI
         yield await finish(row) if finish else row
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What the events of a question have reported so far."""
-
-    id: str | None = None
-    answer: Answer | None = None
-    error: str | None = None
-    first: RouteChosen | None = None
-    route: RouteChosen | None = None
-    retrievals: int = 0
-    usage: CallUsage = field(default_factory=CallUsage)
-    passages: dict[str, RetrievedPassage] = field(default_factory=dict)
-
-    def see(self, event: BaseEvent) -> None:
-        match event:
-            case Start():
-                self.id = event.id
-            case RouteChosen():
-                self.first, self.route = self.first or event, event
-            case QueryIssued():
-                self.retrievals += 1
-            case PassagesFound():
-                self.passages.update({found.passage_id: found for found in event.passages})
-            case StepEnd():
-                self.usage = self.usage.plus(event.usage)
-            case AnswerReady():
-                self.answer = event.body
-            case Failed():
-                self.error = f"{event.problem.type}: {event.problem.detail}"
-
-    def found(self) -> tuple[FoundPassage, ...]:
-        """Return each passage found once, with `kept` as the body of the answer reports it."""
-        steps = self.answer.steps if self.answer else []
-        kept = {passage.passage_id for step in steps for passage in step.passages if passage.kept}
-        return tuple(
-            FoundPassage(passage_id, passage.title, passage.text, passage_id in kept)
-            for passage_id, passage in self.passages.items()
-        )
-
-
 async def ask_one(task: Task, ask: Ask) -> Row:
     """Ask one question and score the answer. Raises StoreError if its trace cannot be written."""
-    request, seen, recorder = task.request, _Seen(), task.recorder()
+    request, events, recorder = task.request, list[BaseEvent](), task.recorder()
+    error: str | None = None
     since = time.monotonic()
     try:
-        async with closing(ask(request)) as events:
-            async for event in events:
-                seen.see(event)
+        async with closing(ask(request)) as answering:
+            async for event in answering:
+                if not isinstance(event, Token):
+                    events.append(event)
                 if recorder:
                     recorder.see(event)
-    except RevelatorError as error:
-        seen.error = f"urn:revelator:problem:{error.slug}: {error.detail}"
-    except Exception as error:
-        seen.error = f"{type(error).__name__}: {error}"
+    except RevelatorError as failure:
+        error = f"urn:revelator:problem:{failure.slug}: {failure.detail}"
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
     wall_ms = round((time.monotonic() - since) * 1000, 3)
     if recorder:
         await recorder.keep()
-    routed, body = request.route == "auto", seen.answer
+    return row_of(task, request, events, error, wall_ms)
+
+
+def row_of(
+    task: Task,
+    request: PreparedRequest,
+    events: Sequence[BaseEvent],
+    error: str | None,
+    wall_ms: float,
+) -> Row:
+    """Return the row of a question that emitted these events, and then raised `error`, if any."""
+    routes = [event for event in events if isinstance(event, RouteChosen)]
+    first, last = (routes[0], routes[-1]) if routes else (None, None)
+    body = next((event.body for event in events if isinstance(event, AnswerReady)), None)
+    routed, found = request.route == "auto", found_by(events, body)
     if body is None:
-        route = seen.route.route if seen.route else None
-        outcome = QuestionResult(route=route, routed=routed, found=seen.found(), failed=True)
-        fields = _failed(seen)
-    else:
-        outcome = QuestionResult(
-            body.answer, body.answered, body.route, tuple(body.citations), routed, seen.found()
+        result = QuestionResult(
+            route=last.route if last else None, routed=routed, found=found, failed=True
         )
-        fields = _answered(body)
-    return Row(**_scored(task, outcome), **_told(seen), **fields, wall_ms=wall_ms)
+        problems = [event.problem for event in events if isinstance(event, Failed)]
+        told = [f"{problem.type}: {problem.detail}" for problem in problems]
+        usage = CallUsage()
+        for event in events:
+            usage = usage.plus(event.usage) if isinstance(event, StepEnd) else usage
+        fields: dict[str, Any] = {
+            "prediction": None, "answered": False, "route": last.route if last else None,
+            "loop": last.loop if last else None, **dict(usage),
+            "retrievals": sum(isinstance(event, QueryIssued) for event in events),
+            "error": error or next(iter(told), "The stream ended without an answer or an error."),
+        }  # fmt: skip
+    else:
+        result = QuestionResult(
+            body.answer, body.answered, body.route, tuple(body.citations), routed, found
+        )
+        spent = {name: getattr(body.usage, name) for name in CallUsage.model_fields}
+        fields = {
+            "prediction": body.answer, "answered": body.answered, "route": body.route,
+            "loop": body.loop, "stopped_by": body.stopped_by, "steps": body.usage.steps,
+            "retrievals": body.usage.retrievals, **spent, "ms": body.timing_ms.total,
+            "queue_ms": body.timing_ms.queue, "degraded": tuple(body.degraded),
+            "last_resort": any("last_resort" in step.flags for step in body.steps),
+        }  # fmt: skip
+    question = task.question
+    return Row(
+        dataset=task.dataset,
+        method=task.method,
+        id=question.id,
+        question=question.question,
+        gold=question.answers,
+        gold_route=question.route,
+        scores=score(result, question, yes_no=task.yes_no),
+        parts=len(question.parts),
+        parts_found=Scorer(result, question).parts_found(),
+        retrieved=len(found),
+        pool=len(result.pool),
+        answer_id=next((event.id for event in events if isinstance(event, Start)), None),
+        chosen_route=first.route if first else None,
+        chosen_by=first.by if first else None,
+        confidence=first.confidence if first else None,
+        wall_ms=wall_ms,
+        **fields,
+    )
 
 
-def _answered(body: Answer) -> dict[str, Any]:
-    return {
-        "prediction": body.answer,
-        "answered": body.answered,
-        "route": body.route,
-        "loop": body.loop,
-        "stopped_by": body.stopped_by,
-        "steps": body.usage.steps,
-        "retrievals": body.usage.retrievals,
-        **_spent(body.usage),
-        "ms": body.timing_ms.total,
-        "queue_ms": body.timing_ms.queue,
-        "last_resort": any("last_resort" in step.flags for step in body.steps),
-        "degraded": tuple(body.degraded),
+def found_by(events: Sequence[BaseEvent], body: Answer | None) -> tuple[FoundPassage, ...]:
+    """Return each passage found once, with `kept` as the body of the answer reports it."""
+    steps = body.steps if body else []
+    kept = {passage.passage_id for step in steps for passage in step.passages if passage.kept}
+    passages = {
+        passage.passage_id: passage
+        for event in events
+        if isinstance(event, PassagesFound)
+        for passage in event.passages
     }
-
-
-def _failed(seen: _Seen) -> dict[str, Any]:
-    return {
-        "prediction": None,
-        "answered": False,
-        "route": seen.route and seen.route.route,
-        "loop": seen.route and seen.route.loop,
-        "retrievals": seen.retrievals,
-        **_spent(seen.usage),
-        "error": seen.error or "The stream ended without an answer or an error.",
-    }
-
-
-def _spent(usage: CallUsage) -> Mapping[str, Any]:
-    return {name: getattr(usage, name) for name in CallUsage.model_fields}
-
-
-def _told(seen: _Seen) -> dict[str, Any]:
-    first = seen.first
-    return {
-        "answer_id": seen.id,
-        "chosen_route": first and first.route,
-        "chosen_by": first and first.by,
-        "confidence": first and first.confidence,
-    }
-
-
-def _scored(task: Task, outcome: QuestionResult) -> dict[str, Any]:
-    question, plan = task.question, task.plan
-    return {
-        "dataset": plan.dataset,
-        "method": plan.method,
-        "id": question.id,
-        "question": question.question,
-        "gold": question.answers,
-        "gold_route": question.route,
-        "scores": score(outcome, question, yes_no=plan.yes_no),
-        "parts": len(question.parts),
-        "parts_found": Scorer(outcome, question).parts_found(),
-        "retrieved": len(outcome.found),
-        "pool": len(outcome.pool),
-    }
+    return tuple(
+        FoundPassage(passage_id, passage.title, passage.text, passage_id in kept)
+        for passage_id, passage in passages.items()
+    )

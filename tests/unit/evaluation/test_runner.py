@@ -23,7 +23,7 @@ from service.core.errors import EngineFailure
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean, summarise
 from service.evaluation.rows import Row
-from service.evaluation.runner import Ask, Plan, evaluate
+from service.evaluation.runner import Ask, Task, work_off
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -62,11 +62,12 @@ def gold(number: int, answer: str, **more: Any) -> GoldQuestion:
     return GoldQuestion(f"q{number}", f"Question {number}?", (answer,), **more)
 
 
-SINGLE = Plan(prepared(route="single"))
-
-
-async def rows_of(questions: list[GoldQuestion], ask: Ask, plan: Plan = SINGLE) -> list[Row]:
-    return [row async for row in evaluate(questions, ask, plan)]
+async def rows_of(
+    questions: list[GoldQuestion], ask: Ask, request: PreparedRequest | None = None, **more: Any
+) -> list[Row]:
+    request = request or prepared(route="single")
+    tasks = [Task(question, request, **more) for question in questions]
+    return [row async for row in work_off(tasks, ask, 3)]
 
 
 @pytest.mark.anyio
@@ -103,8 +104,7 @@ async def test_rows_come_as_they_end_and_concurrency_is_bounded() -> None:
         if ended[0] == 19:
             others_ended.set()
 
-    plan = Plan(prepared(route="single"), concurrency=3)
-    rows = await rows_of([gold(n, str(n)) for n in range(20)], ask, plan)
+    rows = await rows_of([gold(n, str(n)) for n in range(20)], ask)
     assert sorted(row.id for row in rows) == sorted(f"q{n}" for n in range(20))
     assert rows[-1].id == "q0", "a slow question holds no other back"
     assert all(row.scores["em"] == 1 for row in rows)
@@ -161,7 +161,7 @@ async def test_whatever_goes_wrong_is_a_row(ask: Ask, error: str) -> None:
 @pytest.mark.anyio
 async def test_the_route_is_scored_where_the_service_chose_it() -> None:
     questions = [gold(1, "x", route="complex"), gold(2, "x", route="single"), gold(3, "x")]
-    free = await rows_of(questions, _cut_short, Plan(prepared()))
+    free = await rows_of(questions, _cut_short, prepared())
     assert [row.scores["route_accuracy"] for row in free] == [1, 0, None]
     named = await rows_of(questions, _cut_short)
     assert [row.scores["route_accuracy"] for row in named] == [None, None, None]
@@ -188,8 +188,7 @@ async def test_gold_routes_are_asked_for_where_there_are_any() -> None:
         yield Done()
 
     questions = [gold(1, "x", route="complex"), gold(2, "x", route="direct"), gold(3, "x")]
-    plan = Plan(prepared(loop="autorag"), concurrency=1, gold_routes=True)
-    await rows_of(questions, ask, plan)
+    await rows_of(questions, ask, prepared(loop="autorag"), gold_routes=True)
     assert asked == [("complex", "autorag"), ("direct", "default"), ("auto", "autorag")]
 
 

@@ -14,7 +14,7 @@ from service.core.domain import Answer, Problem
 from service.core.errors import EngineFailure, StoreError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
-from service.evaluation.runner import Ask, Plan, evaluate
+from service.evaluation.runner import Ask, Task, ask_one
 from service.evaluation.traces import TraceError, find_traces, read_trace, shown_again, trace_path
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
@@ -42,8 +42,8 @@ def asking(reply: str | Exception, seen: list[BaseEvent]) -> Ask:
 
 async def kept_trace(folder: Path, reply: str | Exception = "Rome") -> tuple[Path, list[BaseEvent]]:
     seen: list[BaseEvent] = []
-    plan = Plan(prepared(route="single"), dataset="d", method="single/anrag", traces=folder)
-    assert [row async for row in evaluate([GOLD], asking(reply, seen), plan)]
+    task = Task(GOLD, prepared(route="single"), dataset="d", method="single/anrag", traces=folder)
+    assert await ask_one(task, asking(reply, seen))
     (path,) = find_traces([folder])
     return path, seen
 
