@@ -67,7 +67,6 @@ def synthesize(
     The exit code is 1 if no item produced a row; the report gives the reasons.
     """
     from service.workshop.synthesis.command import SynthesisOptions, synthesize_file  # noqa: PLC0415
-    from service.workshop.synthesis.report import Prices  # noqa: PLC0415
 
     settings = begin("warning", config, data_dir=data)
     options = SynthesisOptions(
@@ -82,7 +81,8 @@ def synthesize(
         limit=limit,
         concurrency=concurrency,
         seed=seed,
-        prices=Prices(price_prompt, price_completion),
+        price_prompt=price_prompt,
+        price_completion=price_completion,
     )
     report = run(lambda: synthesize_file(settings, pipeline, options))
     raise typer.Exit(0 if report.rows else 1)

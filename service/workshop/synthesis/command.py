@@ -7,9 +7,9 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +40,6 @@ from service.workshop.synthesis.journal import Journal, JournalEntry, open_journ
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.report import (
     SHOWN_BAD_LINES,
-    Prices,
     Report,
     files_of,
     settle,
@@ -59,7 +58,8 @@ class SynthesisOptions:
     """The options of the command line.
 
     `teacher` is the name of an engine, and `model` the name of a model of that engine.
-    `exclude` are files of questions that must not occur in the rows. `date` defaults to today.
+    `exclude` are files of questions that must not occur in the rows. Prices are for a million
+    tokens, in any currency. `date` defaults to today.
     """
 
     input: Path
@@ -73,12 +73,17 @@ class SynthesisOptions:
     limit: int | None = None
     concurrency: int = 8
     seed: int = 0
-    prices: Prices = field(default_factory=Prices)
+    price_prompt: float = 0.0
+    price_completion: float = 0.0
     date: str = ""
 
     @property
     def day(self) -> str:
         return self.date or datetime.now(UTC).date().isoformat()
+
+    def cost(self, spent: Spent) -> float:
+        prompt, completion = spent.prompt_tokens, spent.completion_tokens
+        return (prompt * self.price_prompt + completion * self.price_completion) / 1_000_000
 
     @property
     def journal(self) -> Path:
@@ -109,7 +114,7 @@ async def synthesize_file(
     async with open_runtime(settings) as runtime:
         find = await finder_of(runtime.retriever, options.collection, options.side)
         teacher = teacher_of(runtime, options)
-        report = await Synthesis(pipeline, teacher, find, options, screen).run(reading)
+        report = await run_pipeline(pipeline, teacher, find, options, reading, screen)
     screen.print(table(report))
     files = [*files_of(options.output, pipeline.kinds).values(), options.report]
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
@@ -165,112 +170,109 @@ def key_of(item: Item[Any]) -> str:
     return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
 
 
-class Synthesis:
-    """One run of a pipeline over its items, of which `find` searches the collection."""
+async def run_pipeline(
+    pipeline: Pipeline[Any],
+    teacher: Teacher,
+    find: Finder,
+    options: SynthesisOptions,
+    reading: InputItems[Any],
+    screen: Console,
+) -> Report:
+    """Process the items that the journal does not contain, then write the output and the report.
 
-    def __init__(
-        self,
-        pipeline: Pipeline[Any],
-        teacher: Teacher,
-        find: Finder,
-        options: SynthesisOptions,
-        screen: Console,
-    ) -> None:
-        self._pipeline = pipeline
-        self._teacher = teacher
-        self._find = find
-        self._options = options
-        self._screen = screen
+    Raises EngineFailure if the teacher is unavailable for several consecutive items; the run can
+    then be resumed.
+    """
+    excluded = read_questions_of(options.exclude)
+    own = [item for item in reading.items if item.source.side == options.side]
+    items = [item for item in own if not is_excluded(item.source.question, excluded)]
+    refused = Counter(f"bad line: {reason}" for _, reason in reading.bad)
+    refused[WRONG_SIDE[options.side]] += len(reading.items) - len(own)
+    refused[EXCLUDED] += len(own) - len(items)
+    header = header_of(pipeline, teacher, options)
+    with _writing(options), open_journal(options.journal, header) as journal:
+        await _with_progress(pipeline, teacher, find, options, items, journal, screen)
+        records = [(item.id, journal.done[key_of(item)]) for item in items]
+        rows, counts = settle(pipeline, records, refused, excluded, options.seed)
+        spent = journal.spent
+        report = Report(
+            run=journal.header,
+            **counts,
+            calls=spent.calls,
+            bad_rounds=dict(spent.bad.most_common()),
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+            cost=options.cost(spent),
+            bad_lines=list(reading.bad[:SHOWN_BAD_LINES]),
+        )
+        write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
+        text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
+        write_whole(options.report, text + "\n")
+    return report
 
-    async def run(self, reading: InputItems[Any]) -> Report:
-        """Process the unfinished items, then write the output and the report."""
-        options = self._options
-        excluded = read_questions_of(options.exclude)
-        own = [item for item in reading.items if item.source.side == options.side]
-        items = [item for item in own if not is_excluded(item.source.question, excluded)]
-        refused = Counter(f"bad line: {reason}" for _, reason in reading.bad)
-        refused[WRONG_SIDE[options.side]] += len(reading.items) - len(own)
-        refused[EXCLUDED] += len(own) - len(items)
-        with _writing(options), open_journal(options.journal, self._header()) as journal:
-            await self._work_off(items, journal)
-            records = [(item.id, journal.done[key_of(item)]) for item in items]
-            rows, counts = settle(self._pipeline, records, refused, excluded, options.seed)
-            spent = journal.spent
-            report = Report(
-                run=journal.header,
-                **counts,
-                calls=spent.calls,
-                bad_rounds=dict(spent.bad.most_common()),
-                prompt_tokens=spent.prompt_tokens,
-                completion_tokens=spent.completion_tokens,
-                cost=options.prices.of(spent),
-                bad_lines=list(reading.bad[:SHOWN_BAD_LINES]),
-            )
-            write_rows(files_of(options.output, self._pipeline.kinds), rows, report.run)
-            text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
-            write_whole(options.report, text + "\n")
-        return report
 
-    def _header(self) -> dict[str, Any]:
-        """Return the values that identify a run. They become the provenance of its rows."""
-        pipeline, options = self._pipeline, self._options
-        return {
-            "pipeline": pipeline.name,
-            "version": pipeline.version,
-            "prompts": pipeline.prompts.digest,
-            "templates": pipeline.templates or None,
-            "teacher": self._teacher.label,
-            "engine": self._teacher.engine.name,
-            "collection": options.collection,
-            "seed": options.seed,
-            "side": options.side,
-            "date": options.day,
-        }
+def header_of(
+    pipeline: Pipeline[Any], teacher: Teacher, options: SynthesisOptions
+) -> dict[str, Any]:
+    """Return the values that identify a run. They become the provenance of its rows."""
+    return {
+        "pipeline": pipeline.name,
+        "version": pipeline.version,
+        "prompts": pipeline.prompts.digest,
+        "templates": pipeline.templates or None,
+        "teacher": teacher.label,
+        "engine": teacher.engine.name,
+        "collection": options.collection,
+        "seed": options.seed,
+        "side": options.side,
+        "date": options.day,
+    }
 
-    async def _work_off(self, items: list[Item[Any]], journal: Journal) -> None:
-        done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
-        name, total = self._pipeline.name, len(items)
-        with shown_progress(name, "items", total, self._screen, begun=done) as show:
-            async with closing(self.work_off(items, journal)) as finished:
-                async for _ in finished:
-                    done += 1
-                    spent = journal.spent
-                    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
-                    cost = self._options.prices.of(spent)
-                    show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
 
-    async def work_off(
-        self, items: list[Item[Any]], journal: Journal
-    ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
-        """Process the items that the journal does not contain, and yield each result after it was
-        written to the journal.
+async def _with_progress(
+    pipeline: Pipeline[Any],
+    teacher: Teacher,
+    find: Finder,
+    options: SynthesisOptions,
+    items: Sequence[Item[Any]],
+    journal: Journal,
+    screen: Console,
+) -> None:
+    done = sum(not _is_open(item, journal) for item in items)
+    with shown_progress(pipeline.name, "items", len(items), screen, begun=done) as show:
+        working = work_off(pipeline, teacher, find, options, items, journal)
+        async with closing(working) as results:
+            async for _ in results:
+                done, spent = done + 1, journal.spent
+                tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
+                cost = options.cost(spent)
+                show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
 
-        Raises EngineFailure if the teacher is unavailable for several consecutive items. The run
-        can then be resumed from the journal.
-        """
-        records = ((item, journal.done.get(key_of(item))) for item in items)
-        todo = iter([item for item, record in records if record is None or record.again])
-        workers = [self._worker(todo, journal) for _ in range(max(self._options.concurrency, 1))]
-        missed = 0
-        async with closing(merge(workers)) as results:
-            async for _, (item, record, out) in results:
-                yield item, record
-                missed = missed + 1 if out else 0
-                if out and missed >= OUTAGE:
-                    raise EngineFailure(
-                        f"the teacher is unavailable: {out.failure.detail}; completed items are "
-                        "kept, run the same command again to continue"
-                    )
 
-    async def _worker(
-        self, todo: Iterator[Item[Any]], journal: Journal
-    ) -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
+def _is_open(item: Item[Any], journal: Journal) -> bool:
+    record = journal.done.get(key_of(item))
+    return record is None or record.again
+
+
+async def work_off(
+    pipeline: Pipeline[Any],
+    teacher: Teacher,
+    find: Finder,
+    options: SynthesisOptions,
+    items: Sequence[Item[Any]],
+    journal: Journal,
+) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
+    """Yield the result of each item that the journal does not contain, after it was written
+    there."""
+    todo = iter([item for item in items if _is_open(item, journal)])
+
+    async def worker() -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
         for item in todo:
             key, out = key_of(item), None
-            session = Session(self._teacher, self._find, f"{self._options.seed}:{item.id}")
+            session = Session(teacher, find, f"{options.seed}:{item.id}")
             try:
-                result = await self._pipeline.work(item, session)
-                record = kept(key, result, self._options.side, session.spent)
+                result = await pipeline.work(item, session)
+                record = kept(key, result, options.side, session.spent)
             except Dropped as drop:
                 record = JournalEntry(key, dropped=drop.reason, spent=session.spent)
             except TeacherOut as error:
@@ -278,6 +280,17 @@ class Synthesis:
                 record = JournalEntry(key, dropped=why, again=True, spent=session.spent)
             journal.append(record)
             yield item, record, out
+
+    missed = 0
+    async with closing(merge([worker() for _ in range(max(options.concurrency, 1))])) as results:
+        async for _, (item, record, out) in results:
+            yield item, record
+            missed = missed + 1 if out else 0
+            if out and missed >= OUTAGE:
+                raise EngineFailure(
+                    f"the teacher is unavailable: {out.failure.detail}; completed items are kept, "
+                    "run the same command again to continue"
+                )
 
 
 def kept(key: str, result: ItemResult, side: Split, spent: Spent) -> JournalEntry:

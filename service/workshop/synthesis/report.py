@@ -21,23 +21,9 @@ from service.workshop.synthesis.contract import (
     is_excluded,
 )
 from service.workshop.synthesis.journal import JournalEntry
-from service.workshop.synthesis.teacher import Spent
 
-PER: Final = 1_000_000  # number of tokens to which a price applies
 SHOWN_BAD_LINES: Final = 20
 UNSELECTED: Final = "not selected"
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices per million tokens, in any currency."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-    def of(self, spent: Spent) -> float:
-        cost = spent.prompt_tokens * self.prompt + spent.completion_tokens * self.completion
-        return cost / PER
 
 
 @dataclass(frozen=True, slots=True)

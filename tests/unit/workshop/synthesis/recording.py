@@ -17,12 +17,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from rich.console import Console
 
 from service.core.concurrency import closing
 from service.core.errors import EngineLimited
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.workshop.synthesis.command import Synthesis, SynthesisOptions
+from service.workshop.synthesis.command import SynthesisOptions, work_off
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.teacher import Finder, Teacher
@@ -171,11 +170,11 @@ async def _items_asking(
     teacher = Teacher(recorder, "recorder", sleep=clock.sleep, clock=clock)
     pipeline = pipeline_of(world.name)
     options = SynthesisOptions(journal, journal, concurrency=1)
-    run = Synthesis(pipeline, teacher, world.find, options, Console(quiet=True))
     items = pipeline.read(lines, random.Random(0)).items
     admitted = [item for item in items if item.source.side == options.side]
     with open_journal(journal, {}) as opened:
-        async with closing(run.work_off(admitted, opened)) as finished:
+        working = work_off(pipeline, teacher, world.find, options, admitted, opened)
+        async with closing(working) as finished:
             asked = 0
             async for item, made in finished:
                 asked += made.spent.calls

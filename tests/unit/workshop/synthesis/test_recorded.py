@@ -13,7 +13,7 @@ from rich.console import Console
 
 from service.core.errors import InvalidRequest
 from service.workshop.facts.rows import read_rows
-from service.workshop.synthesis.command import Synthesis, SynthesisOptions, read_input
+from service.workshop.synthesis.command import SynthesisOptions, read_input, run_pipeline
 from service.workshop.synthesis.contract import InputItems, read_questions_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.pipelines.hanrag import target_of
@@ -39,7 +39,7 @@ async def replay(
     reading = written_and_read(world.name, recording, options)
     pipeline, screen = pipeline_of(world.name), Console(quiet=True)
     with engine:
-        return await Synthesis(pipeline, teacher, world.find, options, screen).run(reading)
+        return await run_pipeline(pipeline, teacher, world.find, options, reading, screen)
 
 
 def written_and_read(

@@ -15,7 +15,7 @@ from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
 from service.engines.base import GenerationRequest, Message
-from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
+from service.workshop.synthesis.command import OUTAGE, SynthesisOptions, run_pipeline, work_off
 from service.workshop.synthesis.contract import (
     InputItems,
     Item,
@@ -27,7 +27,7 @@ from service.workshop.synthesis.contract import (
     one_each,
 )
 from service.workshop.synthesis.journal import JournalEntry, open_journal
-from service.workshop.synthesis.report import Prices, Report
+from service.workshop.synthesis.report import Report
 from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock
@@ -70,12 +70,12 @@ class Run(NamedTuple):
     pipeline: Pipeline[str]
     options: dict[str, Any]
 
-    def over(self, folder: Path, **changed: Any) -> Synthesis:
+    def over(self, folder: Path, **changed: Any) -> tuple[Any, ...]:
         clock = Clock()
         teacher = Teacher(self.engine, "model", sleep=clock.sleep, clock=clock)
         given = {"date": "2026-01-31", "concurrency": 1, **self.options, **changed}
         options = SynthesisOptions(folder / "in", folder / "out.jsonl", **given)
-        return Synthesis(self.pipeline, teacher, found, options, Console(quiet=True))
+        return self.pipeline, teacher, found, options
 
 
 def run_of(engine: ScriptedGenerator, pipeline: Pipeline[str] | None = None, **options: Any) -> Run:
@@ -89,7 +89,8 @@ def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
 async def run_over(
     folder: Path, run: Run, items: list[Item[str]], **changed: Any
 ) -> tuple[Report, list[dict[str, Any]]]:
-    report = await run.over(folder, **changed).run(InputItems(items, []))
+    reading, screen = InputItems(items, []), Console(quiet=True)
+    report = await run_pipeline(*run.over(folder, **changed), reading, screen)
     lines = (folder / "out.jsonl").read_text().splitlines()
     return report, [json.loads(line) for line in lines]
 
@@ -285,7 +286,9 @@ async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
 
 async def test_cost(tmp_path: Path) -> None:
     run = run_of(ScriptedGenerator([ScriptStep("x y", times=None)]))
-    report, _ = await run_over(tmp_path, run, items_of("a", "b"), prices=Prices(1e6, 10e6))
+    report, _ = await run_over(
+        tmp_path, run, items_of("a", "b"), price_prompt=1e6, price_completion=10e6
+    )
     assert report.cost == report.prompt_tokens + 10 * report.completion_tokens > 0
 
 
@@ -298,7 +301,7 @@ async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None
     engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", delay=60, times=None)])
     run = run_of(engine, concurrency=2).over(tmp_path)
     with open_journal(tmp_path / "j", {}) as journal:
-        async with closing(run.work_off(items_of("a", "b", "c"), journal)) as finished:
+        async with closing(work_off(*run, items_of("a", "b", "c"), journal)) as finished:
             async for item, record in finished:
                 assert (item.id, isinstance(record, JournalEntry)) == ("i0", True)
                 break
