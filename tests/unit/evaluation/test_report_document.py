@@ -334,13 +334,6 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
     assert "9.jsonl:1: is of version 0" in markdown
 
 
-def test_long_answers_are_cut() -> None:
-    own = [row("a", "1", 0, prediction="y" * 100_000), row("b", "1", 0, error="z" * 100_000)]
-    lines = list(question_lines(own, None))
-    assert all(len(line) < 400 for line in lines)
-    assert lines[1].endswith("yyy…")
-
-
 @pytest.mark.anyio
 async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
     file, traces = dataset(tmp_path / "d.jsonl", "Oslo"), tmp_path / "traces"

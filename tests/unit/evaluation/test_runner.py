@@ -21,7 +21,7 @@ from service.answer.events import (
 from service.answer.request import PreparedRequest
 from service.core.errors import EngineFailure
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.report import mean, summarise
+from service.evaluation.report import summarise
 from service.evaluation.rows import Row
 from service.evaluation.runner import Ask, Task, work_off
 from service.strategies.pipeline import answer_stream
@@ -206,8 +206,3 @@ async def test_means_are_over_all_and_per_gold_route() -> None:
     assert summaries[1].means["compound_accuracy"] is None
     assert summaries[2].means["compound_accuracy"] == 0.25
     assert summaries[2].means["compound_accuracy_micro"] == 0.2
-
-
-def test_the_mean_of_nothing_is_none() -> None:
-    assert mean([None, None]) is None
-    assert mean([None, 1, 0]) == 0.5

@@ -38,12 +38,6 @@ def provenance(**changes: Any) -> dict[str, Any]:
     return {**row()["provenance"], **changes}
 
 
-def test_a_row_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    (read,) = read_rows(written(tmp_path, row()))
-    assert read == TrainingRow.model_validate(row())
-    assert [message.learn for message in read.messages] == [False, True]
-
-
 def message(role: str, content: str, learn: bool = False) -> dict[str, Any]:
     return {"role": role, "content": content, "learn": learn}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.errors import InvalidRequest, StoreError
+from service.core.errors import InvalidRequest
 from service.workshop.synthesis.contract import OutputRow, RowOrigin, read_lines
 from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.teacher import Spent
@@ -64,14 +64,6 @@ def test_the_later_record_of_an_item_counts_and_all_of_them_cost(tmp_path: Path)
     with open_journal(tmp_path / "j", {}) as journal:
         assert journal.done["a"].dropped == "bad"
         assert journal.spent.calls == 5
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with (
-        pytest.raises(StoreError, match="cannot be opened"),
-        open_journal(tmp_path / "gone" / "j", {}),
-    ):
-        pass
 
 
 def test_bad_lines_have_their_numbers(tmp_path: Path) -> None:

@@ -264,17 +264,6 @@ async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
         await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
 
 
-async def test_a_fault_of_a_pipeline_ends_the_run(tmp_path: Path) -> None:
-    async def faulty(item: Item[str], session: Session) -> ItemResult:
-        await session.search(item.content, 1)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await run_over(
-            tmp_path, run_of(ScriptedGenerator(), pipeline=pipeline_of(work=faulty)), items_of("a")
-        )
-
-
 async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
     def first(rows: Any, rng: Any) -> tuple[Any, dict[str, int]]:
         return rows[:1], {"balance": len(rows) - 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,10 @@ from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     Trajectory,
     decisions,
-    has_chinese,
     needs_more,
     read_answer,
     read_note,
     read_query,
-    sub_answers,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
 from service.workshop.synthesis.teacher import AskTeacher
@@ -185,23 +182,12 @@ def test_what_shows_that_something_is_missing(note: str, missing: bool) -> None:
     assert needs_more(note) is missing
 
 
-def test_a_verdict_is_no_sub_answer() -> None:
-    asked = ChainedQuestion("Is it?", "complex", ("yes",), (Link("a", "Rome"), Link("b", "no")))
-    assert sub_answers(asked) == ["Rome"]
-    assert sub_answers(ChainedQuestion("Is it?", "single", ("yes",))) == []
-
-
 def test_labels_and_what_is_written_on_come_off() -> None:
     assert read_note("**Intermediate Answer_2:** He is\nItalian.\n\nFinal Answer: x") == (
         "He is Italian."
     )
     assert read_query('Refined Query: "Bellini birthplace"') == "Bellini birthplace"
     assert read_answer("Final Answer: Catania") == "Catania"
-
-
-def test_chinese_is_told_from_other_scripts() -> None:
-    assert has_chinese("a", "生")
-    assert not has_chinese("Łódź", "Ωmega", "東".encode().hex(), "カタカナ")
 
 
 MARKERS = st.sampled_from([
@@ -243,12 +229,6 @@ def test_no_text_can_change_what_the_dialogue_says(
     assert decisions(question, messages)[-1] == "Catania"
     assert all(turn.lower().count("query:") == 1 for turn in turns[:-1])
     assert all(m.content.count("\n") == (2 if m.role == "assistant" else 0) for m in messages)
-
-
-def test_the_choice_of_a_query_is_no_matter_of_the_global_random() -> None:
-    state = random.getstate()
-    run(GOOD)
-    assert random.getstate() == state
 
 
 @given(note=HOSTILE, query=HOSTILE, answer=HOSTILE)

@@ -100,12 +100,6 @@ def test_the_same_question_again_is_left_out() -> None:
         run_by_hand(PIPELINE, item, [HOW_HIGH, HOW_HIGH.upper().replace("QUESTION", "Question")])
 
 
-def test_one_document_is_no_entity() -> None:
-    (item,) = items_of(line(HEIGHT))
-    with pytest.raises(Dropped, match="fewer than two documents"):
-        run_by_hand(PIPELINE, item, [])
-
-
 def test_an_entity_keeps_the_documents_of_its_side() -> None:
     other = Passage("p", HELD_OUT, "x")
     (item,) = items_of(line(HEIGHT, other, FOUNDED))

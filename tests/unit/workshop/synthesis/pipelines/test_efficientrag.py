@@ -16,7 +16,6 @@ from service.workshop.synthesis.contract import Dropped, Item, ItemResult, Unusa
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
-    in_order,
     read_extracted,
     read_parts,
     read_query,
@@ -184,11 +183,6 @@ def test_decompositions_that_do_not_hold(text: str, reason: str) -> None:
     with pytest.raises(UnusableReply) as failure:
         read_parts(text, item_of(LINE).content)
     assert failure.value.reason == reason
-
-
-def test_a_part_comes_after_those_it_depends_on() -> None:
-    parts = read_parts(chain(["2"], []), item_of(LINE).content)
-    assert [part.id for part in in_order(parts)] == ["2", "1"]
 
 
 WIKI: dict[str, Any] = {

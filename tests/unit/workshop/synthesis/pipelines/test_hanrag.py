@@ -20,7 +20,6 @@ from service.strategies.reading.questions import (
     parse_route,
     parse_verdict,
 )
-from service.workshop.facts import rows as training
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
@@ -30,18 +29,15 @@ from service.workshop.synthesis.contract import (
     UnusableReply,
 )
 from service.workshop.synthesis.pipelines.hanrag import (
-    CANDIDATES,
     MOST,
     PIPELINE,
     SIZES,
     RevelatorRows,
     pipeline,
     prompt_of,
-    read_verdict,
     read_words,
     select,
     target_of,
-    with_gold,
     write_out,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link, filled
@@ -164,15 +160,6 @@ def test_every_target_is_what_the_role_reads() -> None:
     assert decomposed.questions == (WHO, WHERE)
 
 
-def test_rows_are_rows_of_training() -> None:
-    outcome, _, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
-    provenance = {"pipeline": "hanrag", "teacher": "t", "item": "q"}
-    for row in outcome.rows:
-        made = training.TrainingRow.model_validate({**row.fields, "provenance": provenance})
-        assert [message.learn for message in made.messages] == [False, True]
-        assert row.source.question == made.question
-
-
 def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
     hole = ChainedQuestion(
         "Where?", "complex", ("x",), (Link("What is #3?", "a"), Link("Why #1?", "x"))
@@ -231,22 +218,6 @@ def test_half_a_relation_is_a_hole() -> None:
         finished(write_out([Link("Norma >>", "x")], session_of(Said([]))))
 
 
-def test_the_gold_passage_is_forced_in() -> None:
-    found = [Passage(f"f{n}", "t", "x") for n in range(CANDIDATES)]
-    forced = with_gold(found, BELLINI)
-    assert len(forced) == CANDIDATES
-    assert forced[-1] is BELLINI
-    assert with_gold([BELLINI, VERDI], BELLINI) == [BELLINI, VERDI]
-    assert with_gold(found, None) == found
-
-
-def test_a_verdict_on_the_gold_passage_must_be_true() -> None:
-    assert read_verdict("True.", gold=True)
-    assert not read_verdict("false", gold=False)
-    with pytest.raises(Dropped, match="contradicts"):
-        read_verdict("false", gold=True)
-
-
 # ---- the mixture
 
 
@@ -285,13 +256,6 @@ def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
     selected, lost = select(rows, random.Random(0))
     assert Counter(row.fields["task"] for row in selected) == {"route": size, "ending": MOST}
     assert lost == {"over the size of the task": 12}
-
-
-def test_the_order_is_chance_by_the_seed() -> None:
-    rows = [*relevance(20, True), *relevance(20, False)]
-    once, again, other = (select(rows, random.Random(seed))[0] for seed in (1, 1, 2))
-    assert once == again
-    assert once != other
 
 
 # ---- data is data
