@@ -334,8 +334,8 @@ class Evaluation:
 
 def show(rows: Sequence[Row], screen: Console) -> None:
     """Print a table for each dataset, and the first failures."""
-    for name, summaries in compare(rows).items():
-        screen.print(table(summaries, f"{name}: means per question" if name else "Means"))
+    for name, groups in compare(rows).items():
+        screen.print(table(groups, f"{name}: means per question" if name else "Means"))
     screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
     for row in [row for row in rows if row.error][:SHOWN_FAILURES]:
         line = f"failed: {row.dataset}: {row.method}: {row.id}: {row.error}"

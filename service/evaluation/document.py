@@ -31,7 +31,7 @@ from service.evaluation.markup import Page, calibration_plot, cost_plot, pareto_
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
 from service.evaluation.published import NOT_COMPARABLE, differences, figures, is_of
-from service.evaluation.report import mean, summary
+from service.evaluation.report import mean, means_of
 from service.evaluation.rows import Key, Row, read_rows, read_run
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
@@ -175,7 +175,7 @@ class Report(Page):
         )
         for name, methods in self._datasets.items():
             self.heading(name or "dataset", 3)
-            means = {method: summary(method, rows).means for method, rows in methods.items()}
+            means = {method: means_of(rows) for method, rows in methods.items()}
             points = {
                 cost: {
                     method: (spent, score)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from rich.table import Table
@@ -14,63 +13,55 @@ from service.evaluation.llm_judge import MEASURE
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import Row
 
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Means of a group of rows. A mean is None if no row of the group has the value."""
-
-    group: str
-    rows: int
-    failed: int
-    means: dict[str, float | None]
+Means = dict[str, float | None]
 
 
-def compare(rows: Sequence[Row]) -> dict[str, list[Summary]]:
-    """Summarise each dataset: by method if there are several, else as `summarise` does."""
+def compare(rows: Sequence[Row]) -> dict[str, dict[str, Means]]:
+    """Return the means of each dataset: by method if there are several, else of all rows and of
+    those of each gold route."""
     datasets: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         datasets.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
-    return {
-        dataset: [summary(method, own) for method, own in methods.items()]
-        if len(methods) > 1
-        else summarise(next(iter(methods.values())))
-        for dataset, methods in datasets.items()
+    found = {}
+    for dataset, methods in datasets.items():
+        groups = methods if len(methods) > 1 else by_route(next(iter(methods.values())))
+        found[dataset] = {name: means_of(own) for name, own in groups.items()}
+    return found
+
+
+def by_route(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return all rows, and those of each gold route that has any."""
+    groups = {
+        route: [row for row in rows if row.gold_route == route] for route in get_args(RouteName)
     }
+    return {"all": list(rows), **{name: own for name, own in groups.items() if own}}
 
 
-def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """Return the means of all rows and those of each gold route."""
-    groups = [("all", list(rows))]
-    for route in get_args(RouteName):
-        members = [row for row in rows if row.gold_route == route]
-        groups += [(route, members)] if members else []
-    return [summary(name, members) for name, members in groups]
-
-
-def summary(group: str, rows: Sequence[Row]) -> Summary:
-    """Return the means of a group.
+def means_of(rows: Sequence[Row]) -> Means:
+    """Return the means of a group of rows, and their number. A mean is None if no row has the
+    value.
 
     Failed rows count as wrong and unanswered. `steps` and `seconds` are means of completed rows.
     """
-    means = {name: mean(row.scores[name] for row in rows) for name in VERSIONS}
+    means: Means = {
+        "questions": len(rows), "failed": sum(row.error is not None for row in rows) or None,
+    }  # fmt: skip
+    means |= {name: mean(row.scores[name] for row in rows) for name in VERSIONS}
     parts = sum(row.parts for row in rows)
-    means["compound_accuracy_micro"] = (
-        sum(row.parts_found for row in rows) / parts if parts else None
-    )
-    means[MEASURE] = mean(row.scores.get(MEASURE) for row in rows)
-    means["answered"] = mean(float(row.answered) for row in rows)
-    means["last_resort"] = mean(float(row.last_resort) for row in rows) or None
-    means["steps"] = mean(row.steps for row in rows)
-    means["retrievals"] = mean(row.retrievals for row in rows)
-    means["llm_calls"] = mean(row.llm_calls for row in rows)
-    means["tokens"] = mean(row.prompt_tokens + row.completion_tokens for row in rows)
-    means["hallucinated"] = mean(row.hallucinated for row in rows)
-    means["retrieved"] = mean(row.retrieved for row in rows)
-    means["pool"] = mean(row.pool for row in rows)
-    means["seconds"] = mean(_seconds(row.ms) for row in rows)
-    means["queue_seconds"] = mean(_seconds(row.queue_ms) for row in rows)
-    failed = sum(row.error is not None for row in rows)
-    return Summary(group, len(rows), failed, means)
+    micro = sum(row.parts_found for row in rows) / parts if parts else None
+    return means | {
+        "compound_accuracy_micro": micro,
+        MEASURE: mean(row.scores.get(MEASURE) for row in rows),
+        "answered": mean(float(row.answered) for row in rows),
+        "last_resort": mean(float(row.last_resort) for row in rows) or None,
+        "tokens": mean(row.prompt_tokens + row.completion_tokens for row in rows),
+        "seconds": mean(_seconds(row.ms) for row in rows),
+        "queue_seconds": mean(_seconds(row.queue_ms) for row in rows),
+        **{name: mean(getattr(row, name) for row in rows) for name in _COUNTS},
+    }
+
+
+_COUNTS = ("steps", "retrievals", "llm_calls", "hallucinated", "retrieved", "pool")
 
 
 def _seconds(ms: float | None) -> float | None:
@@ -84,6 +75,8 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 _LABELS = {
+    "questions": "questions",
+    "failed": "failed",
     "em": "EM",
     "f1": "F1",
     "precision": "precision",
@@ -111,26 +104,20 @@ _LABELS = {
     "seconds": "seconds",
     "queue_seconds": "seconds in the queue",
 }
-_AMOUNTS = {
-    "steps", "retrievals", "retrieved", "pool", "llm_calls", "tokens", "hallucinated", "seconds",
-    "queue_seconds",
-}  # fmt: skip
+_AMOUNTS = {*_COUNTS, "tokens", "seconds", "queue_seconds"}
 
 
-def table(summaries: Sequence[Summary], title: str = "Means per question") -> Table:
+def table(groups: Mapping[str, Means], title: str = "Means per question") -> Table:
     """Return a table with a column per group and a row per measure that has values.
 
     The title and the names of the groups are shown as they are, without markup.
     """
     result = Table(title=Text(title, "table.title"))
     result.add_column("")
-    for summary in summaries:
-        result.add_column(Text(summary.group), justify="right")
-    result.add_row("questions", *(str(summary.rows) for summary in summaries))
-    if any(summary.failed for summary in summaries):
-        result.add_row("failed", *(str(summary.failed) for summary in summaries))
+    for group in groups:
+        result.add_column(Text(group), justify="right")
     for name, label in _LABELS.items():
-        values = [summary.means[name] for summary in summaries]
+        values = [means[name] for means in groups.values()]
         if any(value is not None for value in values):
             result.add_row(label, *(_cell(name, value) for value in values))
     return result
@@ -142,6 +129,8 @@ def versions() -> str:
 
 
 def _cell(name: str, value: float | None) -> str:
+    if name in ("questions", "failed"):
+        return str(value or 0)
     if value is None:
         return "–"
     return f"{value:,.2f}" if name in _AMOUNTS else f"{value:.3f}"

@@ -122,36 +122,19 @@ def row_of(
 ) -> Row:
     """Return the row of a question that emitted these events, and then raised `error`, if any."""
     routes = [event for event in events if isinstance(event, RouteChosen)]
-    first, last = (routes[0], routes[-1]) if routes else (None, None)
+    first = routes[0] if routes else None
     body = next((event.body for event in events if isinstance(event, AnswerReady)), None)
-    routed, found = request.route == "auto", found_by(events, body)
-    if body is None:
-        result = QuestionResult(
-            route=last.route if last else None, routed=routed, found=found, failed=True
-        )
-        problems = [event.problem for event in events if isinstance(event, Failed)]
-        told = [f"{problem.type}: {problem.detail}" for problem in problems]
-        usage = CallUsage()
-        for event in events:
-            usage = usage.plus(event.usage) if isinstance(event, StepEnd) else usage
-        fields: dict[str, Any] = {
-            "prediction": None, "answered": False, "route": last.route if last else None,
-            "loop": last.loop if last else None, **dict(usage),
-            "retrievals": sum(isinstance(event, QueryIssued) for event in events),
-            "error": error or next(iter(told), "The stream ended without an answer or an error."),
-        }  # fmt: skip
-    else:
-        result = QuestionResult(
-            body.answer, body.answered, body.route, tuple(body.citations), routed, found
-        )
-        spent = {name: getattr(body.usage, name) for name in CallUsage.model_fields}
-        fields = {
-            "prediction": body.answer, "answered": body.answered, "route": body.route,
-            "loop": body.loop, "stopped_by": body.stopped_by, "steps": body.usage.steps,
-            "retrievals": body.usage.retrievals, **spent, "ms": body.timing_ms.total,
-            "queue_ms": body.timing_ms.queue, "degraded": tuple(body.degraded),
-            "last_resort": any("last_resort" in step.flags for step in body.steps),
-        }  # fmt: skip
+    found = found_by(events, body)
+    fields = _failed(events, error) if body is None else _answered(body)
+    result = QuestionResult(
+        body.answer if body else "",
+        body is not None and body.answered,
+        fields["route"],
+        tuple(body.citations) if body else (),
+        request.route == "auto",
+        found,
+        failed=body is None,
+    )
     question = task.question
     return Row(
         dataset=task.dataset,
@@ -172,6 +155,45 @@ def row_of(
         wall_ms=wall_ms,
         **fields,
     )
+
+
+def _answered(body: Answer) -> dict[str, Any]:
+    return {
+        "prediction": body.answer,
+        "answered": body.answered,
+        "route": body.route,
+        "loop": body.loop,
+        "stopped_by": body.stopped_by,
+        "steps": body.usage.steps,
+        "retrievals": body.usage.retrievals,
+        **{name: getattr(body.usage, name) for name in CallUsage.model_fields},
+        "ms": body.timing_ms.total,
+        "queue_ms": body.timing_ms.queue,
+        "last_resort": any("last_resort" in step.flags for step in body.steps),
+        "degraded": tuple(body.degraded),
+    }
+
+
+def _failed(events: Sequence[BaseEvent], error: str | None) -> dict[str, Any]:
+    usage, route = CallUsage(), None
+    told = "The stream ended without an answer or an error."
+    for event in events:
+        match event:
+            case StepEnd():
+                usage = usage.plus(event.usage)
+            case RouteChosen():
+                route = event
+            case Failed():
+                told = f"{event.problem.type}: {event.problem.detail}"
+    return {
+        "prediction": None,
+        "answered": False,
+        "route": route.route if route else None,
+        "loop": route.loop if route else None,
+        "retrievals": sum(isinstance(event, QueryIssued) for event in events),
+        **dict(usage),
+        "error": error or told,
+    }
 
 
 def found_by(events: Sequence[BaseEvent], body: Answer | None) -> tuple[FoundPassage, ...]:

@@ -43,7 +43,7 @@ from service.evaluation.document import (
 )
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
-from service.evaluation.report import summary
+from service.evaluation.report import means_of
 from service.evaluation.rows import Row, machine, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
@@ -206,7 +206,7 @@ def _cells(method: str, datasets: dict[str, Any], marked: dict[str, set[str]]) -
         mark = f" {MARK}" if method in marked[name] else ""
         scores.append(f"{shown(interval(found))}{mark}" if found else "–")
     everything = [row for methods in datasets.values() for row in methods.get(method, [])]
-    means = summary(method, everything).means
+    means = means_of(everything)
     costs = [means[cost] for cost in COSTS]
     return [method, *scores, *("–" if cost is None else f"{cost:,.1f}" for cost in costs)]
 

@@ -99,7 +99,7 @@ def _vector(text: str) -> Vector:
     return [value / length for value in vector]
 
 
-# all-MiniLM-L6-v2 on ONNX Runtime, from the files of `service.workshop.compilation.bert`.
+# all-MiniLM-L6-v2 on ONNX Runtime, from the files in `models/minilm`.
 
 FOLDER: Final = Path(__file__).parents[2] / "models" / "minilm"
 LAYERS: Final = 6

@@ -21,7 +21,7 @@ from service.answer.events import (
 from service.answer.request import PreparedRequest
 from service.core.errors import EngineFailure
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.report import summarise
+from service.evaluation.report import by_route, means_of
 from service.evaluation.rows import Row
 from service.evaluation.runner import Ask, Task, work_off
 from service.strategies.pipeline import answer_stream
@@ -119,8 +119,8 @@ async def test_a_failed_question_is_a_row_counted_wrong() -> None:
     assert rows[0].error == "urn:revelator:problem:engine-unavailable: gone"
     assert rows[0].scores["em"] == rows[0].scores["citation_hit"] == 0
     assert rows[0].retrievals == 1
-    summary = summarise(rows)[0]
-    assert (summary.rows, summary.failed, summary.means["em"]) == (2, 1, 0.5)
+    means = means_of(rows)
+    assert (means["questions"], means["failed"], means["em"]) == (2, 1, 0.5)
 
 
 async def _cut_short(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
@@ -200,9 +200,11 @@ async def test_means_are_over_all_and_per_gold_route() -> None:
         gold(2, "Rome && 1984", route="compound", parts=(("Rome",), ("1984",))),
         gold(3, "A && B && C", route="compound", parts=(("A",), ("Bb",), ("Cc",))),
     ]
-    summaries = summarise(await rows_of(questions, asking(script)))
-    assert [(s.group, s.rows) for s in summaries] == [("all", 3), ("single", 1), ("compound", 2)]
-    assert summaries[0].means["route_accuracy"] is None
-    assert summaries[1].means["compound_accuracy"] is None
-    assert summaries[2].means["compound_accuracy"] == 0.25
-    assert summaries[2].means["compound_accuracy_micro"] == 0.2
+    groups = by_route(await rows_of(questions, asking(script)))
+    means = {name: means_of(own) for name, own in groups.items()}
+    numbers = [(name, own["questions"]) for name, own in means.items()]
+    assert numbers == [("all", 3), ("single", 1), ("compound", 2)]
+    assert means["all"]["route_accuracy"] is None
+    assert means["single"]["compound_accuracy"] is None
+    assert means["compound"]["compound_accuracy"] == 0.25
+    assert means["compound"]["compound_accuracy_micro"] == 0.2
