@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -131,11 +127,8 @@ def _anonymous(size: int) -> mmap.mmap:
 
 
 class CompiledTokenizer:
-    """`tokenizer.json` and the card's chat template.
-
-    The template has the variables and functions of transformers: `messages`,
-    `add_generation_prompt`, the special tokens by name, `raise_exception`, `strftime_now`, the
-    filter `tojson`, and `{% generation %}`.
+    """`tokenizer.json` and the card's chat template, a Jinja template with the variables `messages`
+    and `add_generation_prompt`, and the special tokens by name.
     """
 
     def __init__(self, backend: Tokenizer, card: EmbeddedCard) -> None:
@@ -144,7 +137,8 @@ class CompiledTokenizer:
         self.bos_token_id = card.start
         self.eos_token_id = card.ends[0] if card.ends else None
         self._special_tokens = card.special_tokens
-        self._template = _environment().from_string(card.chat_template or "")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        self._template = environment.from_string(card.chat_template or "")
 
     def apply_chat_template(
         self,
@@ -166,34 +160,3 @@ class CompiledTokenizer:
 
 def open_tokenizer(file: Path, card: EmbeddedCard) -> CompiledTokenizer:
     return CompiledTokenizer(Tokenizer.from_file(str(file)), card)
-
-
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the tokens that training counts; here it has no
-    effect.
-    """
-
-    tags = {"generation"}
-
-    def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
-        line = next(parser.stream).lineno
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)

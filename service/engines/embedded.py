@@ -58,9 +58,9 @@ class EmbeddedCard(BaseModel):
     """The card of a compiled model.
 
     `digests` are the SHA-256 sums of the files beside it. `bits` is the number of bits of a weight
-    in the layers, `word_bits` of one in the embeddings. `chat_template` is a Jinja template as in
-    transformers; without one, messages are joined by line breaks. `start` is put before a raw
-    prompt, and the tokens `ends` end an output. `version` and `base_model` are for information.
+    in the layers, `word_bits` of one in the embeddings. `chat_template` is a Jinja template;
+    without one, messages are joined by line breaks. `start` is put before a raw prompt, and the
+    tokens `ends` end an output. `version` and `base_model` are for information.
     `config.json` has the notes on training (see `training_notes`).
     """
 
@@ -141,7 +141,7 @@ READER: Final = Path(__file__).parents[1] / "models" / "reader"
 
 
 class EmbeddedGenerator(InProcessGenerator):
-    """A model made by `revelator compile`: the folder `settings.model`, or the shipped one."""
+    """The shipped model, or one of the same form in the folder `settings.model`."""
 
     @property
     def capabilities(self) -> Capabilities:

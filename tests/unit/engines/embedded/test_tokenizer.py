@@ -17,15 +17,6 @@ from tests.stubs.tiny_model import CHAT_TEMPLATE, CHATML_TEMPLATE, save_tokenize
 SYSTEM = Message("system", "Be brief.")
 USER = Message("user", "Who, <s> and </s>?\n{{ x }}")
 ASSISTANT = Message("assistant", "Émile — 🗼")
-REFUSES_SYSTEM = (
-    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}"
-    "{% endif %}{{ bos_token + m['content'] | tojson }}{% endfor %}"
-)
-GENERATION = (
-    "{% for m in messages %}\n  {% if m['role'] == 'assistant' %}{% generation %}"
-    "{{ m['content'] }}{% endgeneration %}{% continue %}{% endif %}\n{{ m['content'] }}"
-    "{% endfor %}{% if enable_thinking is defined and not enable_thinking %}<none>{% endif %}"
-)
 
 
 def compiled(folder: Path, template: str | None) -> Any:
@@ -43,9 +34,7 @@ def compiled(folder: Path, template: str | None) -> Any:
     return CompiledTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")), card)
 
 
-@pytest.mark.parametrize(
-    "template", [CHAT_TEMPLATE, CHATML_TEMPLATE, REFUSES_SYSTEM, GENERATION, None]
-)
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, CHATML_TEMPLATE, None])
 @pytest.mark.parametrize(
     "messages", [(USER,), (SYSTEM, USER), (SYSTEM, USER, ASSISTANT, USER)], ids=[1, 2, 4]
 )
