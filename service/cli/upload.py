@@ -16,7 +16,7 @@ from service.client import send, send_patiently, session_with
 from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.documents import Document
-from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
+from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, take
 from service.retrieval.ingest.sources import (
     SourceEntry,
     SourceProblem,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-# characters of a request, so that its work does not delay the server's questions
+# Documents and characters of a request, so that its work does not delay the server's questions.
 BATCH_DOCUMENTS = 64
-BATCH_BYTES = 1_000_000  # bytes of them; NDJSON, so a document of any permitted size passes
+BATCH_CHARACTERS = 1_000_000
 NDJSON = "application/x-ndjson"
 MORE = "?more=true"  # until the last request, which is empty, the collection stays `building`
 TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
@@ -54,9 +54,9 @@ async def ingest_through(
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report, done = IngestResult(), 0
-    batches = batches_of(read_files(files, format))
+    entries = read_files(files, format)
     async with session_with(url, settings, TIMEOUT_S) as session:
-        while batch := await anyio.to_thread.run_sync(next, batches, None):
+        while batch := await _next_batch(entries):
             if not done and any(isinstance(entry.found, Document) for entry in batch):
                 await _create(session, base)
             await _post(session, f"{base}/documents", batch, report, listener)
@@ -80,18 +80,8 @@ async def _create(session: aiohttp.ClientSession, base: str) -> None:
         await send_patiently(session, "PUT", base, b"{}")
 
 
-def batches_of(entries: Iterator[SourceEntry]) -> Iterator[list[SourceEntry]]:
-    batch: list[SourceEntry] = []
-    size = 0
-    for entry in entries:
-        weight = len(encoded(entry.found)) if isinstance(entry.found, Document) else 0
-        if batch and (len(batch) == BATCH_DOCUMENTS or size + weight > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += weight
-    if batch:
-        yield batch
+async def _next_batch(entries: Iterator[SourceEntry]) -> list[SourceEntry]:
+    return await anyio.to_thread.run_sync(take, entries, BATCH_DOCUMENTS, BATCH_CHARACTERS)
 
 
 async def _post(
@@ -160,8 +150,7 @@ async def replace_through(
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report = IngestResult()
-    batches = batches_of(read_files(files, format))
-    body = _body(batches, total, report, listener)
+    body = _body(read_files(files, format), total, report, listener)
     async with session_with(url, settings, REPLACE_TIMEOUT_S, START_AGAIN) as session:
         await send(session, "PUT", base, b"{}")
         answer = await send(session, "PUT", f"{base}/documents", body, NDJSON, START_AGAIN)
@@ -174,13 +163,13 @@ async def replace_through(
 
 
 async def _body(
-    batches: Iterator[list[SourceEntry]],
+    entries: Iterator[SourceEntry],
     total: int | None,
     report: IngestResult,
     listener: Listener,
 ) -> AsyncIterator[bytes]:
     done = 0
-    while batch := await anyio.to_thread.run_sync(next, batches, None):
+    while batch := await _next_batch(entries):
         for entry in batch:
             if isinstance(entry.found, SourceProblem):
                 report.fail(entry.found)

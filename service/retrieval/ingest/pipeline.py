@@ -35,10 +35,15 @@ BATCH_CHARACTERS = 4_000_000  # characters of their texts, for documents that ar
 T = TypeVar("T")
 
 
-def take(entries: Iterator[SourceEntry], documents: int = BATCH_DOCUMENTS) -> list[SourceEntry]:
-    """Return the next batch of at most so many documents, which is empty at the end. Blocking."""
+def take(
+    entries: Iterator[SourceEntry],
+    documents: int = BATCH_DOCUMENTS,
+    characters: int = BATCH_CHARACTERS,
+) -> list[SourceEntry]:
+    """Return the next batch of at most so many documents, which ends with the one that exceeds so
+    many characters, and is empty at the end. Blocking."""
     batch: list[SourceEntry] = []
-    room = BATCH_CHARACTERS
+    room = characters
     for entry in islice(entries, documents):
         batch.append(entry)
         room -= len(entry.found.text) if isinstance(entry.found, Document) else 0
