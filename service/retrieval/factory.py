@@ -16,7 +16,7 @@ from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.elasticsearch import PATIENCE_S
 from service.retrieval.embedding import Embedder, open_embedder
-from service.retrieval.search.guard import SearchObserver, Silent
+from service.retrieval.search.guard import SearchObserver
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import BACKEND, Reranking, open_reranker
 
@@ -46,7 +46,7 @@ async def open_embedded(
     process holds the directory, and ConfigurationError for an unknown embedding model. No model is
     loaded: `retriever.warm()` does that, before the first question.
     """
-    observer = observer or Silent()
+    observer = observer or SearchObserver()
     if embedder is None:
         embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)

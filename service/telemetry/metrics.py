@@ -28,7 +28,7 @@ from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
 from service.engines.pool.workers import Phase, PoolObserver
-from service.retrieval.search.guard import BreakerState
+from service.retrieval.search.guard import BreakerState, SearchObserver
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
@@ -120,7 +120,7 @@ FROM_THE_START: Final = (
 )
 
 
-class Metrics(PoolObserver):
+class Metrics(PoolObserver, SearchObserver):
     """All metrics. `render` returns them in Prometheus' text format.
 
     It is the `Observer` to which questions report their engine calls.

@@ -93,13 +93,6 @@ async def test_filters(retriever: Retriever, name: Any, filter: Any, expected: s
     assert set(ids(await hits(retriever, query, retriever=name, filter=filter))) == expected
 
 
-async def test_a_filter_does_not_change_scores(retriever: Retriever) -> None:
-    plain = await hits(retriever, "opera by Bellini", retriever="bm25")
-    kept = await hits(retriever, "opera by Bellini", retriever="bm25", filter={"kind": ("work",)})
-    scores = {hit.passage.passage_id: hit.score for hit in plain}
-    assert [scores[hit.passage.passage_id] for hit in kept] == [hit.score for hit in kept]
-
-
 @pytest.mark.parametrize("name", RETRIEVERS)
 async def test_excluded_passages_are_left_out_before_the_cut(
     retriever: Retriever, name: Any
@@ -149,14 +142,6 @@ async def test_ties_go_by_passage_id(retriever: Retriever, name: Any) -> None:
     twins = await hits(retriever, "twin of nobody", retriever=name, filter={"kind": ("twin",)})
     assert ids(twins) == ["twin-1", "twin-2", "twin-3"]
     assert name == "hybrid" or len({hit.score for hit in twins}) == 1
-
-
-async def test_syntax_in_a_query_is_only_words(retriever: Retriever) -> None:
-    plain = await hits(retriever, "norma tosca", retriever="bm25")
-    spoiled = await hits(retriever, '+"norma" -tosca', retriever="bm25")
-    assert [(h.passage.passage_id, h.score) for h in plain] == [
-        (h.passage.passage_id, h.score) for h in spoiled
-    ]
 
 
 async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:

@@ -85,13 +85,6 @@ async def test_a_newer_server_is_spoken_to_as_version_8(server: CountingServer) 
     assert "compatible-with=8" in answer.meta.headers["content-type"]
 
 
-async def test_scores_are_bm25_with_k1_and_b_as_stated(store: ElasticStore) -> None:
-    await replace(store, [], records(TEXTS))
-    hits = await store.search(StoreQuery("river bridge", 10))
-    expected = bm25(["river", "bridge"], TEXTS)
-    assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
-
-
 async def test_searches_of_one_turn_are_one_request(
     store: ElasticStore, server: CountingServer
 ) -> None:

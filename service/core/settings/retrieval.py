@@ -55,9 +55,9 @@ class RerankerSettings(SectionWithSecrets):
     `revelator_retrieval_failures_total{backend="reranker"}` counts the failure.
     """
 
-    kind: Literal["vllm", "vllm-score", "tei", "local"] = Field(
-        description="`vllm` (/v1/rerank) or `vllm-score` (/score): a vLLM server. `tei` "
-        "(/rerank): a text-embeddings-inference server. `local`: a model in this process (extra "
+    kind: Literal["vllm", "tei", "local"] = Field(
+        description="`vllm` (/v1/rerank): a vLLM server. `tei` (/rerank): a "
+        "text-embeddings-inference server. `local`: a model in this process (extra "
         "`transformers`)."
     )
     url: ServerUrl = Field(

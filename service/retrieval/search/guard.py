@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import structlog
 
@@ -93,7 +93,9 @@ class Breaker:
         self._ticket += 1
 
 
-class SearchObserver(Protocol):
+class SearchObserver:
+    """Is told what happens to calls; does nothing with it."""
+
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """Record that a call of a backend ended, including its retries and its wait for a place."""
 
@@ -105,18 +107,6 @@ class SearchObserver(Protocol):
 
     def cache(self, hit: bool) -> None:
         """Record a lookup in the cache of query embeddings."""
-
-
-class Silent:
-    """Observes nothing."""
-
-    def search(self, backend: str, seconds: float, failed: bool) -> None: ...
-
-    def retried(self, backend: str) -> None: ...
-
-    def breaker(self, backend: str, state: BreakerState) -> None: ...
-
-    def cache(self, hit: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

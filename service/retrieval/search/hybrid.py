@@ -35,7 +35,7 @@ from service.retrieval.base import (
 )
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
-from service.retrieval.search.guard import Guard, SearchObserver, Silent
+from service.retrieval.search.guard import Guard, SearchObserver
 from service.retrieval.stores.records import unknown_fields
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class HybridRetriever:
         self._catalog = catalog
         self._embedder = embedder
         self._settings = settings
-        self._observer = observer or Silent()
+        self._observer = observer or SearchObserver()
         self._reranking = reranking
         self._guards: dict[str, Guard] = {}
         self._embedding = QueryEmbedding(embedder, self._guard("embedding"), self._observer)

@@ -76,18 +76,11 @@ def by_score(passages: Passages, scores: Sequence[float]) -> Passages:
     )
 
 
-# Rerankers on a server: vLLM's `/v1/rerank` and `/score`, text-embeddings-inference's `/rerank`.
+# Rerankers on a server: vLLM's `/v1/rerank`, text-embeddings-inference's `/rerank`.
 #
 # The server truncates texts that are too long for the model.
 
 MOST_BYTES: Final = 10_000_000  # of a response
-# By kind: the path, the key of the results in the response (None: it is the list itself), and of a
-# result's score.
-WIRES: Final[dict[str, tuple[str, str | None, str]]] = {
-    "vllm": ("/v1/rerank", "results", "relevance_score"),
-    "vllm-score": ("/score", "data", "score"),
-    "tei": ("/rerank", None, "score"),
-}
 
 
 class RerankServer:
@@ -98,8 +91,8 @@ class RerankServer:
         settings: RerankerSettings,
         on_resent: Callable[[], None] | None = None,
     ) -> None:
-        self._kind, self._model = settings.kind, settings.model
-        path, self._results, self._score = WIRES[settings.kind]
+        self._tei, self._model = settings.kind == "tei", settings.model
+        path = "/rerank" if self._tei else "/v1/rerank"
         self._server = ModelServer(
             "the reranker", "retrieval.reranker", settings.url or "", path, settings.key,
             hint="retrieval.reranker.kind, url and model", on_resent=on_resent,
@@ -117,13 +110,11 @@ class RerankServer:
         await self._server.aclose()
 
     def _body(self, query: str, texts: list[str]) -> dict[str, Any]:
-        if self._kind == "tei":
+        if self._tei:
             return {"query": query, "texts": texts, "truncate": True}
-        names = ("query", "documents") if self._kind == "vllm" else ("text_1", "text_2")
-        body = dict(zip(names, (query, texts), strict=True))
-        if self._model is not None:
-            body["model"] = self._model
-        return {**body, "truncate_prompt_tokens": -1}  # the model's maximum
+        model = {} if self._model is None else {"model": self._model}
+        most = {"truncate_prompt_tokens": -1}  # the model's maximum
+        return {**model, "query": query, "documents": texts, **most}
 
     def _read(self, content: bytes, count: int) -> list[float]:
         """Return the scores. Raises RetrievalFailure unless there is one finite score for every
@@ -131,8 +122,10 @@ class RerankServer:
         """
         try:
             answer = orjson.loads(content)
-            items = answer[self._results] if self._results else answer
-            found = {int(item["index"]): float(item[self._score]) for item in items}
+            items, score = (
+                (answer, "score") if self._tei else (answer["results"], "relevance_score")
+            )
+            found = {int(item["index"]): float(item[score]) for item in items}
             scores = [found[index] for index in range(count)]
         except (ValueError, TypeError, KeyError):
             raise RetrievalFailure(

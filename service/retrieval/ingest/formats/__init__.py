@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from service.retrieval.ingest.formats.base import BOM, Reader, plain_suffix
-from service.retrieval.ingest.formats.pages import (
-    DOCX,
-    HTML,
-    MARKDOWN,
-    TEXT,
-    looks_like_html,
-    read_docx,
-    read_html,
-    read_text,
-)
-from service.retrieval.ingest.formats.pdf import PDF, PDF_MAGIC, read_pdf
+from service.retrieval.ingest.formats.pages import looks_like_html, read_docx, read_html, read_text
+from service.retrieval.ingest.formats.pdf import PDF_MAGIC, read_pdf
 from service.retrieval.ingest.formats.rows import (
     MAGIC,
     looks_like_beir,
@@ -33,14 +24,7 @@ from service.retrieval.ingest.formats.rows import (
     read_musique,
     read_parquet,
 )
-from service.retrieval.ingest.formats.sheets import (
-    CSV,
-    PPTX,
-    XLSX,
-    read_csv,
-    read_pptx,
-    read_xlsx,
-)
+from service.retrieval.ingest.formats.sheets import read_csv, read_pptx, read_xlsx
 
 FORMATS: Final[Mapping[str, Reader]] = {
     "jsonl": read_jsonl,
@@ -67,13 +51,13 @@ KNOWN: Final = (
 _LINES = frozenset({".jsonl", ".ndjson"})
 _NAMED = {
     ".parquet": "parquet",
-    **dict.fromkeys(TEXT | MARKDOWN, "text"),
-    **dict.fromkeys(HTML, "html"),
-    **dict.fromkeys(PDF, "pdf"),
-    **dict.fromkeys(DOCX, "docx"),
-    **dict.fromkeys(CSV, "csv"),
-    **dict.fromkeys(XLSX, "xlsx"),
-    **dict.fromkeys(PPTX, "pptx"),
+    **dict.fromkeys((".txt", ".text", ".md", ".markdown"), "text"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    ".pdf": "pdf",
+    ".docx": "docx",
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".xlsx", ".xlsm"), "xlsx"),
+    ".pptx": "pptx",
 }
 # formats whose documents are named after files
 BY_NAME: Final = frozenset({"text", "html", "pdf", "docx", "csv", "xlsx", "pptx"})

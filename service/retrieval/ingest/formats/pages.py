@@ -28,7 +28,6 @@ from service.retrieval.ingest.formats.tables import html_table, with_markdown_ta
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-HTML: Final = frozenset({".html", ".htm", ".xhtml"})
 NO_TEXT: Final = (
     "the page has no text; if scripts write it, save the page from a browser after it has loaded"
 )
@@ -279,7 +278,6 @@ def _tidy(text: str) -> str:
 
 # DOCX: Word documents are converted to HTML, and cut at their headings (extra `documents`).
 
-DOCX: Final = frozenset({".docx"})
 _STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
 
 
@@ -300,7 +298,6 @@ def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
 
 # Plain text, which is one document, and Markdown.
 
-TEXT = frozenset({".txt", ".text"})
 MARKDOWN = frozenset({".md", ".markdown"})
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.+)")
 _UNDERLINE: Final = re.compile(r" {0,3}(=+|-+)[ \t]*")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 10  # pages that are compared for what repeats
 EDGE: Final = 2  # lines at the top and at the bottom of a page that may be headers and footers
-PDF: Final = frozenset({".pdf"})
 PDF_MAGIC: Final = b"%PDF-"
 MOST_LISTED: Final = 20  # page numbers in one message
 OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"

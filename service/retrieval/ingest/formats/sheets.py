@@ -37,9 +37,6 @@ from service.retrieval.ingest.formats.tables import (
 if TYPE_CHECKING:
     from openpyxl.cell.read_only import ReadOnlyCell
 
-CSV: Final = frozenset({".csv", ".tsv"})
-XLSX: Final = frozenset({".xlsx", ".xlsm"})
-PPTX: Final = frozenset({".pptx"})
 ROWS: Final = 100  # rows of a table in one document
 _DELIMITERS: Final = ",;\t|"
 

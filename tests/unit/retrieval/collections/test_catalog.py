@@ -23,7 +23,7 @@ from service.core.errors import (
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import check_name, info_of
+from service.retrieval.collections.manifest import info_of
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
 from service.retrieval.search.hybrid import HybridRetriever
@@ -138,10 +138,6 @@ async def test_a_generation_is_lent_while_it_is_held(tmp_path: Path) -> None:
         await collections.problems()  # a round of readiness closes what nobody holds
         folders = [path.name for path in (tmp_path / "collections" / "c").iterdir()]
         assert sorted(folders) == ["2", "manifest.json"]
-
-
-def test_names_that_are_fine() -> None:
-    assert [check_name(name) for name in ("a", "0-_", "a" * 63)]
 
 
 async def test_delete_a_document(tmp_path: Path) -> None:

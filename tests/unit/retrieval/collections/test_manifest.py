@@ -11,7 +11,6 @@ from service.retrieval.collections.manifest import (
     FILE,
     FileManifests,
     Manifest,
-    add_to_hash,
     parse_manifest,
 )
 from service.retrieval.embedding.contract import HASHING
@@ -48,20 +47,3 @@ async def test_a_draft_that_a_kill_left_is_no_manifest(tmp_path: Path) -> None:
 def test_damaged_or_of_another_version(content: bytes) -> None:
     with pytest.raises(StoreError, match=r"^there: .*delete the collection and ingest it again"):
         parse_manifest(content, "there")
-
-
-def test_generations_have_numbers_that_none_had() -> None:
-    assert (MANIFEST.generation, MANIFEST.next_generation()) == (1, 2)
-    building = MANIFEST.leaving(2, since=5.0)
-    assert building.next_generation() == 3
-    again = building.leaving(2, since=7.0).leaving(1, since=8.0)
-    assert again.leftovers == {2: 7.0, 1: 8.0}
-    assert again.without((2, 1)) == MANIFEST
-
-
-def test_hashes_add_and_subtract() -> None:
-    one = add_to_hash("0" * 64, [("a", "1")])
-    both = add_to_hash(one, [("b", "2")])
-    assert both == add_to_hash("0" * 64, [("b", "2"), ("a", "1")])
-    assert add_to_hash(both, [("b", "2")], -1) == one
-    assert add_to_hash(one, [("a", "1")], -1) == "0" * 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -95,12 +94,6 @@ def test_gold_passages_have_the_ids_that_evaluate_knows(tmp_path: Path) -> None:
     titles = {document.title.casefold() for document in read(path, "hotpotqa")[0]}
     for question in load_dataset(path):
         assert question.supporting_titles <= titles
-
-
-def test_a_compressed_file(tmp_path: Path) -> None:
-    path = tmp_path / "dev.json.gz"
-    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + json.dumps(HOTPOTQA).encode()))
-    assert len(read(path, "hotpotqa")[0]) == 3
 
 
 @pytest.mark.parametrize(

@@ -155,13 +155,6 @@ def test_a_quote_that_never_closes_costs_one_row(tmp_path: Path) -> None:
     ]
 
 
-def test_a_table_without_header(tmp_path: Path) -> None:
-    path = tmp_path / "x.tsv"
-    path.write_bytes(b"1\tt\tT\n2\tt\tT\n")
-    what = "the first line must name the columns id, text and title, with tabs between them"
-    assert read(path, "dpr") == ([], [f":1: {what}"])
-
-
 def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'[{"title": "A", "text": "t", "idx": "a"}, 5, {"title": "B"}, \n {]')
@@ -241,3 +234,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert (count, bad) == (100_000, 1)
     assert peak < 5_000_000
+
+
+def test_a_table_without_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_bytes(b"1\tt\tT\n2\tt\tT\n")
+    what = "the first line must name the columns id, text and title, with tabs between them"
+    assert read(path, "dpr") == ([], [f":1: {what}"])

@@ -71,39 +71,6 @@ def test_an_answer_in_between_gives_the_time_back() -> None:
     assert breaker.state == "closed"
 
 
-def test_open_it_admits_nobody_until_its_time_is_over() -> None:
-    breaker = opened(at=10.0)
-    assert breaker.admit(14.9) is None
-    assert breaker.refuses(14.9)
-    assert not breaker.refuses(15.0)
-    assert breaker.admit(15.0) is not None
-    assert breaker.state == "half-open"
-
-
-def test_half_open_one_probe_goes_and_decides() -> None:
-    for good, state in ((True, "closed"), (False, "open")):
-        breaker = opened()
-        probe = breaker.admit(5.0)
-        assert probe is not None
-        assert breaker.admit(5.0) is None
-        if good:
-            breaker.succeeded(probe)
-        else:
-            breaker.failed(probe, 6.0, 6.0)
-        assert breaker.state == state
-    assert breaker.refuses(10.9)
-    assert not breaker.refuses(11.0)
-
-
-def test_a_probe_whose_caller_leaves_is_followed_by_another() -> None:
-    breaker = opened()
-    probe = breaker.admit(5.0)
-    assert probe is not None
-    breaker.left(probe, 5.0, 5.0)
-    assert breaker.state == "open"
-    assert breaker.admit(5.0) is not None
-
-
 def test_calls_from_before_a_change_of_state_tell_nothing() -> None:
     breaker = Breaker(1, LOST_S, 5.0)
     late, ticket = breaker.admit(0.0), breaker.admit(0.0)

@@ -37,14 +37,6 @@ async def started() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_call_without_an_answer_makes_it_silent() -> None:
-    found = Silence(Server().ask)
-    found.lost(time.monotonic() - LONG_S)
-    assert found.on
-    found.heard()
-    assert not found.on
-
-
 async def test_what_says_nothing() -> None:
     """A call that was left soon, and one beside which another had its answer."""
     found = Silence(Server().ask)
@@ -53,20 +45,6 @@ async def test_what_says_nothing() -> None:
     found.heard()
     found.lost(sent)
     assert not found.on
-
-
-async def test_one_request_goes_out_for_all_who_wait() -> None:
-    server = Server()
-    found = Silence(server.ask)
-    found.lost(time.monotonic() - LONG_S)
-    waiting = [asyncio.create_task(found.over()) for _ in range(5)]
-    await started()
-    assert server.asked == 1
-    waiting.pop().cancel()  # who leaves does not end it
-    await started()
-    server.answers.set()
-    await asyncio.gather(*waiting)
-    assert (server.asked, found.on) == (1, False)
 
 
 async def test_another_connection_is_tried_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

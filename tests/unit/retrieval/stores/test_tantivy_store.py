@@ -9,7 +9,6 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
-from tests.support.bm25 import bm25
 
 pytestmark = pytest.mark.anyio
 
@@ -23,15 +22,6 @@ TEXTS = {
 
 def records(texts: dict[str, str]) -> list[PassageRecord]:
     return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
-
-
-async def test_scores_are_bm25_with_k1_and_b_as_stated(tmp_path: Path) -> None:
-    store = TantivyStore(tmp_path, "english")
-    store.replace([], records(TEXTS))
-    hits = await store.search(StoreQuery("river bridge", 10))
-    expected = bm25(["river", "bridge"], TEXTS)
-    assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
-    store.close()
 
 
 async def test_a_large_index_is_searched_in_a_thread_alike(
@@ -89,13 +79,4 @@ async def test_a_file_may_have_a_name_as_long_as_an_id(tmp_path: Path, character
     store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
     for file, own in ((name, name), (name[:-2], f"{name[:-2]}#p")):
         assert [each.document_id for each in store.heads("", 9, file=file)] == [own]
-    store.close()
-
-
-async def test_titles_count_too(tmp_path: Path) -> None:
-    store = TantivyStore(tmp_path, "english")
-    documents = [Document("x", "Etna", "A volcano."), Document("y", "Nile", "A river.")]
-    store.replace([], [record for document in documents for record in passages_of(document)])
-    [hit] = await store.search(StoreQuery("etna", 5))
-    assert hit.passage.passage_id == "x"
     store.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from service.core.errors import ConfigurationError, RetrievalFailure
@@ -64,27 +63,6 @@ async def test_scores_are_the_models_in_the_order_of_the_passages(
     found = await open_reranker(settings).scores("volcano", PASSAGES)
     assert found == pytest.approx([alone(folder, "volcano", each) for each in PASSAGES], abs=1e-4)
     assert len(set(found)) == len(PASSAGES)
-
-
-async def test_nothing_is_scored_as_nothing(folder: Path) -> None:
-    assert await CrossEncoder(folder).scores("q", []) == []
-
-
-async def test_many_at_once_and_one_that_leaves(folder: Path) -> None:
-    reranker = CrossEncoder(folder)
-    expected = await reranker.scores("volcano", PASSAGES)
-    answers = []
-
-    async def ask() -> None:
-        answers.append(await reranker.scores("volcano", PASSAGES))
-
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(ask)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await ask()
-    assert answers == [pytest.approx(expected, abs=1e-5)] * 3
 
 
 async def test_a_model_of_several_outputs_is_refused(tmp_path: Path) -> None:
