@@ -30,7 +30,7 @@ from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.digests import unseal
-from service.retrieval.stores.records import record_of
+from service.retrieval.stores.records import HASH_FIELDS, record_of
 
 PAGE: Final = 1_000  # passages compared at once
 
@@ -88,8 +88,8 @@ async def differences(
     held = await anyio.to_thread.run_sync(collection.dense.count_passages)
     if held <= tally.vectors:
         return
-    async for pages in _pages(collection.dense.hash_pages(), 1):
-        ids = [passage_id for hashes in pages for passage_id in hashes]
+    async for pages in _pages(collection.dense.payloads(HASH_FIELDS), 1):
+        ids = [payload["passage_id"] for payloads in pages for payload in payloads]
         known = dict(await anyio.to_thread.run_sync(collection.bm25.known, ids))
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
@@ -257,12 +257,12 @@ async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) ->
 def _records(dense: VectorStore) -> Iterator[PassageRecord]:
     """Yield every passage that is stored with a vector. Blocking."""
     parts: dict[str, int] = {}  # of documents that have several
-    for page in dense.hash_pages():
-        for passage_id in page:
-            document_id, _, number = passage_id.rpartition("#")
+    for page in dense.payloads(HASH_FIELDS):
+        for payload in page:
+            document_id, _, number = payload["passage_id"].rpartition("#")
             if document_id and number.isdecimal():
                 parts[document_id] = max(parts.get(document_id, 0), int(number))
-    for payloads in dense.payload_pages():
+    for payloads in dense.payloads():
         for payload in payloads:
             yield record_of(payload, parts.get(payload["document_id"], 1))
 

@@ -71,12 +71,9 @@ class VectorStore(SearchStore, Protocol):
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash (of the document) of each of these passages that is stored."""
 
-    def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Yield the content hash of every passage, by passage id. Points may be deleted between
-        pages."""
-
-    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield the payload of every vector (see `records.payload_of`)."""
+    def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield pages of the payloads of all vectors (see `records.payload_of`), or of these
+        `fields` of them. Points may be deleted between pages."""
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They are durable when this returns."""

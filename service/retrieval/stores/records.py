@@ -109,27 +109,19 @@ def ranked_points(points: Sequence[Any]) -> list[ScoredPassage]:
 
 
 class PointPages:
-    """The listings of a store of Qdrant points."""
+    """The listing of a store of Qdrant points."""
 
-    def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Yield the content hash of every passage, by passage id."""
-        yield from map(hashes_of, self._pages(HASH_FIELDS))
-
-    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield what is stored with every vector."""
-        for points in self._pages(True):
+    def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield pages of what is stored with every vector, or of these `fields` of it."""
+        points, offset = self._page(None, fields)
+        yield [point.payload for point in points]
+        while offset is not None:
+            points, offset = self._page(offset, fields)
             yield [point.payload for point in points]
 
     def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
         """Return the points from `offset` on, and where the next page begins, if there is one."""
         raise NotImplementedError
-
-    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
-        points, offset = self._page(None, fields)
-        yield points
-        while offset is not None:
-            points, offset = self._page(offset, fields)
-            yield points
 
 
 def hashes_of(points: Sequence[Any]) -> dict[str, str]:

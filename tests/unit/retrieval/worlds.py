@@ -100,7 +100,7 @@ async def opened(
 
 def dense_hashes(store: VectorStore) -> dict[str, str]:
     """Content hash by passage id. Blocking."""
-    return {own_id: each for page in store.hash_pages() for own_id, each in page.items()}
+    return {each["passage_id"]: each["content_hash"] for page in store.payloads() for each in page}
 
 
 class FakeStore:
