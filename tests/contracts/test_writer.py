@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from service.core.errors import NotFound, RevelatorError, StoreError
+from service.core.errors import NotFound, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
@@ -214,21 +214,6 @@ async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backen
         assert bm25.keys() == {"norma", "bellini", "tosca", "catania", "etna", "new"}
         manifest = await collections.manifest(NAME)
         assert (manifest.state, manifest.documents) == ("complete", 6)
-
-
-async def test_a_failure_leaves_the_collection_building(tmp_path: Path, backends: Backends) -> None:
-    embedder = CountingEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
-        await collections.create(NAME)
-        embedder.fail_after = 0
-        with pytest.raises(RevelatorError, match="the embedder broke"):
-            await ingest_documents(CORPUS, NAME, collections)
-        async with collections.lend(NAME) as stores:
-            assert stores.incomplete
-        embedder.fail_after = None
-        await ingest_documents(CORPUS, NAME, collections)
-        async with collections.lend(NAME) as stores:
-            assert not stores.incomplete
 
 
 async def test_another_data_directory(tmp_path: Path, backends: Backends) -> None:

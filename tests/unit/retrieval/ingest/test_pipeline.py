@@ -30,7 +30,7 @@ from service.retrieval.ingest.pipeline import (
 from service.retrieval.ingest.sources import SourceEntry, SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -74,21 +74,6 @@ async def test_the_content_hash_does_not_depend_on_order_or_history(tmp_path: Pa
         one, two = await collections.manifest("one"), await collections.manifest("two")
         assert two.content_hash == one.content_hash
         assert (two.documents, two.passages) == (5, 5)
-
-
-async def test_other_content_replaces_every_passage(tmp_path: Path) -> None:
-    long = " ".join(f"Sentence {n} is about the number {n} and its friends." for n in range(80))
-    async with opened(tmp_path) as collections:
-        await collections.create("c")
-        await ingest_documents([{"id": "d", "text": long}], "c", collections)
-        assert len(await collections.document("c", "d")) > 2
-        result = await ingest_documents([{"id": "d", "text": "Short."}], "c", collections)
-        assert result == {"indexed": 1, "unchanged": 0, "failed": []}
-        [record] = await collections.document("c", "d")
-        collection = await collections.get("c")
-        assert (record.passage.passage_id, record.passage.text) == ("d", "Short.")
-        assert set(dense_hashes(collection.dense)) == {"d"}
-        assert collection.manifest.passages == collection.dense.count_passages() == 1
 
 
 async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
