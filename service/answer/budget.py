@@ -16,10 +16,9 @@ ANSWER_CALLS = 1  # engine calls that are reserved for the answer; of the tokens
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum seconds, steps, retrievals, engine calls and tokens (prompt + completion)."""
+    """Maximum seconds, retrievals, engine calls and tokens (prompt + completion)."""
 
     timeout_s: float = 60.0
-    max_steps: int = 5
     max_retrievals: int = 64
     max_llm_calls: int = 256
     max_tokens: int = 400_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from service.answer.events import (
@@ -13,6 +14,7 @@ from service.answer.events import (
     Judgement,
     PassagesFound,
     QueryIssued,
+    RetrievedPassage,
     RouteChosen,
     Start,
     StepEnd,
@@ -23,16 +25,47 @@ from service.answer.events import (
     Trigger,
     Withdraw,
 )
-from service.answer.evidence import Steps, StepState
+from service.answer.evidence import (
+    Evidence,
+    StepState,
+    cite,
+    is_unfounded,
+    same_question,
+    shown_text,
+)
 from service.core.concurrency import closing
-from service.core.domain import Answer, CallUsage, LoopName, Problem, RouteName, Timing, Usage
+from service.core.domain import (
+    Answer,
+    CallUsage,
+    Citation,
+    Flag,
+    LoopName,
+    Problem,
+    RouteName,
+    Timing,
+    Usage,
+)
 from service.core.errors import RevelatorError
+from service.prompts.templates import NO_ANSWER, UNANSWERED
+from service.text.grounding import is_yes_no, support
 
+# A merged answer may state that a part was not found; that needs no support.
+DECLINED_PART: Final = re.compile(
+    rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
+)
+# Loops whose retrievals answer a question; in others the step has the model's reasoning.
+ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
+    [None, "anrag", "one_retrieval", "entropy_gate", "self_ask"]
+)
 FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(["no_retrieval", "entropy_gate"])
 
 
 class Fold:
-    """Add every event of a question in order, then read `answer`."""
+    """A question so far, as its events tell. Add every event in order; `answer` is its body.
+
+    The steps, the support of their answers, and the citations: the sentence that supports the
+    answer, for each passage shown to a reader.
+    """
 
     def __init__(self) -> None:
         self._start: Start | None = None
@@ -81,28 +114,29 @@ class Fold:
                 step.ms = round(event.ms - step.opened_ms, 3)
 
     @property
+    def steps(self) -> list[StepState]:
+        """The steps so far, in order."""
+        return list(self._steps.values())
+
+    @property
     def last_step(self) -> str | None:
         """The id of the step opened last."""
         return next(reversed(self._steps), None)
 
     @property
-    def steps(self) -> Steps:
-        return Steps(list(self._steps.values()), self.loop)
-
-    @property
     def answer_text(self) -> str:
         """The answer as clients of the stream see it: all tokens that were not withdrawn."""
-        return "".join(step.written for step in self._steps.values())
+        return "".join(step.written for step in self.steps)
 
     @property
     def last_sub_answer(self) -> StepState | None:
         """The last step that has an answer."""
-        return next((step for step in reversed(self._steps.values()) if step.answer), None)
+        return next((step for step in reversed(self.steps) if step.answer), None)
 
     @property
     def without_evidence(self) -> bool:
         """Whether some step found no relevant passage, or no answer in the passages it read."""
-        return any({"no_evidence", "declined"} & set(step.flags) for step in self._steps.values())
+        return any({"no_evidence", "declined"} & set(step.flags) for step in self.steps)
 
     @property
     def from_memory(self) -> bool:
@@ -114,12 +148,140 @@ class Fold:
     @property
     def searched(self) -> bool:
         """Whether there was a retrieval."""
-        return any(step.queries for step in self._steps.values())
+        return any(step.queries for step in self.steps)
 
     @property
     def kept_nothing(self) -> bool:
         """Whether there was a retrieval, but the reader was shown no passage."""
-        return self.searched and not any(step.shown() for step in self._steps.values())
+        return self.searched and not any(step.shown() for step in self.steps)
+
+    def missing_support(self, end: StepEnd) -> Flag | None:
+        """Return the flag for the answer of a step: `unsupported` if neither the passages shown so
+        far nor supported sub-answers support it, `closed_book` if there were none.
+
+        Yes and no are supported by sub-answers if there are any, and then only by supported ones.
+        What an encoder read is supported, since it declines what is not probable enough.
+        """
+        if end.confidence is not None:
+            return None
+        step = next((step for step in self.steps if step.id == end.step), None)
+        if step is None or not end.answer or not self._claims(step) or is_unfounded(end.flags):
+            return None
+        within = self._within(step)
+        passages = [passage for each in within for passage in each.shown()]
+        parts = [each for each in within if each is not step and each.answer and self._claims(each)]
+        sound = [part for part in parts if not is_unfounded(part.flags)]
+        if not passages and not sound:
+            return "unsupported" if any("unsupported" in p.flags for p in parts) else "closed_book"
+        if parts and is_yes_no(end.answer):
+            return None if len(sound) == len(parts) else "unsupported"
+        texts = [shown_text(passage) for passage in passages]
+        texts += [part.answer for part in sound if part.answer]
+        answer = DECLINED_PART.sub("", end.answer) if step.kind == "merge" else end.answer
+        borne = support(answer, step.question or "", texts)
+        return None if borne else "unsupported"
+
+    @property
+    def final(self) -> StepState | None:
+        """The step that wrote the final answer."""
+        return next((step for step in reversed(self.steps) if step.answer_tokens), None)
+
+    @property
+    def supported(self) -> bool | None:
+        """Whether passages support the final answer. None if nothing was searched."""
+        if not self.searched:
+            return None
+        return self.final is not None and not is_unfounded(self.final.flags)
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability that the final answer is right: that of its reading, or the lowest one of
+        the sub-answers that support it. None if one of them is unknown.
+        """
+        final = self.final
+        if final is None:
+            return None
+        if final.confidence is not None or not self.supported:
+            return final.confidence
+        parts = [
+            step.confidence
+            for step in self._within(final)
+            if step is not final and step.answer and self._claims(step)
+        ]
+        known = [each for each in parts if each is not None]
+        return min(known) if known and len(known) == len(parts) else None
+
+    @property
+    def kept(self) -> list[RetrievedPassage]:
+        """The passages that readers were shown, or were about to be shown."""
+        return [passage for step in self.steps if not step.withdrawn for passage in step.shown()]
+
+    def has_searched(self, question: str) -> bool:
+        """Whether this exact question was used as a query."""
+        wanted = same_question(question)
+        return any(same_question(query) == wanted for step in self.steps for query in step.queries)
+
+    def citations(self) -> list[Citation]:
+        """Return a sentence of each passage that supports the answer, or a supported sub-answer
+        that leads to it. Answers that are unsupported, or come from the model's own knowledge,
+        have no citations.
+
+        The citations are in order of step and rank. A merged answer is supported by what supports
+        its parts.
+        """
+        final = self.final
+        if final is None or is_unfounded(final.flags):
+            return []
+        within = self._within(final)
+        bearing: dict[tuple[str, int], Evidence] = {}
+        for step in within:
+            if step is not final and step.answer and not is_unfounded(step.flags):
+                bearing = self._borne(step, step.answer, self._within(step)) | bearing
+        parts = any(self._claims(step) and step.answer for step in within if step is not final)
+        if final.kind != "merge" and not (parts and is_yes_no(final.written)):
+            bearing = self._borne(final, final.written, within) | bearing
+        places = {step.id: place for place, step in enumerate(self.steps)}
+        in_order = sorted(bearing, key=lambda found: (places[found[0]], found[1]))
+        return cite([bearing[found] for found in in_order])
+
+    def _borne(
+        self, by: StepState, answer: str, within: Sequence[StepState]
+    ) -> dict[tuple[str, int], Evidence]:
+        """Return the passages that contain an answer, with their step and their place in it."""
+        shown = [(step.id, n, p) for step in within for n, p in enumerate(step.shown())]
+        if by.places:
+            spans = {place.passage_id: (place.start, place.end) for place in reversed(by.places)}
+            return {
+                (step, n): Evidence(step, p, answer, by.question or "", spans[p.passage_id])
+                for step, n, p in shown
+                if p.passage_id in spans
+            }
+        borne = support(answer, by.question or "", [shown_text(passage) for _, _, passage in shown])
+        return {
+            shown[index][:2]: Evidence(shown[index][0], shown[index][2], answer, by.question or "")
+            for index in borne
+        }
+
+    def _claims(self, step: StepState) -> bool:
+        """Whether the step's answer answers its question."""
+        if step.kind == "retrieve":
+            return bool(step.answer_tokens) or self.loop in ANSWERING
+        return step.kind in ("answer", "merge")
+
+    def _within(self, step: StepState) -> list[StepState]:
+        """Return the steps that may support an answer: a retrieval's own step, else those before it
+        in its part of the question, except withdrawn ones.
+        """
+        if step.kind == "retrieve":
+            return [step]
+        part = step.id.rpartition(".")[0]
+        found: list[StepState] = []
+        for each in self.steps:
+            if not each.withdrawn and (not part or each.id.startswith(f"{part}.")):
+                found.append(each)
+            if each is step:
+                break
+        return found
 
     def answer(self, timing: Timing) -> Answer:
         """Return the body. Raises ValueError before `start`, `route` and `stop` were added."""
@@ -134,7 +296,7 @@ class Fold:
             confidence=self._stop.confidence,
             route=self.route,
             loop=self.loop,
-            steps=[step.body() for step in self._steps.values()],
+            steps=[step.body() for step in self.steps],
             citations=self._stop.citations,
             usage=self.usage(),
             timing_ms=timing,
@@ -144,13 +306,13 @@ class Fold:
 
     def usage(self) -> Usage:
         total = CallUsage()
-        for step in self._steps.values():
+        for step in self.steps:
             total = total.plus(step.usage)
         return Usage(
             **total.model_dump(),
-            retrievals=sum(len(step.queries) for step in self._steps.values()),
-            passages=sum(len(step.shown()) for step in self._steps.values()),
-            steps=_cycles([step.id for step in self._steps.values() if step.queries]),
+            retrievals=sum(len(step.queries) for step in self.steps),
+            passages=sum(len(step.shown()) for step in self.steps),
+            steps=_cycles([step.id for step in self.steps if step.queries]),
         )
 
 

@@ -118,7 +118,7 @@ def _numbered(inquiry: Inquiry, emit: Emit, fold: Fold) -> Emit:
 
 def _ground(end: StepEnd, fold: Fold, inquiry: Inquiry) -> None:
     """Flag the end of a step whose answer nothing supports."""
-    flag = fold.steps.missing_support(end)
+    flag = fold.missing_support(end)
     if flag is not None:
         memory = inquiry.settings.answers.invites_memory
         end.flags = [*end.flags, "closed_book" if memory else flag]
@@ -150,7 +150,7 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     `answers.require_search`, an answer before any search is none.
     """
     budget, question = scope.inquiry.budget, scope.inquiry.question
-    final = fold.steps.final
+    final = fold.final
     if final is not None and scope.inquiry.settings.answers.require_search and not fold.searched:
         await scope.inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
         final = None
@@ -158,7 +158,7 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
         return outcome
     if fold.loop == "no_retrieval":
         return outcome
-    kept, stopped_by = fold.steps.kept, outcome.stopped_by
+    kept, stopped_by = fold.kept, outcome.stopped_by
     if kept and stopped_by in ("deadline", "budget"):
         return await answer_from(scope, question, kept, stopped_by)
     resorts = scope.inquiry.last_resort and fold.route != "compound"
@@ -172,9 +172,9 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
     searched, or only the labeler of EfficientRAG, which rejects more than the model does, judged
     the result.
     """
-    if not fold.steps.searched(inquiry.question):
+    if not fold.has_searched(inquiry.question):
         return True
-    labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps.all)
+    labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps)
     return labelled and inquiry.settings.efficientrag.profile == "service"
 
 
@@ -195,11 +195,11 @@ def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
 async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence[Citation]) -> None:
     """Replace the answer by JSON."""
     first = {citation.passage_id for citation in cited}
-    passages = sorted(fold.steps.kept, key=lambda passage: passage.passage_id not in first)
+    passages = sorted(fold.kept, key=lambda passage: passage.passage_id not in first)
     step = scope.step("answer")
     await step.start()
     written = await structured(step, fold.answer_text, passages, form)
-    for each in fold.steps.all:
+    for each in fold.steps:
         if each.answer_tokens:
             await scope.inquiry.emit(Withdraw(step=each.id, role="answer", reason="repair"))
     await step.emit(Token(role="answer", text=written))
@@ -214,7 +214,7 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
     passages were judged and held no evidence.
     """
     inquiry = scope.inquiry
-    settings, final = inquiry.settings.answers, fold.steps.final
+    settings, final = inquiry.settings.answers, fold.final
     if final is None and stopped_by in ("deadline", "budget"):
         final = fold.last_sub_answer
         if final is not None:
@@ -224,15 +224,15 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
                 "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
     answered = final is not None and not _withheld(final, fold, inquiry)
-    supported = fold.steps.supported and answered
-    confidence = fold.steps.confidence if answered else None
+    supported = fold.supported and answered
+    confidence = fold.confidence if answered else None
     if final is not None and not answered:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:
         broad = inquiry.roles.extractor is not None and asks_broadly(inquiry.question)
         text = f"{settings.no_answer_text} {ONE_FACT}" if broad else settings.no_answer_text
         await inquiry.emit(Token(role="answer", text=text))
-    cited = fold.steps.citations() if answered else []
+    cited = fold.citations() if answered else []
     if answered and inquiry.request.form:
         await _into_form(scope, fold, inquiry.request.form, cited)
     stop = Stop(
