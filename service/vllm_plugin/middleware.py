@@ -217,7 +217,7 @@ class Exchange:
         self._body += piece
         if more and not self._streams:
             return
-        ready = self._body.rfind(b"\n\n") + 2 if more else len(self._body)
+        ready = len(self._body.rpartition(b"\n\n")[0]) if more else len(self._body)
         body, self._body = self._body[:ready], self._body[ready:]
         if self._streams:
             body = b"".join([await self._event(each) for each in body.split(b"\n\n") if each])

@@ -27,8 +27,9 @@ UNSEEN = (
     "pipeline, data and context parallelism, workers on other hosts",
     "speculative decoding",
     "batch-sharded sampling and dual-batch overlap",
+    "vLLM's Rust front end, which has no --middleware",
 )
-NOT_RUN = "model runner V2 (its interfaces were tested), GPUs, and vLLM's Rust front end"
+NOT_RUN = "model runner V2 (its interfaces were tested) and GPUs"
 NOT_QUANTISED = ("auto", "float16", "bfloat16", "float32")
 
 

@@ -249,7 +249,7 @@ def compare(base: float, rows: Sequence[dict[str, Any]], made: dict[str, list[Pa
 
 def make_work(folder: Path, given: argparse.Namespace) -> Work:
     wide = given.size == "wide"
-    model = save_wide_model(TINY, folder / "model") if wide else TINY
+    model = given.model or (save_wide_model(TINY, folder / "model") if wide else TINY)
     templates = Path(shutil.copytree(TINY_TEMPLATES, folder / "templates"))
     shots = [(each / "dragin_demonstrations.txt") for each in (SHIPPED / "full", TINY_TEMPLATES)]
     texts = [shot.read_text(encoding="utf-8").strip() for shot in shots]
@@ -266,6 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--size", choices=("own", "wide"), default="own")
+    parser.add_argument("--model", type=Path, help="a folder, instead of the shipped model")
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--tokens", type=int, help="L; 64, for wide 32")
     parser.add_argument("--threshold", type=float, default=1.0)

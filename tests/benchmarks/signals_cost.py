@@ -4,9 +4,11 @@
     python -m tests.benchmarks.signals_cost --url http://127.0.0.1:8000/v1 …  (a running worker)
 
 Prints tokens/s with signals over tokens/s of the same prompts without, for entropies alone and
-with attention: alternating pairs, median of ratios (aim >= 0.95 at 100 M parameters). Without
---model the shipped one, made heavy (tests/stubs/wide_model.py), is served by VLLM_PYTHON. Prompts
-have 700 tokens, which both sides find in the prefix cache, so that writing is what is timed.
+with attention: alternating pairs, median of ratios (aim >= 0.97). Without --model the shipped one,
+made heavy (tests/stubs/wide_model.py), is served by VLLM_PYTHON. Prompts have 700 tokens, which
+both sides find in the prefix cache, so that writing is what is timed. Last, requests that ask for
+none are timed at this worker and at one without the plugin: the interval should include 1. That no
+step of theirs calls the plugin is counted by tests/unit/vllm_plugin/test_tap.py.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ async def attention(worker: VllmGenerator, prompt: str, most: int) -> int:
 async def _draft(worker: VllmGenerator, request: SignalRequest) -> int:
     async with worker.signals(request) as call:
         async for delta in call:
-            if delta.usage is not None:
+            if delta.finish is not None and delta.usage is not None:
                 return delta.usage.completion_tokens
     raise RuntimeError("a draft without an end")
 
@@ -70,35 +72,49 @@ async def rate(worker: Worker, call: Call[Worker], texts: Sequence[str], most: i
     return sum(made) / (time.perf_counter() - begin)
 
 
-async def compare(worker: VllmGenerator, concurrency: int, pairs: int, most: int) -> None:
+Side = tuple[VllmGenerator, Call[VllmGenerator]]
+
+
+async def compare(name: str, one: Side, base: Side, concurrency: int, given: Any) -> None:
+    """Print the tokens/s of one side over those of the other."""
     texts = prompts(concurrency)
-    for name, call in (("entropies", entropies), ("attention", attention)):
-        await rate(worker, without, texts, most)
-        await rate(worker, call, texts, most)
-        ratios, plain = [], []
-        for number in range(pairs):
-            sides = (without, call) if number % 2 else (call, without)
-            rates = {side: await rate(worker, side, texts, most) for side in sides}
-            ratios.append(rates[call] / rates[without])
-            plain.append(rates[without])
-        spread = statistics.quantiles(ratios, n=4) if pairs > 1 else [ratios[0]] * 3
-        print(
-            f"concurrency {concurrency:>2}, {name}: {statistics.median(ratios):.3f} "
-            f"(quartiles {spread[0]:.3f} to {spread[2]:.3f}), "
-            f"{statistics.median(plain):.0f} tokens/s without",
-            flush=True,
-        )
+    ratios, plain = [], []
+    for number in range(given.pairs + 1):
+        rates = {}
+        for side in (base, one) if number % 2 else (one, base):
+            rates[side] = await rate(*side, texts, given.tokens)
+        if number:  # the first compiles, and fills the prefix cache
+            ratios.append(rates[one] / rates[base])
+            plain.append(rates[base])
+    spread = statistics.quantiles(ratios, n=4) if given.pairs > 1 else [ratios[0]] * 3
+    mean, error = statistics.fmean(ratios), 0.0
+    if given.pairs > 1:
+        error = 2 * statistics.stdev(ratios) / given.pairs**0.5
+    print(
+        f"concurrency {concurrency:>2}, {name}: {statistics.median(ratios):.3f} "
+        f"(quartiles {spread[0]:.3f} to {spread[2]:.3f}; mean {mean:.3f} ± {error:.3f}), "
+        f"{statistics.median(plain):.0f} tokens/s without",
+        flush=True,
+    )
 
 
-async def measure(url: str, arguments: argparse.Namespace) -> None:
-    settings = EngineSettings(kind="vllm", urls=[url], timeout_s=300, max_concurrency=256)
-    worker = VllmGenerator("worker", settings)
+async def measure(urls: Sequence[str], arguments: argparse.Namespace) -> None:
+    workers = []
+    for url in urls:
+        settings = EngineSettings(kind="vllm", urls=[url], timeout_s=300, max_concurrency=256)
+        workers.append(VllmGenerator("worker", settings))
+        await workers[-1].check()
+    worker, stock = workers[0], workers[-1]
     try:
-        await worker.check()
         for concurrency in arguments.concurrency:
-            await compare(worker, concurrency, arguments.pairs, arguments.tokens)
+            base: Side = (worker, without)
+            await compare("entropies", (worker, entropies), base, concurrency, arguments)
+            await compare("attention", (worker, attention), base, concurrency, arguments)
+            if stock is not worker:
+                await compare("asks for none", base, (stock, without), concurrency, arguments)
     finally:
-        await worker.aclose()
+        for each in workers:
+            await each.aclose()
 
 
 def main() -> None:
@@ -110,18 +126,21 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     arguments = parser.parse_args()
     with ExitStack() as stack:
-        url = arguments.url
-        if url is None:
+        urls = [arguments.url]
+        if arguments.url is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             model = arguments.model or save_wide_model(TINY, folder / "model")
-            options = ["--model", str(model), "--block-size", "32", *FLAGS]
+            options = ["--model", str(model), "--block-size", "32"]
             environment = plugin_environment(folder)
-            server = stack.enter_context(
-                vllm_server(folder / "log", *options, environment=environment)
-            )
-            server.wait()
-            url = server.url
-        asyncio.run(measure(url, arguments))
+            servers = [
+                vllm_server(folder / "log", *options, *FLAGS, environment=environment),
+                vllm_server(folder / "stock", *options),
+            ]
+            started = [stack.enter_context(server) for server in servers]
+            for each in started:
+                each.wait()
+            urls = [each.url for each in started]
+        asyncio.run(measure(urls, arguments))
 
 
 if __name__ == "__main__":

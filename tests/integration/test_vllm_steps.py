@@ -25,7 +25,6 @@ def test_steps_of_both_runners(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     said = "maxima, rows and entropies are those of the whole matrices"
-    assert [line for line in done.stdout.splitlines() if line.endswith(said)] == [
-        f"V1: {said}",
-        f"V2: {said}",
-    ]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("V1: ", "V2: "))]
+    without = "V2: this vLLM has no interface for logits processors"
+    assert lines in ([f"V1: {said}", f"V2: {said}"], [f"V1: {said}", without])
