@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from service.answer.budget import Limits
 from service.answer.calls import Roles
@@ -14,6 +15,7 @@ from service.answer.inquiry import Inquiry
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import GenerationRequest
 from service.prompts.templates import TemplateSet
+from service.strategies import autorag
 from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
@@ -31,12 +33,12 @@ def inquiry_of(case: dict[str, Any], engine: ScriptedGenerator) -> Inquiry:
         query: [passage(f"{query}#{n}", text, "A title") for n, text in enumerate(texts, 1)]
         for query, texts in case["hits"].items()
     }
-    settings = Settings(autorag=AutoragSettings(**case.get("settings", {})))
+    own = {name: value for name, value in case.get("settings", {}).items() if name == "mode"}
     asked = inquiry(
         engine,
         ScriptedRetriever(hits),
         case["question"],
-        settings,
+        Settings(autorag=AutoragSettings(**own)),
         Limits(**case.get("limits", {})),
         loop="autorag",
         **case.get("request", {}),
@@ -50,7 +52,11 @@ async def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """What the loop asked the engine, and what came out."""
     able = replace(SHORT_FORMS, context_tokens=case.get("context_tokens"))
     outputs = map(ScriptStep, case["outputs"])
-    with ScriptedGenerator(outputs, ordered=True, capabilities=able) as engine:
+    parametric = case.get("settings", {}).get("max_parametric", autorag.MOST_PARAMETRIC)
+    with (
+        ScriptedGenerator(outputs, ordered=True, capabilities=able) as engine,
+        mock.patch.object(autorag, "MOST_PARAMETRIC", parametric),
+    ):
         asked = inquiry_of(case, engine)
         loop = loop_events(Autorag, asked, case["question"])
         events = [event async for event in loop]
