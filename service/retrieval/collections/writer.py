@@ -79,7 +79,9 @@ class CollectionWriter:
         self._embedder = embedder
         self._follow = follow
         self._began = self._wrote = self._cut_short = False
-        self._repair = False
+        # The dense store holds fewer passages than BM25, so that a document counts as unchanged
+        # only if its vectors are found.
+        self._lacking = self._repair = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
         self._fields = set(collection.manifest.metadata_fields)
@@ -96,9 +98,9 @@ class CollectionWriter:
         if None in counts.values():
             self.restored = await rebuild(self._collection, counts, self._follow)
             counts = await count_passages(self._collection)
-        lacking = (counts["dense"] or 0) < (counts["bm25"] or 0)
+        self._lacking = (counts["dense"] or 0) < (counts["bm25"] or 0)
         interrupted = self._collection.manifest.interrupted
-        self._repair = lacking or self.restored > 0 or interrupted
+        self._repair = self._lacking or self.restored > 0 or interrupted
         return self
 
     async def __aexit__(
@@ -238,7 +240,10 @@ class CollectionWriter:
         """Return the changes of a batch."""
         bm25 = self._collection.bm25
         known = bm25.hashes([document.id for document in documents])
-        changed = [each for each in documents if known.get(each.id) != each.content_hash]
+        bare = self._without_vectors(documents) if self._lacking else set()
+        changed = [
+            each for each in documents if known.get(each.id) != each.content_hash or each.id in bare
+        ]
         records = [record for document in changed for record in passages_of(document)]
         ids = {record.passage.passage_id for record in records}
         replaced = [document.id for document in changed if document.id in known]
@@ -248,9 +253,17 @@ class CollectionWriter:
             for record in bm25.document(document_id)
         ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
-        stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
-        absent = [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+        absent = self._unembedded(records)
         return _Changes(known, changed, records, len(old), stale, absent)
+
+    def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
+        stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
+        return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+
+    def _without_vectors(self, documents: Sequence[Document]) -> set[str]:
+        """Return the ids of documents with a passage that has no vector, or an outdated one."""
+        records = [record for each in documents for record in passages_of(each)]
+        return {record.document_id for record in self._unembedded(records)}
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:
