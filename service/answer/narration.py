@@ -65,7 +65,7 @@ class Narrator:
     def _found(self, event: PassagesFound) -> str:
         self._titles |= {p.passage_id: _flat(p.title) or p.passage_id for p in event.passages}
         missing = f", without {' and '.join(event.missing)}" if event.missing else ""
-        return f"{len(event.passages)} passages{missing}"
+        return f"{len(event.passages)} passage{'s' * (len(event.passages) != 1)}{missing}"
 
     def _judged(self, event: Judgement) -> str | None:
         if event.ending is not None:

@@ -22,7 +22,6 @@ from service.strategies.reader import (
 )
 
 TOP_K: Final = 3
-FETCH_K: Final = 10  # passages of a search that are judged, as in HANRAG
 # `entropy_gate` searches if the geometric mean of the probabilities of its tokens is lower
 GATE: Final = 0.8
 UNREAD: Final = "judgement could not be parsed"
@@ -125,7 +124,7 @@ class Cycle:
         self.top_k = step.inquiry.request.top_k or own or TOP_K
 
     async def run(self) -> None:
-        fetched = max(FETCH_K, self.top_k) if self.fetches_more else self.top_k
+        fetched = max(self.settings.fetch_k, self.top_k) if self.fetches_more else self.top_k
         try:
             result = await self.step.search(self.question, fetched)
         except LimitReached as limit:

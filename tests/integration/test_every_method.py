@@ -38,6 +38,8 @@ AT_ONCE: Final = 4
 KILLED_AFTER: Final = 8  # rows
 # Few calls, since CI's time is short, and the time limits of a busy machine.
 SETTINGS: Final = """
+[hanrag]
+fetch_k = 2
 [limits]
 max_llm_calls = 6
 [retrieval]

@@ -82,7 +82,7 @@ def settings_for(
         "data_dir": data,
         "engines": {"default": {"timeout_s": 280.0, **engine}},
         "roles": {"revelator": role, "reader": role},
-        "hanrag": {"judging": "pointwise"},
+        "hanrag": {"fetch_k": 2, "judging": "pointwise"},
         "autorag": {"mode": mode},
         "dragin": {"max_tokens": 32},
         "limits": few,

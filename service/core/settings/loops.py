@@ -69,6 +69,14 @@ class HanragSettings(Section):
         "encoder that reads judges in place of both, if there is one (`roles.reader.encoder`). "
         "Default: `pointwise`.",
     )
+    fetch_k: int = Field(
+        10,
+        ge=1,
+        le=100,
+        description="Number of passages per search that are judged. With 30, "
+        "more questions of several hops are answered, at three times the calls, or, with "
+        '`judging = "listwise"`, at the same.',
+    )
 
 
 class AutoragSettings(Section):

@@ -257,7 +257,7 @@ def test_every_event_is_told_or_left_to_the_answer() -> None:
         "Route: single, loop anrag",
         "Step 1, retrieve: Who composed Norma?",
         "Search (bm25): Norma",
-        "1 passages, without dense",
+        "1 passage, without dense",
         "Kept: Norma",
         None,
         "Enough to answer: yes",

@@ -61,7 +61,7 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "Route: single, loop anrag, by model (confidence 93%)",
         "Step 2, retrieve: Who composed Norma?",
         "  2 Search (hybrid): Who composed Norma?",
-        "  2 1 passages, without dense",
+        "  2 1 passage, without dense",
         "  2 Kept: Norma",
         "  2 answer: Vincenzo Bellini",
         "  2 Enough to answer: yes",
