@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import anyio
@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from service.api.access import require, tenant_of
 from service.api.admission import DETAIL, Drain
+from service.api.answer import disconnected
 from service.api.tenants import RIGHTS
 from service.api.wire import (
     EVENT_STREAM,
@@ -33,6 +34,7 @@ from service.api.wire import (
     request_id,
     stream_content,
 )
+from service.core.concurrency import running
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
@@ -215,12 +217,35 @@ async def ingest(
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
-    running = Ingest(lambda more: stores.writing(name, more=more), more=more)
+    work = Ingest(
+        lambda more: stores.writing(name, more=more),
+        more=more,
+        last=lambda more: _in_turn(request, stores.writing(name, more=more)),
+    )
     with anyio.CancelScope() as scope, drain.work(scope.cancel):
-        await running.run(items)
+        await work.run(items)
     if scope.cancelled_caught:
         raise Draining(DETAIL)
-    return running.report
+    return work.report
+
+
+@asynccontextmanager
+async def _in_turn(
+    request: Request, writing: AbstractAsyncContextManager[CollectionWriter]
+) -> AsyncIterator[CollectionWriter]:
+    """Hold the collection's only writer. Raises ClientDisconnect if the client leaves while it is
+    waited for, so that what nobody waits for does not hold up others."""
+    with anyio.CancelScope() as waiting:
+
+        async def watch() -> None:
+            await disconnected(request)
+            waiting.cancel()
+
+        async with running(watch()) as watching, writing as writer:
+            watching.cancel()
+            yield writer
+    if waiting.cancelled_caught:
+        raise ClientDisconnect
 
 
 @router.get(
@@ -302,6 +327,7 @@ async def delete_document(name: str, document_id: str, stores: Stores) -> None:
 
 
 Item = tuple[int, bytes | object]
+Writing = Callable[[bool], "AbstractAsyncContextManager[CollectionWriter]"]
 
 
 async def items_of(request: Request) -> AsyncIterator[Item]:
@@ -333,18 +359,17 @@ class Ingest:
     """Read a bounded batch of distinct ids, then write it with the collection's only writer.
 
     A slow or stalled client therefore does not block other writers. With `more`, other requests
-    will bring further documents.
+    will bring further documents. `last` holds the writer for the last batch, once everything has
+    been read (default: as `writing`).
     """
 
     def __init__(
-        self,
-        writing: Callable[[bool], AbstractAsyncContextManager[CollectionWriter]],
-        *,
-        more: bool = False,
+        self, writing: Writing, *, more: bool = False, last: Writing | None = None
     ) -> None:
         self.report = IngestReport()
         self._more = more
         self._writing = writing
+        self._last = last or writing
         self._batch: dict[str, Document] = {}
         self._size = 0
 
@@ -366,6 +391,7 @@ class Ingest:
                 f"{stalled.detail} The {done:,} documents before it are indexed; send the "
                 "remaining ones.",
             ) from None
+        self._writing = self._last
         await self._flush(more=self._more)
 
     async def _read(self, items: AsyncIterator[Item]) -> None:

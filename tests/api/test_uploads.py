@@ -17,7 +17,7 @@ from service.cli.upload import ingest_through
 from service.retrieval.ingest.pipeline import Listener, Progress
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored
-from tests.support.live import Live, config
+from tests.support.live import Live, config, eventually
 
 pytestmark = pytest.mark.anyio
 URL = "/collections/mine/documents"
@@ -185,3 +185,19 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         report = await ingest_through(service.url, [file], "mine", config(), Listener())
         assert (report.indexed, report.unchanged) == (173, 127)
         assert await state(service) == (300, "complete")
+
+
+async def test_a_write_whose_client_leaves_before_its_turn_is_not_begun(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        collections = service.app.state.runtime.stores.collections
+        waiting = collections._life.lock("mine").statistics
+        async with collections.writing("mine"):
+            left = [asyncio.create_task(upload(service, lines_of([f"d{n}"]))) for n in range(20)]
+            stays = asyncio.create_task(upload(service, lines_of(["stays"])))
+            await eventually(lambda: waiting().tasks_waiting == 21)
+            for each in left:
+                each.cancel()
+            await eventually(lambda: waiting().tasks_waiting == 1)
+        assert (await stays)["indexed"] == 1
+        assert await state(service) == (1, "complete")
