@@ -13,7 +13,7 @@ from service.core.errors import RevelatorError
 
 def synthesize(
     pipeline: Annotated[
-        Literal["autorag", "hanrag", "efficientrag", "compound"],
+        Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"],
         typer.Argument(help="Paper whose data synthesis is run."),
     ],
     input: Annotated[

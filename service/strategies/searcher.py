@@ -2,17 +2,18 @@
 
 The model continues one raw text. A turn ends with a query between tags, whose results are appended,
 or with the answer. Each turn opens a step: `retrieve`, with the reasoning as `thought`, the `query`
-and the `passages`, or `answer`.
+and the `passages`, or `answer`. CoRAG's models are asked in chats instead (`Corag`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from service.answer.calls import Role, Roles, with_restarts
+from service.answer.calls import Role, Roles, chat, with_restarts
 from service.answer.events import ThoughtWritten, Token, TokenRole
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.concurrency import closing
@@ -22,16 +23,27 @@ from service.core.settings import Settings
 from service.core.settings.loops import SearcherProtocol
 from service.engines.base import FinishReason, GenerationRequest
 from service.prompts.quoting import quote
-from service.prompts.templates import TemplateSet
+from service.prompts.templates import Prompt, TemplateSet
 from service.strategies.anrag import TOKENS_PER_LETTER
 from service.strategies.base import Method, Outcome, lacking_template
+from service.strategies.calls import RETRY_TEMPERATURE
+from service.strategies.reader import write_answer
 from service.strategies.reading.answers import read_answer
 
 TURN_TOKENS: Final = 512
 TEMPLATE: Final = "searcher"
+CHATS: Final = ("searcher_corag_query", "searcher_corag_answer", "searcher_corag_final")
+LINKS: Final = 3  # sub-queries of CoRAG
+LINK_PASSAGES: Final = 5
+FINAL_PASSAGES: Final = 20
+QUERY_TOKENS: Final = 64
+ANSWER_TOKENS: Final = 128
+_TEXT = re.compile(r"\A\\text\{(.*)\}\Z")
+_NUMBERED = re.compile(r"\AIntermediate query \d+: ")
 BOXED: Final = ("\\boxed{", "}")
 _ANSWER: Final = ("<answer>", "</answer>")
 _TAGGED: Final = ("<search>", "</search>")
+NO_CALL: Final = "error: \nthe call is no JSON object with the argument query"
 _INVALID: Final = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> "
     "and </search>. If I want to give the final answer, I should put the answer between <answer> "
@@ -46,7 +58,8 @@ class Protocol(NamedTuple):
     and the answer between `answer`. `top_k` passages are shown, for at most `searches` queries.
     `models`: what their names contain. `invalid` is appended to a turn with neither query nor
     answer; without it, such a turn is the last one. If `bare`, white space around a turn is
-    removed; if not, that around the results is.
+    removed; if not, that around the results is. With a `response`, which is what is shown of one
+    query, a turn may have several, each a call of a tool in JSON; `ends` are its stop strings.
     """
 
     search: tuple[str, str]
@@ -58,21 +71,38 @@ class Protocol(NamedTuple):
     models: Sequence[str]
     invalid: str = ""
     bare: bool = False
+    response: str = ""
+    ends: tuple[str, ...] = ()
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings: the ends of query and answer, and results that the model makes up."""
         ends = (self.search[1], self.answer[1]) if self.answer != BOXED else (self.search[1],)
-        return (*ends, self.results[0].strip())
+        return self.ends or (*ends, self.results[0].strip())
 
-    def shown(self, passages: Sequence[Passage]) -> str:
-        """Return the results of a query as they are appended, as data."""
+    def shown(self, found: Sequence[tuple[str, Sequence[Passage]]]) -> str:
+        """Return the results of a turn's queries as they are appended, as data."""
+        return self.results[0] + "".join(self._shown(*one) for one in found) + self.results[1]
+
+    def _shown(self, call: str, passages: Sequence[Passage]) -> str:
         lines = [
             self.passage.format(n=n, title=quote(each.title), text=quote(each.text))
             for n, each in enumerate(passages, 1)
         ]
-        text = "".join(lines)
-        return self.results[0] + (text if self.bare else text.strip()) + self.results[1]
+        text = "".join(lines) if self.bare else "".join(lines).strip()
+        if not self.response:
+            return text
+        text = f"result: \n{text}" if text else "" if self.query_of(call) else NO_CALL
+        return self.response.format(call=call, text=text)
+
+    def query_of(self, call: str) -> str:
+        """Return the query of a call; it is empty if the call cannot be read."""
+        if self.response:
+            try:
+                call = json.loads(call)["arguments"]["query"]
+            except (ValueError, LookupError, TypeError, RecursionError):
+                return ""
+        return " ".join(call.split()) if isinstance(call, str) else ""
 
 
 PROTOCOLS: Final[Mapping[SearcherProtocol, Protocol]] = {
@@ -96,19 +126,28 @@ PROTOCOLS: Final[Mapping[SearcherProtocol, Protocol]] = {
         "({n})Title: {title} Text: {text}\n",
         BOXED, 5, 10, ("simpledeepsearcher", "simple-deep-searcher"), bare=True,
     ),
+    "recall": Protocol(
+        ("<tool_call>", "</tool_call>"),
+        ("<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>"),
+        "{title}\n{text}\n\n",
+        BOXED, 5, 4, ("recall", "re-call"),
+        response="<tool_response>{call}\n{text}\n</tool_response>\n",
+        ends=("<|im_end|>", "<tool_response>"),
+    ),
 }  # fmt: skip
 
 
 class Turn(NamedTuple):
-    """What a turn says: its reasoning, and a query or an answer, if it has one."""
+    """What a turn says: its reasoning, and queries (or calls of a tool) or an answer, if it has
+    any."""
 
     thought: str
-    query: str | None = None
+    calls: tuple[str, ...] = ()
     answer: str | None = None
 
     @property
     def acts(self) -> bool:
-        return self.query is not None or self.answer is not None
+        return bool(self.calls) or self.answer is not None
 
 
 def closed(text: str, finish: FinishReason | None, protocol: Protocol) -> str:
@@ -124,7 +163,10 @@ def closed(text: str, finish: FinishReason | None, protocol: Protocol) -> str:
 
 def read_turn(text: str, protocol: Protocol) -> Turn:
     """Read a whole turn: its first complete query or answer counts; an answer in a box counts
-    before a query."""
+    before a query. Calls of a tool all count, and before an answer, if each of their tags has its
+    end."""
+    if protocol.response:
+        return _read_calls(text, protocol)
     query, answer = (
         re.search(f"{re.escape(begin)}(.*?){re.escape(end)}", text, re.DOTALL)
         for begin, end in (protocol.search, protocol.answer)
@@ -132,7 +174,22 @@ def read_turn(text: str, protocol: Protocol) -> Turn:
     if answer and (not query or protocol.answer == BOXED or answer.start() < query.start()):
         return Turn(_thought(text[: answer.start()]), answer=answer[1].strip())
     if query:
-        return Turn(_thought(text[: query.start()]), query=" ".join(query[1].split()))
+        return Turn(_thought(text[: query.start()]), (" ".join(query[1].split()),))
+    return Turn(_thought(text))
+
+
+def _read_calls(text: str, protocol: Protocol) -> Turn:
+    begin, end = protocol.search
+    tags = re.findall(f"{re.escape(begin)}|{re.escape(end)}", text)
+    if tags and tags == [begin, end] * (len(tags) // 2):
+        calls = re.findall(f"{re.escape(begin)}(.*?){re.escape(end)}", text, re.DOTALL)
+        return Turn(_thought(text[: text.index(begin)]), tuple(call.strip() for call in calls))
+    box = text.rfind(protocol.answer[0])
+    inside, open_braces = text[box + len(protocol.answer[0]) :], 1
+    for place, letter in enumerate(inside if box >= 0 else ""):
+        open_braces += {"{": 1, "}": -1}.get(letter, 0)
+        if not open_braces:
+            return Turn(_thought(text[:box]), answer=_TEXT.sub(r"\1", inside[:place].strip()))
     return Turn(_thought(text))
 
 
@@ -147,7 +204,7 @@ def protocol_name(settings: Settings, reader: Role) -> SearcherProtocol | None:
     engine = settings.engines.get(reader.generator.name)
     model = f"{reader.model or ''} {engine.model if engine else ''}".casefold()
     found = (name for name, own in PROTOCOLS.items() if any(part in model for part in own.models))
-    return next(found, None)
+    return "corag" if "corag" in model else next(found, None)
 
 
 def instruction(templates: TemplateSet, name: SearcherProtocol, question: str) -> str:
@@ -175,23 +232,27 @@ class Searcher(Method):
     def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
         super().__init__(scope, question, as_role)
         name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
+        self.turns, self.searched, self.in_chats = 0, False, name == "corag"
+        self.seen: set[str] = set()
+        if self.in_chats:
+            return
         self.protocol = PROTOCOLS[name]
         self.text = instruction(self.templates, name, question.strip())
         self.most = self.request.max_steps or self.protocol.searches
-        self.turns = 0
-        self.seen: set[str] = set()
-        self.searched = False
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
-        if protocol_name(settings, roles.reader) is None:
+        name = protocol_name(settings, roles.reader)
+        if name is None:
             return (
                 "the name of the model does not tell how it was trained to search; set "
-                f"searcher.protocol to {', '.join(PROTOCOLS)}"
+                f"searcher.protocol to {', '.join((*PROTOCOLS, 'corag'))}"
             )
-        return lacking_template(roles.reader.templates, [TEMPLATE])
+        return lacking_template(roles.reader.templates, CHATS if name == "corag" else [TEMPLATE])
 
     async def run(self) -> Outcome:
+        if self.in_chats:
+            return await Corag(self.scope, self.question, self.as_role).run()
         while True:
             step, turn = self.scope.step("retrieve", self.question), Turn("")
             try:
@@ -199,9 +260,8 @@ class Searcher(Method):
                     turn = await self._turn(step)
             except LimitReached as limit:
                 self.stopped_by = limit.stopped_by
-            if turn.query is not None and self.turns <= self.most:
-                async with self.within(step):
-                    await self._search(step, turn)
+            if turn.calls and self.turns <= self.most:
+                await self._search(step, turn)
                 continue
             step.kind = "answer"
             async with self.within(step):
@@ -243,29 +303,40 @@ class Searcher(Method):
         return context is not None and len(self.text) * TOKENS_PER_LETTER + TURN_TOKENS > context
 
     async def _search(self, step: OpenStep, turn: Turn) -> None:
-        """Append what the query finds. An empty one is not sent, and finds nothing."""
-        if turn.thought:
-            await step.emit(ThoughtWritten(text=turn.thought))
+        """Append what the queries find, each in a step of its own. An empty one is not sent, and
+        finds nothing."""
+        found = [(call, list[Passage]()) for call in turn.calls]
+        for number, (call, own) in enumerate(found):
+            if number:
+                step = self.scope.step("retrieve", self.question)
+            async with self.within(step):
+                if turn.thought and not number:
+                    await step.emit(ThoughtWritten(text=turn.thought))
+                top_k = self.request.top_k or self.protocol.top_k
+                own.extend(await self._found(step, self.protocol.query_of(call), top_k))
+        self.text += self.protocol.shown(found)
+
+    async def _found(self, step: OpenStep, query: str, top_k: int) -> list[Passage]:
         passages: list[Passage] = []
         self.searched = True
-        if turn.query:
-            result = await step.search(turn.query, self.request.top_k or self.protocol.top_k)
+        if query:
+            result = await step.search(query, top_k)
             passages = [hit.passage for hit in result.passages]
             await step.show_passages(result, [Choice(True)] * len(passages))
-        found = {passage.passage_id for passage in passages}
-        if not found - self.seen:
+        names = {passage.passage_id for passage in passages}
+        if not names - self.seen:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
-        self.seen |= found
-        self.text += self.protocol.shown(passages)
+        self.seen |= names
+        return passages
 
     async def _conclude(self, step: OpenStep, turn: Turn) -> None:
         """Emit the answer. If searches found nothing and the settings require it, there is none."""
         if turn.thought:
             await step.emit(ThoughtWritten(text=turn.thought))
-        if turn.query is not None:
+        if turn.calls:
             self.stopped_by = "max_steps"
         if not turn.answer:
-            if turn.thought and turn.query is None:
+            if turn.thought and not turn.calls:
                 step.flag("unread_answer")
             return
         reading = read_answer(turn.answer, self.question)
@@ -277,3 +348,74 @@ class Searcher(Method):
             step.flag("closed_book")
         step.answer = reading.answer
         await step.emit(Token(role=self.as_role, text=reading.answer))
+
+
+class Corag(Searcher):
+    """CoRAG: a sub-query is written, searched and answered, up to `LINKS` times; the answer is
+    written from these pairs and from what the question itself finds. Each call is a chat of one
+    message, with the least relevant passage first.
+    """
+
+    async def run(self) -> Outcome:
+        self.pairs: list[tuple[str, str]] = []
+        self.asked, self.most = 0, self.request.max_steps or LINKS
+        while len(self.pairs) < self.most and self.stopped_by == "answer" and self.may_go_on():
+            async with self.step("retrieve") as step:
+                if not await self._link(step):
+                    break
+        async with self.step("answer") as step:
+            if self.stopped_by == "answer":
+                await self._combine(step)
+        return Outcome(step.answer, self.stopped_by)
+
+    async def _link(self, step: OpenStep) -> bool:
+        """Return whether there was a new sub-query. A repeated one is asked for again, at a higher
+        temperature, with at most four calls for each of the chain's."""
+        query, known, heat = "", [query for query, _ in self.pairs], 0.0
+        while not query or query in known:
+            if self.asked == 4 * self.most:
+                step.flag("no_progress")
+                return False
+            self.asked += 1
+            prompt = self._prompt(CHATS[0], question=self.question.strip())
+            query = sub_query(await self._say(step, prompt, QUERY_TOKENS, heat))
+            heat = RETRY_TEMPERATURE
+        passages = await self._found(step, query, self.request.top_k or LINK_PASSAGES)
+        shown = "".join(f"{page(passage)}\n\n" for passage in reversed(passages)).strip()
+        prompt = self.templates.render(CHATS[1], query=quote(query), passages=shown)
+        step.answer = await self._say(step, prompt, ANSWER_TOKENS, 0.0)
+        self.pairs.append((query, step.answer))
+        return True
+
+    async def _combine(self, step: OpenStep) -> None:
+        passages = await self._found(step, self.question, FINAL_PASSAGES)
+        numbered = enumerate(reversed(passages))
+        shown = "".join(f"Doc {n}: {page(passage)}\n\n" for n, passage in numbered).strip()
+        prompt = self._prompt(CHATS[2], question=self.question.strip(), passages=shown)
+        await write_answer(step, prompt, self.as_role, ANSWER_TOKENS)
+
+    def _prompt(self, role: str, **fields: str) -> Prompt:
+        lines = [
+            f"Intermediate query {n}: {quote(query)}\nIntermediate answer {n}: {quote(answer)}\n"
+            for n, (query, answer) in enumerate(self.pairs, 1)
+        ]
+        history = "".join(lines).strip() or "Nothing yet"
+        fields["question"] = quote(fields["question"])
+        return self.templates.render(role, history=history, **fields)
+
+    async def _say(self, step: OpenStep, prompt: Prompt, most: int, heat: float) -> str:
+        request = chat(prompt, max_tokens=most, temperature=heat)
+        return (await step.ask("reader", request)).text
+
+
+def sub_query(text: str) -> str:
+    """Return a sub-query without the quotation marks or the number that a model may write."""
+    text = text.strip()
+    if text.startswith('"') and text.endswith('"'):
+        text = text[1:-1]
+    return _NUMBERED.sub("", text)
+
+
+def page(passage: Passage) -> str:
+    """Return a passage as CoRAG shows it."""
+    return f"{quote(passage.title)}\n{quote(passage.text)}".strip()

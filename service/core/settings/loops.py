@@ -134,7 +134,9 @@ class DraginSettings(Section):
     )
 
 
-SearcherProtocol = Literal["search_r1", "autorefine", "r1_searcher", "simple_deep_searcher"]
+SearcherProtocol = Literal[
+    "search_r1", "autorefine", "r1_searcher", "simple_deep_searcher", "recall", "corag"
+]
 
 
 class SearcherSettings(Section):

@@ -28,7 +28,7 @@ from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 UNCOUNTED = -100
-CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
+CHAT_TEMPLATES = {name: Path(__file__).with_name(f"{name}.jinja") for name in ("turns", "raw")}
 
 
 class SftSettings(Section):
@@ -42,6 +42,9 @@ class SftSettings(Section):
     lora_alpha: int = Field(16, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     lora_targets: str | tuple[str, ...] = "all-linear"
+    frozen_layers: int = Field(
+        0, ge=0, description="Number of first layers, with the embeddings, that are not trained."
+    )
     merge: bool = Field(
         False, description="Write the whole model, with the adapter merged into it."
     )
@@ -51,12 +54,14 @@ class SftSettings(Section):
     )
     chat_template: str | None = Field(
         None,
-        description="Jinja file used instead of the model's template, or `turns` for plain turns.",
+        description="Jinja file used instead of the model's template, `turns` for plain turns, or "
+        "`raw` for the messages as one text.",
     )
 
 
 # `hanrag` (METHODS.md §1.5) and `autorag` (METHODS.md §2.5) follow the papers, except that `hanrag`
-# has a causal base model. Values that the papers do not state are our own.
+# has a causal base model. Values that the papers do not state are our own. `searcher` learns the
+# form of a protocol (METHODS.md §10).
 PRESETS: dict[str, dict[str, Any]] = {
     "hanrag": {
         "num_train_epochs": 1, "learning_rate": 1e-4, "lr_scheduler_type": "cosine",
@@ -67,6 +72,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_train_epochs": 5, "learning_rate": 1e-5, "lr_scheduler_type": "cosine",
         "warmup_steps": 0.03, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
         "lora_rank": 0, "longest": 8192, "bf16": True, "gradient_checkpointing": True,
+    },
+    "searcher": {
+        "num_train_epochs": 2, "learning_rate": 1e-4, "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1, "per_device_train_batch_size": 8, "lora_rank": 0, "longest": 4096,
+        "chat_template": "raw",
     },
     "small": {
         "num_train_epochs": 3, "learning_rate": 2e-3, "lr_scheduler_type": "cosine",
@@ -167,9 +177,13 @@ def _load_model(settings: SftSettings, *, bf16: bool) -> Any:
     """Load float32 weights for full training; with LoRA, load bfloat16 if the arguments choose
     it."""
     frozen = settings.lora_rank and bf16
-    return _open(
+    model = _open(
         AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
     )
+    if settings.frozen_layers:
+        model.get_input_embeddings().requires_grad_(False)
+        model.base_model.layers[: settings.frozen_layers].requires_grad_(False)
+    return model
 
 
 def _lora(settings: SftSettings) -> LoraConfig | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from service.answer.events import BaseEvent, PassagesFound, QueryIssued, Stop, ThoughtWritten
-from service.core.domain import Answer, Passage
+from service.core.domain import Answer
 from service.core.errors import LoopUnavailable
 from service.core.settings import EngineSettings, Settings
 from service.core.settings.loops import SearcherProtocol
 from service.engines.base import Capabilities, GenerationRequest
 from service.strategies.registry import check_loop
-from service.strategies.searcher import BOXED, PROTOCOLS, Protocol, closed, instruction, read_turn
+from service.strategies.searcher import PROTOCOLS, Protocol, closed, instruction, read_turn
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -34,6 +34,8 @@ def settings(name: SearcherProtocol) -> Settings:
 
 
 def searches(protocol: Protocol, query: str, thought: str = "I look.") -> str:
+    if protocol.response:
+        query = json.dumps({"name": "wikipedia_search", "arguments": {"query": query}})
     return f"<think>{thought}</think>\n{protocol.search[0]} {query} {protocol.search[1]}"
 
 
@@ -86,78 +88,6 @@ async def test_a_model_searches_until_it_answers(name: SearcherProtocol) -> None
     # Each prompt extends the one before, so that a prefix cache serves it.
     assert all(later.startswith(earlier) for earlier, later in pairwise(prompts))
     assert "Vincenzo Bellini was born in Catania." in prompts[2]
-
-
-TRANSCRIPTS: dict[SearcherProtocol, str] = {
-    "search_r1": "{turn}\n\n<information>Doc 1(Title: Norma) {text}</information>\n\n",
-    "autorefine": "{turn}\n\n<documents>Doc 1(Title: Norma) {text}</documents>\n\n",
-    "r1_searcher": "{turn}\n\n<|begin_of_documents|>\n(1)Title: Norma Text: {text}\n\n"
-    "<|end_of_documents|>\n\n",
-    "simple_deep_searcher": "{turn}\n\n<|begin_search_result|>\n(1)Title: Norma Text: {text}\n\n"
-    "<|end_search_result|>\n\n",
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_results_have_the_form_of_the_published_code(name: SearcherProtocol) -> None:
-    own, prompts = PROTOCOLS[name], list[str]()
-    turn = searches(own, "who wrote Norma")
-    await ask(name, [turn, answers(own, "Bellini")], prompts)
-    assert prompts[1] == prompts[0] + TRANSCRIPTS[name].format(turn=turn, text=NORMA.text)
-
-
-def reference(
-    name: SearcherProtocol, turns: Sequence[str], results: Sequence[Sequence[Passage]], begin: str
-) -> str:
-    """The text after the loops of the published code (Search-R1's `generation.py`, FlashRAG's
-    `reasoning_pipeline.py`), written down naively."""
-    own, text, left = PROTOCOLS[name], begin, list(results)
-    for turn in turns:
-        whole = turn
-        for end in (own.search[1], *([] if own.answer == BOXED else [own.answer[1]])):
-            whole = whole.split(end)[0] + end if end in whole else whole
-        text += whole.strip() if own.bare else whole
-        if own.answer[1] in whole and own.answer[0] in whole:
-            return text
-        found = left.pop(0)
-        numbered = enumerate(found, 1)
-        if name in ("search_r1", "autorefine"):
-            tag = "information" if name == "search_r1" else "documents"
-            lines = "".join(f"Doc {n}(Title: {p.title}) {p.text}\n" for n, p in numbered)
-            text += f"\n\n<{tag}>{lines.strip()}</{tag}>\n\n"
-        else:
-            kind = "documents" if name == "r1_searcher" else "search_result"
-            begins = "begin_of_documents" if name == "r1_searcher" else f"begin_{kind}"
-            lines = "".join(f"({n})Title: {p.title} Text: {p.text}\n" for n, p in numbered)
-            ends = begins.replace("begin", "end")
-            text += f"\n\n<|{begins}|>\n{lines}\n<|{ends}|>\n\n"
-    return text
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(60))
-async def test_a_transcript_is_that_of_the_published_loops(
-    name: SearcherProtocol, seed: int
-) -> None:
-    chance, own = random.Random(seed), PROTOCOLS[name]
-    words = ["Norma", "Bellini", "opera", "Catania", "who", "when"]
-    queries = [" ".join(chance.choices(words, k=3)) + f" {n}" for n in range(chance.randint(0, 3))]
-    found = [
-        [passage(f"p{n}.{m}", " ".join(chance.choices(words, k=6)), chance.choice(words))
-         for m in range(chance.randint(0, own.top_k))]
-        for n in range(len(queries))
-    ]  # fmt: skip
-    space = ["", "\n", " ", "\n\n"]
-    turns = [
-        chance.choice(space) + searches(own, query, chance.choice(words)) + chance.choice(space)
-        for query in queries
-    ]
-    prompts: list[str] = []
-    last = chance.choice(space) + answers(own, chance.choice(words))
-    hits = dict(zip(queries, found, strict=True))
-    await ask(name, [*turns, last, "never"], prompts, hits=hits, route="single")
-    text = reference(name, turns, found, prompts[0])
-    assert prompts[-1] == text
 
 
 # ---- what goes wrong
@@ -253,9 +183,38 @@ def test_readers_of_turns() -> None:
     assert closed("a <search> q</search> b <answer> x", "stop", own).endswith("x</answer>")
     assert closed("no tag", "stop", own) == "no tag"
     assert closed("\\boxed{x", "stop", boxed) == "\\boxed{x"
-    assert read_turn("<think>t</think> <search> a\n b </search>", own) == ("t", "a b", None)
+    assert read_turn("<think>t</think> <search> a\n b </search>", own) == ("t", ("a b",), None)
     text = "<|begin_search_query|>q<|end_search_query|> \\boxed{x}"
     assert read_turn(text, boxed).answer == "x"
+
+
+async def test_calls_of_a_tool_that_cannot_be_read_say_so_and_all_of_a_turn_are_made() -> None:
+    own, prompts = PROTOCOLS["recall"], list[str]()
+    call = '{"name": "wikipedia_search", "arguments": {"query": "Bellini born"}}'
+    broken = '{"name": "wikipedia_search", "arguments": "Norma"}'
+    both = f"<tool_call>{broken}</tool_call><tool_call>{call}</tool_call>"
+    body = await ask("recall", [both, "\\boxed{\\text{Catania}} it is"], prompts)
+    assert [(s.kind, s.query, s.flags) for s in body.steps if s.kind != "route"] == [
+        ("retrieve", None, ["no_evidence"]), ("retrieve", "Bellini born", []), ("answer", None, []),
+    ]  # fmt: skip
+    assert f"<tool_response>{broken}\nerror: \n" in prompts[1]
+    assert f"<tool_response>{call}\nresult: \nBellini\nVincenzo Bellini was born" in prompts[1]
+    assert body.answer == "Catania"  # a box may have braces inside
+    assert not read_turn(f"<tool_call>{call} \\boxed{{", own).acts  # neither is closed
+
+
+async def test_a_chain_that_repeats_its_sub_query_ends() -> None:
+    script = [
+        ScriptStep("who wrote Norma", match="Write the next question", times=12),
+        ScriptStep("No relevant information found", match="Answer the question from the documents"),
+        ScriptStep("no answer found", match="Answer the last question", times=None),
+    ]
+    body = await body_of(
+        script, HITS, QUESTION, prompts="full", route="complex", loop="searcher",
+        capabilities=ABLE, settings=settings("corag"), last_resort=False,
+    )  # fmt: skip
+    assert (body.answered, body.usage.retrievals) == (False, 2)
+    assert ["no_progress" in step.flags for step in body.steps] == [False, True, False]
 
 
 def test_the_name_of_a_model_tells_its_protocol() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from service.core.errors import ConfigurationError
 from service.workshop.synthesis.contract import Pipeline
 
-PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound"]
+PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"]
 
 
 def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[Any]:

@@ -1,0 +1,121 @@
+"""Transcripts of a searching model, for `train sft --preset searcher` (METHODS.md §10).
+
+Input: questions with chains (`service.workshop.synthesis.pipelines.published`); questions with a
+`decomposition` and a triple of each part in `evidences`; and bodies of answers, as `revelator
+replay --body` prints them of the traces of an evaluation: their queries and sub-answers are the
+chain, and their answer, if it is supported, is the gold one.
+
+The teacher is not called. Each hop is searched, and one to three passages are shown. A question is
+dropped if one of its queries finds nothing, or if no passage or sub-answer contains its answer,
+unless that is "yes" or "no".
+
+Output: rows of the task `searcher` in the protocol `search_r1`, in which each turn is what the loop
+`searcher` reads, and each prompt what it sends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from service.core.domain import Passage
+from service.evaluation.metrics import contains, is_verdict
+from service.prompts.quoting import quote
+from service.prompts.templates import TemplateSet
+from service.strategies.searcher import PROTOCOLS, instruction, read_turn
+from service.workshop.synthesis.contract import (
+    Dropped,
+    InputItems,
+    Item,
+    ItemResult,
+    Lines,
+    OutputRow,
+    Pipeline,
+    RowOrigin,
+)
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, filled, read_questions
+from service.workshop.synthesis.teacher import Prompts, Session
+
+NAME: Final = "search_r1"
+PROTOCOL: Final = PROTOCOLS[NAME]
+NOTHING: Final = "Nothing is known yet."
+
+
+def read_chains(lines: Lines, rng: random.Random) -> InputItems[ChainedQuestion]:
+    """Return the questions of the input."""
+    return read_questions(((number, chain_of(line)) for number, line in lines), rng)
+
+
+def chain_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of an answer, or a question with a `decomposition` and a triple of each part
+    in `evidences`, as a line with `hops`; every other line as it is."""
+    if "steps" in line:
+        pairs = [(step.get("query"), step.get("answer")) for step in line["steps"]]
+        answers = [line["answer"]] if line.get("answer") and line.get("supported") else []
+    elif "decomposition" in line and len(line.get("evidences") or ()) == len(line["decomposition"]):
+        pairs = [
+            (part, triple[-1])
+            for part, triple in zip(line["decomposition"], line["evidences"], strict=True)
+        ]
+        answers = line["answers"]
+    else:
+        return line
+    hops = [{"question": query, "answer": found} for query, found in pairs if query and found]
+    return {"id": line["id"], "question": line["question"], "answers": answers, "hops": hops}
+
+
+async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
+    """Search the hops of a question and write down the transcript."""
+    asked, known = item.content, NOTHING
+    if not asked.hops:
+        raise Dropped("no chain")
+    turns = [("user", instruction(templates, NAME, asked.question))]
+    shown: dict[str, Passage] = {}
+    found: list[str] = []
+    for hop in asked.hops:
+        query = quote(filled(hop.question, found))
+        passages = await session.search(query, session.rng.randint(1, PROTOCOL.top_k))
+        if not passages:
+            raise Dropped("a query that finds nothing")
+        shown |= {passage.passage_id: passage for passage in passages}
+        turns += [
+            ("assistant", f"<think> {known} </think>\n<search> {query} </search>"),
+            ("user", PROTOCOL.shown([(query, passages)])),
+        ]
+        found.append(quote(hop.answer))
+        known = f"{query} {found[-1].rstrip('.')}."
+    answer = quote(asked.answers[0])
+    evidence = "\n".join([*found, *(passage.text for passage in shown.values())])
+    if not is_verdict(answer) and not contains(evidence, answer):
+        raise Dropped("an answer that nothing shows")
+    turns.append(("assistant", f"<think> {known} </think>\n<answer> {answer} </answer>"))
+    _check([text for role, text in turns if role == "assistant"], answer)
+    titles = (*item.source.titles, *(passage.title for passage in shown.values()))
+    source = RowOrigin(
+        tuple(dict.fromkeys((*item.source.ids, *shown))), tuple(dict.fromkeys(titles)),
+        item.source.answer_titles, item.source.question,
+    )  # fmt: skip
+    messages = [{"role": r, "content": text, "learn": r == "assistant"} for r, text in turns]
+    fields = {"task": "searcher", "question": asked.question, "messages": messages}
+    return ItemResult((OutputRow(fields, source),))
+
+
+def _check(written: list[str], answer: str) -> None:
+    """Raise Dropped if the loop would read the turns otherwise."""
+    *searches, last = [read_turn(text, PROTOCOL) for text in written]
+    if last.answer != answer or not all(turn.calls for turn in searches):
+        raise Dropped("the loop would read it otherwise")
+
+
+def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
+    """Return the pipeline for the template set that has the instruction."""
+    one_item = partial(work, templates=TemplateSet(templates))
+    return Pipeline(
+        "searcher", 1, Prompts("searcher"), read_chains, one_item, searches=True,
+        templates=templates,
+    )  # fmt: skip
+
+
+PIPELINE: Final = pipeline()
