@@ -1,8 +1,9 @@
 """Bundles: everything that a paper's table fixes, for `revelator evaluate --bundle NAME`.
 
 `bundles/NAME.toml` names the method, the fields of its requests (`request`; `datasets` has those
-that differ by data set) and the settings. What a bundle cannot set is `model`, `embedding` and the
-number of questions: the report compares them.
+that differ by data set) and the settings. One that `extends` another has what differs from it.
+What a bundle cannot set is `model`, `embedding` and the number of questions: the report compares
+them.
 """
 
 from __future__ import annotations
@@ -83,5 +84,15 @@ def load_bundle(name: str) -> Bundle:
     """Return a bundle. Raises InvalidRequest with the known names."""
     if name not in names():
         raise InvalidRequest(f"bundle {name!r} is unknown; the bundles are {', '.join(names())}")
+    return Bundle(name=name, **_content(name))
+
+
+def _content(name: str) -> dict[str, Any]:
     content = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    return Bundle(name=name, **content)
+    return _merged(_content(base), content) if (base := content.pop("extends", None)) else content
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    both = {name: _merged(base[name], own[name]) for name in base.keys() & own.keys()
+            if isinstance(base[name], dict)}  # fmt: skip
+    return {**base, **own, **both}

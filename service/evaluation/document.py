@@ -30,7 +30,7 @@ from service.evaluation.explanation import cut, explain_trace
 from service.evaluation.markup import Page, calibration_plot, cost_plot, pareto_front
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
-from service.evaluation.published import NOT_COMPARABLE, differences, figures, is_of
+from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
 from service.evaluation.report import mean, means_of
 from service.evaluation.rows import Key, Row, read_rows, read_run
 from service.evaluation.traces import read_trace, shown_again, trace_path
@@ -347,6 +347,11 @@ def values(rows: Sequence[Row], measure: str) -> list[float]:
     return [score for row in rows if (score := row.scores.get(measure)) is not None]
 
 
+def counts_of(rows: Sequence[Row], measure: str) -> list[float]:
+    """Return a count of the rows, without those that failed."""
+    return [float(getattr(row, measure) or 0) for row in rows if row.error is None]
+
+
 def shown(found: Interval) -> str:
     return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
@@ -432,9 +437,10 @@ def published_cells(
             continue
         parts = []
         for measure, score in figure.scores.items():
-            scores = values(own, measure)
+            count = measure in COUNTS
+            scores = counts_of(own, measure) if count else values(own, measure)
             mine = shown(interval(scores)) if scores else "–"
-            parts.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
+            parts.append(f"{COUNTS[measure] if count else SCORES[measure]}: {score:.3f}; {mine}")
         variant = method.partition(VARIANT)[2]
         off = differences(figure, models, corpus, len(own), run, dataset, variant)
         yield [

@@ -14,12 +14,14 @@ from service.evaluation.bundle import load_bundle
 FIGURES: Final = Path(__file__).with_name("published.toml")
 SHORT: Final = {"2wikimultihopqa": "2wiki"}  # of data sets, in names of bundles
 NOT_COMPARABLE: Final = "not comparable"
+COUNTS: Final = {"steps": "steps", "retrievals": "retrievals", "pool": "passages read"}
 _ALSO_CALLED: Final = {"nqopen": "nq", "naturalquestions": "nq", "webq": "webquestions"}
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row of a paper's results: the scores from 0 to 1, by measure, of a method on a dataset.
+    """A row of a paper's results: the scores from 0 to 1 and the means of `COUNTS`, by measure, of
+    a method on a dataset.
 
     `model` is the model that wrote the answers. `sample` is the number of questions, or 0 if the
     paper does not state it.
@@ -47,12 +49,13 @@ def figures() -> tuple[Figure, ...]:
 def _figures_of(table: Mapping[str, Any]) -> Iterator[Figure]:
     for method, row in table["figures"].items():
         for dataset, numbers in row.items():
-            if dataset in ("called", "bundle"):
+            if dataset in ("called", "bundle", "method"):
                 continue
             known = table["datasets"][dataset]
             pairs = zip(known["measures"], numbers, strict=True)
             yield Figure(
-                method, row["called"], dataset, {name: n / 100 for name, n in pairs},
+                row.get("method", method), row["called"], dataset,
+                {name: n if name in COUNTS else n / 100 for name, n in pairs},
                 table["paper"], table["table"], table["model"], known["corpus"], known["sample"],
                 row.get("bundle", "").replace("*", SHORT.get(dataset, dataset)) or None,
             )  # fmt: skip
