@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from service.core.errors import NotFound, StoreBusy
@@ -136,7 +137,10 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 
 
 async def test_a_claim_is_waited_for(
-    backends: Backends, request: pytest.FixtureRequest, tmp_path: Path
+    backends: Backends,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For a short time by requests; by commands for longer, which is logged."""
     one, command = (backends.manifests(tmp_path / name) for name in ("one", "command"))
@@ -156,6 +160,8 @@ async def test_a_claim_is_waited_for(
         async with command.claim(NAME):
             pass
 
+    # The logger may have been bound for another test's configuration.
+    monkeypatch.setattr(elasticsearch, "_log", structlog.get_logger())
     with capture_logs() as logs:
         async with anyio.create_task_group() as group, one.claim(NAME):
             group.start_soon(write)

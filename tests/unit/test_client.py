@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 from structlog.testing import capture_logs
 
@@ -163,6 +164,7 @@ async def test_another_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         async with Client(url) as client:
             await client.add_documents("docs", [{"text": "Norma"}])
         async with session_with(url, settings, 20.0) as session:
+            monkeypatch.setattr(client_module, "_log", structlog.get_logger())
             with capture_logs() as logs:
                 assert await send_patiently(session, "POST", f"{url}/docs") == REPORT
             assert [each["event"] for each in logs] == ["waiting for another writer"]
