@@ -278,8 +278,8 @@ class Call(Exchange):
         self.name = name
         own = Wish(name, address, len(ids), ended=self.inbox.ended, **wish)
         given = body.get("vllm_xargs") or {}
-        more = {"return_token_ids": True, "vllm_xargs": {**given, **own.to_args()}}
-        return body | {"prompt": list(ids)} | more
+        asked = {"vllm_xargs": {**given, **own.to_args()}, "prompt": list(ids)}
+        return body | asked | {"return_token_ids": True}  # no password  # nosec B105
 
     def close(self) -> None:
         if self.name:
