@@ -377,7 +377,7 @@ class Corag(Searcher):
                 step.flag("no_progress")
                 return False
             self.asked += 1
-            prompt = self._prompt(CHATS[0], question=self.question.strip())
+            prompt = self.prompt(CHATS[0], question=self.question.strip())
             query = sub_query(await self._say(step, prompt, QUERY_TOKENS, heat))
             heat = RETRY_TEMPERATURE
         passages = await self._found(step, query, self.request.top_k or LINK_PASSAGES)
@@ -391,10 +391,10 @@ class Corag(Searcher):
         passages = await self._found(step, self.question, FINAL_PASSAGES)
         numbered = enumerate(reversed(passages))
         shown = "".join(f"Doc {n}: {page(passage)}\n\n" for n, passage in numbered).strip()
-        prompt = self._prompt(CHATS[2], question=self.question.strip(), passages=shown)
+        prompt = self.prompt(CHATS[2], question=self.question.strip(), passages=shown)
         await write_answer(step, prompt, self.as_role, ANSWER_TOKENS)
 
-    def _prompt(self, role: str, **fields: str) -> Prompt:
+    def prompt(self, role: str, **fields: str) -> Prompt:
         lines = [
             f"Intermediate query {n}: {quote(query)}\nIntermediate answer {n}: {quote(answer)}\n"
             for n, (query, answer) in enumerate(self.pairs, 1)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-import structlog
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
 from service.core.errors import NotFound, StoreBusy
 from service.retrieval.base import SearchRequest
@@ -160,13 +159,12 @@ async def test_a_claim_is_waited_for(
         async with command.claim(NAME):
             pass
 
-    # The logger may have been bound for another test's configuration.
-    monkeypatch.setattr(elasticsearch, "_log", structlog.get_logger())
-    with capture_logs() as logs:
-        async with anyio.create_task_group() as group, one.claim(NAME):
-            group.start_soon(write)
-            await anyio.sleep(7)
-    assert [(each["event"], each["at_most_s"]) for each in logs] == [
+    told = CapturingLogger()
+    monkeypatch.setattr(elasticsearch, "_log", told)
+    async with anyio.create_task_group() as group, one.claim(NAME):
+        group.start_soon(write)
+        await anyio.sleep(7)
+    assert [(call.args[0], call.kwargs["at_most_s"]) for call in told.calls] == [
         ("waiting for another writer", 60.0)
     ]
     assert not await two.claimed(NAME)

@@ -46,10 +46,18 @@ class Names:
     @contextmanager
     def used(self) -> Iterator[None]:
         real, connector = RESOLVERS.getaddrinfo, aiohttp.TCPConnector
+        real_at_once = socket.getaddrinfo
 
         async def find(loop: Any, host: Any, port: Any, **options: Any) -> Any:
             if host not in (self.name, self.name.encode()):
                 return await real(loop, host, port, **options)
+            if self.gone:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port or 0)))]
+
+        def find_at_once(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
+            if host not in (self.name, self.name.encode()):
+                return real_at_once(host, port, *arguments, **options)
             if self.gone:
                 raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port or 0)))]
@@ -59,6 +67,7 @@ class Names:
 
         with (
             mock.patch.object(RESOLVERS, "getaddrinfo", find),
+            mock.patch.object(socket, "getaddrinfo", find_at_once),
             mock.patch.object(aiohttp, "TCPConnector", forgetting),
         ):
             yield

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import structlog
 from aiohttp import web
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
 from service import client as client_module
 from service.api.wire import encode
@@ -164,10 +163,10 @@ async def test_another_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         async with Client(url) as client:
             await client.add_documents("docs", [{"text": "Norma"}])
         async with session_with(url, settings, 20.0) as session:
-            monkeypatch.setattr(client_module, "_log", structlog.get_logger())
-            with capture_logs() as logs:
-                assert await send_patiently(session, "POST", f"{url}/docs") == REPORT
-            assert [each["event"] for each in logs] == ["waiting for another writer"]
+            told = CapturingLogger()
+            monkeypatch.setattr(client_module, "_log", told)
+            assert await send_patiently(session, "POST", f"{url}/docs") == REPORT
+            assert [call.args[0] for call in told.calls] == ["waiting for another writer"]
             with pytest.raises(StoreError, match="another writes; run the same command again"):
                 await send_patiently(session, "POST", f"{url}/docs")
             monkeypatch.setattr(client_module, "PATIENCE_S", -1.0)

@@ -197,7 +197,8 @@ def test_a_second_ctrl_c_does_not_wait(ends_in: int, code: int) -> None:
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "cancelled\n"
             if not ends_in:
-                assert process.stderr.readline() == told
+                line = process.stderr.readline()
+                assert line == told, f"the process ended with {process.wait(30)}"
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=30)[1] == (told if ends_in else "")
         finally:

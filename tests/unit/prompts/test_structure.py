@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from service.core.domain import Passage
 from service.engines.base import GenerationRequest, Message
 from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
+from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
 from service.strategies import autorag_dialogue as dialogue
 from service.strategies.chains import self_ask_prompt
 from service.strategies.draft_text import opening_layout, shown
 from service.strategies.efficientrag import reading_prompt as efficientrag_prompt
 from service.strategies.flare import asking_prompt
-from service.strategies.searcher import instruction
+from service.strategies.searcher import CHATS, Corag, instruction, page
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY, TINY_TEMPLATES
@@ -69,6 +70,18 @@ def drafted(prompts: TemplateSet, text: str, other: str) -> str:
 
 def passage(title: str, text: str) -> Passage:
     return Passage(passage_id="p", title=title, text=text)
+
+
+def chat_of_chain(role: str, prompts: TemplateSet, text: str, other: str) -> Any:
+    """A prompt of CoRAG's chain after one link. An empty title or text would leave out a line."""
+    chain = object.__new__(Corag)
+    chain.templates, chain.pairs = prompts, [(other, text)]
+    fields = {
+        "question": text,
+        "passages": page(passage(f"T {text}", f"P {other}")),
+        "query": quote(text),
+    }
+    return chain.prompt(role, **fields)
 
 
 # By the template that it fills; `other` stands where there is a second piece of data.
@@ -113,6 +126,7 @@ FILLS: dict[str, Fill] = {
     "flare_question": asking_prompt,
     "self_ask": asked_himself,
     "searcher": lambda prompts, text, _: instruction(prompts, "search_r1", text),
+    **{role: partial(chat_of_chain, role) for role in CHATS},
 }
 
 

@@ -38,7 +38,7 @@ class _Unread(str):
 def _values(source: Input) -> Iterator[tuple[int, Any]]:
     """Yield the number, from 1, and the value of each line that is not blank, or of each element if
     the content is a JSON list; `_Unread` in place of a value that cannot be read."""
-    if source.head.removeprefix(BOM).lstrip().startswith(b"["):
+    if _begins_list(source.head.removeprefix(BOM).lstrip()):
         content = source.stream.read(LARGEST_LIST + 1)
         if len(content) > LARGEST_LIST:
             what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
@@ -57,6 +57,14 @@ def _values(source: Input) -> Iterator[tuple[int, Any]]:
             yield number, _Unread(f"the line is {TOO_LONG}")
         elif line.strip():
             yield number, _decoded(line)
+
+
+def _begins_list(head: bytes) -> bool:
+    """Return whether content is one JSON list, and not lines of which the first is a list."""
+    first, _, others = head.partition(b"\n")
+    return head.startswith(b"[") and not (
+        others.strip() and not isinstance(_decoded(first), _Unread)
+    )
 
 
 def _decoded(line: bytes) -> Any:
