@@ -155,6 +155,15 @@ def test_a_quote_that_never_closes_costs_one_row(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("first", [b"[]", b"[1, 2]", b'[{"id": "b", "text": "t"}]'])
+def test_a_first_line_that_is_a_list_costs_no_other_line(tmp_path: Path, first: bytes) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(first + b'\n{"id": "a", "text": "t"}\n')
+    assert read(path) == (["a"], [":1: a document must be a JSON object, not a list"])
+    path.write_bytes(b'[{"id": "a", "text": "t"}]\n')
+    assert read(path) == (["a"], [])
+
+
 def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'[{"title": "A", "text": "t", "idx": "a"}, 5, {"title": "B"}, \n {]')
