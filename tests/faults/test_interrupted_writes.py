@@ -3,7 +3,7 @@ directory as it is before each step is opened by a new process, so to say, which
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,20 @@ from service.retrieval.collections import backends, manifest
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding import BATCH, HashingEmbedder
+from service.retrieval.ingest import pipeline
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import digests
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore
+from tests.faults.killing import NAME, documents, run, state
+from tests.faults.siege.world import copied
 from tests.support.documents import ingest_documents
+from tests.unit.retrieval.worlds import CountingEmbedder
 
 pytestmark = pytest.mark.anyio
 
-NAME = "c"
+COUNT = 48  # documents of a file; more than one batch, in each of which more is embedded than once
 STEPS = (
     (QdrantEdgeStore, "upsert"),
     (QdrantEdgeStore, "delete"),
@@ -49,50 +53,29 @@ def document(number: int, text: str = "stands in the old town") -> dict[str, str
 
 
 class Snapshots:
-    """Copies of a data directory, each made before a durable step."""
+    """Copies of a data directory, each made before a durable step, and how many passages the
+    `embedder` had embedded then."""
 
     def __init__(self, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._data = data
         self._monkeypatch = monkeypatch
+        self.embedder = CountingEmbedder()
         self.made: list[Path] = []
+        self.embedded: list[int] = []
 
     def _copying(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def copied(*arguments: Any, **named: Any) -> Any:
-            copy = self._data.with_name(f"killed-{len(self.made)}")
-            copy_tree(self._data, copy)
-            self.made.append(copy)
+        def after_a_copy(*arguments: Any, **named: Any) -> Any:
+            self.made.append(copied(self._data, self._data.with_name(f"killed-{len(self.made)}")))
+            self.embedded.append(self.embedder.passages)
             return step(*arguments, **named)
 
-        return copied
+        return after_a_copy
 
     async def of(self, work: Callable[[], Awaitable[object]], steps: Any = STEPS) -> None:
         with self._monkeypatch.context() as patched:
             for owner, name in steps:
                 patched.setattr(owner, name, self._copying(getattr(owner, name)))
             await work()
-
-
-def copy_tree(data: Path, copy: Path) -> None:
-    """Copy what is not zero, as the files of the dense store are mostly holes."""
-    for path in data.rglob("*"):
-        target = copy / path.relative_to(data)
-        if path.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("rb") as read, target.open("wb") as written:
-            for at, block in blocks(read):
-                written.seek(at)
-                written.write(block)
-            written.truncate(path.stat().st_size)
-
-
-def blocks(file: Any) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while block := file.read(1 << 16):
-        if block.strip(b"\0"):
-            yield at, block
-        at += len(block)
 
 
 class Opened(Collections):
@@ -106,8 +89,8 @@ class Opened(Collections):
         await super()._put_right(name)
 
 
-def open_collections(data: Path) -> Opened:
-    return Opened(data, HashingEmbedder(), Sample(data / "no-sample"))
+def open_collections(data: Path, embedder: HashingEmbedder | None = None) -> Opened:
+    return Opened(data, embedder or HashingEmbedder(), Sample(data / "no-sample"))
 
 
 async def only_acknowledged_texts(collections: Collections) -> None:
@@ -121,10 +104,14 @@ async def only_acknowledged_texts(collections: Collections) -> None:
             assert record.passage.text == hit.passage.text
 
 
-async def put_right(data: Path, *, whole: bool = False, lost: bool = False) -> list[str]:
+async def put_right(
+    data: Path, *, whole: bool = False, lost: bool = False, embeds: int | None = None
+) -> list[str]:
     """Open and search, unless a side is `lost`, wait until the collection is put right, and return
-    the ids that are left. After the kill of work on a `whole` collection nothing is missing."""
-    collections = open_collections(data)
+    the ids that are left. After the kill of work on a `whole` collection nothing is missing. At
+    most `embeds` passages are embedded."""
+    embedder = CountingEmbedder()
+    collections = open_collections(data, embedder)
     collections.proceed = anyio.Event()
     if not lost:
         await only_acknowledged_texts(collections)
@@ -137,6 +124,10 @@ async def put_right(data: Path, *, whole: bool = False, lost: bool = False) -> l
     assert {each.kind for each in report.findings} <= (set() if whole else {"building"})
     assert collection.manifest.documents == report.documents
     assert not collection.manifest.deleting
+    assert not collection.manifest.leftovers
+    generations = [each.name for each in (data / "collections" / NAME).iterdir() if each.is_dir()]
+    assert generations == [str(collection.manifest.generation)]
+    assert embeds is None or embedder.passages <= embeds
     ids = await anyio.to_thread.run_sync(
         lambda: sorted(each.document_id for each in collection.bm25.records())
     )
@@ -182,6 +173,45 @@ async def test_a_killed_ingest_shows_no_passage_that_does_not_exist(
     assert all(each in (old, all_of_them) for each in found)
 
 
+async def test_the_next_ingest_embeds_what_a_kill_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most a batch is embedded twice, and nothing shows that there was a kill."""
+    monkeypatch.setattr(pipeline, "BATCH_DOCUMENTS", COUNT // 2)
+    data, file = tmp_path / "data", documents(tmp_path / "corpus.jsonl", COUNT)
+    snapshots = Snapshots(data, monkeypatch)
+    await snapshots.of(lambda: run(data, file, snapshots.embedder))
+    whole = await state(data)
+    assert len(whole.dense) > 2 * BATCH
+    for killed, embedded in list(zip(snapshots.made, snapshots.embedded, strict=True))[1:]:
+        before, embedder = await state(killed), CountingEmbedder()
+        await run(killed, file, embedder)
+        assert embedder.passages <= len(whole.dense) - len(before.dense)
+        assert embedded + embedder.passages <= len(whole.dense) + BATCH
+        assert await state(killed) == whole
+
+
+async def test_what_a_kill_has_mixed_is_put_right_by_the_ingest_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old and new passages, where documents were replaced."""
+    data, new = tmp_path / "data", documents(tmp_path / "new.jsonl", COUNT)
+    await run(data, documents(tmp_path / "old.jsonl", COUNT, words=90), HashingEmbedder())
+    snapshots = Snapshots(data, monkeypatch)
+    await snapshots.of(lambda: run(data, new, HashingEmbedder()))
+    whole = await state(data)
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "other", "text": "Another document."}\n')
+    for killed in snapshots.made[::3]:
+        await run(killed, other, HashingEmbedder())
+        repaired = await state(killed)
+        assert repaired.bm25 == repaired.dense
+        assert (repaired.manifest.state, repaired.manifest.documents) == ("complete", COUNT + 1)
+        assert (await run(killed, new, HashingEmbedder())).failed == 0
+        after = await state(killed)
+        assert after.bm25 == after.dense == {**whole.bm25, "other": repaired.bm25["other"]}
+
+
 async def three_documents(data: Path) -> list[str]:
     collections = open_collections(data)
     await collections.create(NAME)
@@ -222,7 +252,8 @@ async def test_a_killed_repair_is_completed_at_the_next_opening(
     later = snapshots.made[1:]
     assert len(later) >= 3
     for killed in later:
-        assert await put_right(killed, whole=True, lost=lost != "nothing") == ids
+        embeds = 2 if lost == "nothing" else None
+        assert await put_right(killed, whole=True, lost=lost != "nothing", embeds=embeds) == ids
         assert not list(killed.rglob(".deleted-*"))
 
 

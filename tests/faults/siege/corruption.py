@@ -28,6 +28,7 @@ AT_ONCE: Final = 10  # damaged collections of one server; another one is whole
 WHOLE: Final = "default"
 DOCUMENTS: Final = 12
 TEXTS: Final = {f"d{n}": " ".join(words_of(f"d{n}", n + 1)) for n in range(DOCUMENTS)}
+MANIFEST: Final = "manifest.json"  # which no repair makes again for a collection at rest
 LATER: Final = {"later": "Etna later."}
 
 
@@ -73,10 +74,12 @@ class Damaged:
         whats = (
             "files that check does not name", "errors called unexpected",
             "passages quoted with another text", "other collections lost",
-            "panics that outlive their request", "servers that end",
+            "panics that outlive their request", "servers that end", "repairs that restore less",
         )  # fmt: skip
         self.rows = [Row("corruption", what, 0) for what in whats]
-        self.unnamed, self.raw, self.quoted, self.others, self.panics, self.ended = self.rows
+        (
+            self.unnamed, self.raw, self.quoted, self.others, self.panics, self.ended, self.less,
+        ) = self.rows  # fmt: skip
 
     async def look(self, served: Gateway, name: str, told: str) -> None:
         """Use a damaged collection in every way, and then the whole one."""
@@ -99,13 +102,19 @@ class Damaged:
                 status, hits = await served.search(name, retriever)
                 self._raw(hits, told)
                 self._quotes(hits if status == 200 else {}, told)
-        for each in TEXTS:
-            self._quotes((await served.document(name, each))[1], told)
+        documents = {each: await served.document(name, each) for each in TEXTS}
+        for _, passages in documents.values():
+            self._quotes(passages, told)
         if not served.alive:
             self.ended.add(f"with {served.process.returncode}: {told}")
             return
         if not named:
             self.unnamed.add(told)
+        status, report = await served.send("GET", f"/collections/{name}/check")
+        whole = status == 200 and not report["findings"]
+        whole = whole and all(status == 200 for status, _ in documents.values())
+        if not whole and MANIFEST not in told:
+            self.less.add(f"{status} {str(report)[:200]}; {told}")
         await self._whole(served, told)
 
     async def _whole(self, served: Gateway, told: str) -> None:

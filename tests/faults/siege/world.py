@@ -21,7 +21,7 @@ from tests.benchmarks.http_support import ServerProcess
 from tests.support.live import parse_sse
 
 ROOT: Final = Path(__file__).parents[3]
-START_S: Final = 60.0
+START_S: Final = 300.0  # on a machine that is busy with other things
 TIMEOUT: Final = aiohttp.ClientTimeout(total=40)
 ENGINE: Final = ("--running", "16", "--seconds", "0.01")
 NO_ANSWER: Final = 0  # the status of a request whose connection ended
