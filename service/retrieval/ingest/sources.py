@@ -181,7 +181,10 @@ def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:
         yield SourceRow(0, "the format cannot be detected; set it with --format")
     elif kind is None:
         suffix = plain_suffix(opened.path)
-        yield SourceRow(0, f"unknown file type {suffix!r}; known: {KNOWN}; or set it with --format")
+        yield SourceRow(
+            0,
+            f"unknown file type {suffix!r}; known: {KNOWN}; `revelator ingest --format` reads others",
+        )
     else:
         empty = True
         for row in FORMATS[kind](opened):
