@@ -183,7 +183,7 @@ def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:
         suffix = plain_suffix(opened.path)
         yield SourceRow(
             0,
-            f"unknown file type {suffix!r}; known: {KNOWN}; `revelator ingest --format` reads others",
+            f"unknown file type {suffix!r}; known: {KNOWN}; `ingest --format` reads others",
         )
     else:
         empty = True

@@ -117,7 +117,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "another file of this run has the same name",
         "text is empty",
         "not UTF-8: byte 4",
-        f"unknown file type '.ods'; known: {KNOWN}; `revelator ingest --format` reads others",
+        f"unknown file type '.ods'; known: {KNOWN}; `ingest --format` reads others",
         "cannot be read: No such file or directory",
         f"the folder contains no file; known formats: {KNOWN}",
     ]
