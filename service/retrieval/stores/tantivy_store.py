@@ -215,6 +215,9 @@ class TantivyStore:
                 f"another process writes to the BM25 index in {self.folder}; end that process, or "
                 "wait until it has ended, and try again"
             ) from error
+        # A kill in the midst of a commit leaves files that no commit names. The same commit made
+        # once more would write a file of the same name, which tantivy refuses.
+        self._writer.garbage_collect_files()
         return self._writer
 
     def close(self) -> None:

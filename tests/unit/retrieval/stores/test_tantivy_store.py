@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,26 @@ async def test_a_large_index_is_searched_in_a_thread_alike(
     here = await store.search(query)
     monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
     assert await store.search(query) == here
+    store.close()
+
+
+async def test_a_deletion_that_a_kill_left_half_written_is_made_again(tmp_path: Path) -> None:
+    """The files of the commit are there, and what names them is not."""
+    done, killed = tmp_path / "done", tmp_path / "killed"
+    store = TantivyStore(done, "english")
+    store.replace([], records(TEXTS))
+    store.close()
+    shutil.copytree(done, killed)
+    store = TantivyStore(done, "english")
+    store.replace(["a"], [])
+    store.close()
+    for path in done.iterdir():
+        if path.suffix == ".del" or path.name == ".managed.json":
+            shutil.copy(path, killed)
+    store = TantivyStore(killed, "english")
+    assert store.count_passages() == len(TEXTS)
+    store.replace(["a"], [])
+    assert store.count_passages() == len(TEXTS) - 1
     store.close()
 
 
