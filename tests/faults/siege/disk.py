@@ -37,12 +37,16 @@ def mounted(kind: str, folder: Path) -> Iterator[Path]:
 
 
 def leave_free(place: Path, free_mb: int) -> None:
-    """Fill the disk to so many MB."""
+    """Fill the disk to so many MB, or to what ext4 needs for its own tables."""
     status = os.statvfs(place)
     surplus = status.f_bavail * status.f_frsize - free_mb * 1_000_000
-    if surplus > 0:
-        with (place / "other").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, surplus)
+    with (place / "other").open("wb") as file:
+        while surplus > 0:
+            try:
+                os.posix_fallocate(file.fileno(), 0, surplus)
+                break
+            except OSError:
+                surplus -= 100_000
 
 
 async def use(served: Gateway, told: str, ended: Row, lost: Row) -> None:
