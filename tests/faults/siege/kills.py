@@ -92,8 +92,9 @@ class Ledger:
             self.may |= {each: {version} for each, version in versions.items()}
         return status
 
-    async def settle(self, served: Gateway) -> list[str]:
-        """The documents that are not as they may be. From now on they are as they are."""
+    async def settle(self, served: Gateway, *, last: bool) -> list[str]:
+        """The documents that are not as they may be. After the `last` look they are as they are:
+        before it, a deletion that was not answered may still be made."""
         wrong = self.lost
         self.lost = []
         for each, versions in self.may.items():
@@ -102,7 +103,8 @@ class Ledger:
             match = [v for v in versions if (set(words_of(each, v)) if v else set()) == found]
             if status not in (200, 404) or not match:
                 wrong.append(f"{each}: {status}, {sorted(found)[1:3]} is none of {versions}")
-            self.may[each] = {match[0] if match else ABSENT}
+            if last:
+                self.may[each] = {match[0] if match else ABSENT}
         return wrong
 
 
@@ -168,12 +170,13 @@ class Lives:
         ):
             if found:
                 row.add(f"{name}: {len(found)}, such as {found[0]}; {told}")
-        for wrong in await ledger.settle(served):
-            self.lost.add(f"{name}/{wrong}; {told}")
+        wrong = await ledger.settle(served, last=False)
         for method, path in (("POST", "repair"), ("GET", "check")):
             status, report = await served.send(method, f"/collections/{name}/{path}")
             if status != 200 or report["left"] or (path == "check" and report["findings"]):
                 self.unrepaired.add(f"{name} {path}: {status} {str(report)[:300]}; {told}")
+        for each in wrong + await ledger.settle(served, last=True):
+            self.lost.add(f"{name}/{each}; {told}")
 
 
 async def kills(plan: Plan, folder: Path) -> list[Row]:

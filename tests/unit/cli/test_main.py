@@ -159,9 +159,11 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LASTING = """
-import sys, threading, time
+import signal, sys, threading, time
 import anyio
 import service.cli.ingest as commands
+# A background job of a shell, as these tests may be, begins with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from service.cli.main import main
 
 async def ingest(*_, **__):
