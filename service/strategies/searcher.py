@@ -43,7 +43,7 @@ _NUMBERED = re.compile(r"\AIntermediate query \d+: ")
 BOXED: Final = ("\\boxed{", "}")
 _ANSWER: Final = ("<answer>", "</answer>")
 _TAGGED: Final = ("<search>", "</search>")
-NO_CALL: Final = "error: \nthe call is no JSON object with the argument query"
+NO_CALL: Final = "error: \nthe call is not a JSON object with the argument query"
 _INVALID: Final = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> "
     "and </search>. If I want to give the final answer, I should put the answer between <answer> "
