@@ -210,13 +210,15 @@ class CollectionWriter:
         """Delete the documents of the file `name`, except for these. Returns the number of
         documents deleted.
         """
-        deleted, after = 0, ""
+        gone, after, more = list[str](), "", True
         heads = partial(self._collection.bm25.heads, file=name)
-        while page := await anyio.to_thread.run_sync(heads, after, PAGE):
-            after = page[-1].document_id
-            gone = [each.document_id for each in page if each.document_id not in document_ids]
-            deleted += sum([await self.delete(document_id) for document_id in gone])
-        return deleted
+        while more:
+            page = await anyio.to_thread.run_sync(heads, after, PAGE)
+            ids = [each.document_id for each in page]
+            gone += [each for each in ids if each not in document_ids]
+            if more := len(page) == PAGE:
+                after = ids[-1]
+        return sum([await self.delete(document_id) for document_id in gone])
 
     def _check_model(self) -> None:
         manifest = self._collection.manifest

@@ -8,16 +8,27 @@ normalised. BGE uses the first token's vector, and an instruction before queries
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.core.concurrency import gather
 from service.core.domain import Passage
 from service.core.settings.retrieval import Distance, Pooling
 
 Vector = list[float]
 
 BATCH = 32  # texts embedded at once, similar in length; servers of TEI accept no more
+
+
+async def in_parts(
+    texts: Sequence[str], size: int, embed: Callable[[Sequence[str]], Awaitable[list[Vector]]]
+) -> list[Vector]:
+    """Embed parts of `size` texts, all of them concurrently, and return the vectors in order."""
+    parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+    vectors = await gather([partial(embed, part) for part in parts])
+    return [vector for part in vectors for vector in part]
 
 
 class Embedder:

@@ -7,14 +7,12 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiohttp
 import orjson
 from pydantic import SecretStr
 
-from service.core.concurrency import gather
 from service.core.connections import CONNECT_S, Connections, reason_of
 from service.core.errors import (
     BackendUnavailable,
@@ -24,7 +22,13 @@ from service.core.errors import (
 )
 from service.core.settings import EmbeddingSettings
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.retrieval.embedding.contract import BATCH, Embedder, EmbeddingContract, Vector
+from service.retrieval.embedding.contract import (
+    BATCH,
+    Embedder,
+    EmbeddingContract,
+    Vector,
+    in_parts,
+)
 from service.text.wordpiece import count_pieces
 
 TIMEOUT_S: Final = 30.0  # of a request
@@ -131,9 +135,7 @@ class HttpEmbedder(Embedder):
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         inputs = [shortened(text, self.contract.max_length) for text in texts]
-        parts = [inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH)]
-        vectors = await gather([partial(self._request, part) for part in parts])
-        return [vector for part in vectors for vector in part]
+        return await in_parts(inputs, BATCH, self._request)
 
     async def _request(self, texts: Sequence[str]) -> list[Vector]:
         body = {"model": self._model, "input": texts, "encoding_format": "float"}

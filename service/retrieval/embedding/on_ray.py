@@ -17,11 +17,10 @@ from typing import Any
 
 import ray
 
-from service.core.concurrency import gather
 from service.core.connections import trust, trusted_files
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.embedding.contract import BATCH, Embedder, Vector
+from service.retrieval.embedding.contract import BATCH, Embedder, Vector, in_parts
 from service.retrieval.embedding.embedders import open_embedder
 
 LOCAL = "local"  # in place of an address: a Ray on this machine, for this run only
@@ -81,9 +80,7 @@ class RayEmbedder(Embedder):
         return await self._here.embed_queries(texts)
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        parts = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
-        vectors = await gather([partial(self._on_worker, part) for part in parts])
-        return [vector for part in vectors for vector in part]
+        return await in_parts(texts, BATCH, self._on_worker)
 
     async def _on_worker(self, texts: Sequence[str]) -> list[Vector]:
         worker = await self._idle.get()
