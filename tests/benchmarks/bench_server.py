@@ -1,55 +1,19 @@
-"""The service, and beside it the yardsticks, in a process of its own for the HTTP benchmarks.
+"""The service over an OpenAI-compatible engine, in a process of its own, for the HTTP benchmarks.
 
-``python -m tests.benchmarks.bench_server [--paced | --engine URL]`` prints its URL. The engine is
-scripted, or says a time stamp every 50 ms, or is an OpenAI-compatible server.
+``python -m tests.benchmarks.bench_server --engine URL`` prints its URL.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import time
-from collections.abc import AsyncIterator
-
-from fastapi import FastAPI
-from pydantic import BaseModel
 
 from service.api.app import create_app
 from service.cli.serve import base_url, bind, make_server
 from service.core.domain import Passage, ScoredPassage
 from service.core.settings import EngineSettings, Settings
-from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.engines.factory import open_generator
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
-
-PACE_S = 0.05
-NO_OPS = 12  # engine calls of a `single` question: route, ten judgements, the answer
-
-
-class Asked(BaseModel):
-    question: str
-
-
-class PacedGenerator:
-    """Says the monotonic time of each token's release, one token every 50 ms, for ever."""
-
-    name = "paced"
-    capabilities = Capabilities()
-
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
-        tokens = 600 if "background" in render(request) else 40
-        for _ in range(tokens):
-            await asyncio.sleep(PACE_S)
-            yield Delta(f"{time.monotonic():.6f} ")
-        yield Delta("", finish="stop", usage=TokenUsage(1, tokens))
-
-    async def check(self) -> None:
-        return
-
-    async def aclose(self) -> None:
-        return
 
 
 class StubRetriever:
@@ -72,41 +36,15 @@ class StubRetriever:
         return
 
 
-def scripted() -> ScriptedGenerator:
-    """A `single` question: route, ten judgements, the answer. The most frequent call first."""
-    return ScriptedGenerator(
-        [
-            ScriptStep(match="Task: relevance", reply=["true"], times=None),
-            ScriptStep(match="Task: route", reply=["single-step question"], times=None),
-            ScriptStep(match="Task: answer", reply="Vincenzo Bellini", times=None),
-        ]
-    )
-
-
-async def no_op() -> None:
-    return
-
-
-async def bare(asked: Asked) -> dict[str, str]:
-    """The yardstick: a FastAPI endpoint and twelve awaits that do nothing."""
-    for _ in range(NO_OPS):
-        await no_op()
-    return {"answer": asked.question}
-
-
 async def main() -> None:
     parser = argparse.ArgumentParser(description="the server of the HTTP benchmarks")
-    parser.add_argument("--paced", action="store_true", help="an engine of one token every 50 ms")
-    parser.add_argument("--engine", help="base URL of an OpenAI-compatible server")
+    parser.add_argument("--engine", required=True, help="base URL of an OpenAI-compatible server")
     options = parser.parse_args()
     configure_logging("warning")
     settings = Settings.model_validate({"server": {"port": 0, "drain_s": 0}})
-    engine: Generator = PacedGenerator() if options.paced else scripted()
-    if options.engine:
-        openai = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
-        engine = open_generator("default", openai)
-    app: FastAPI = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
-    app.post("/bare")(bare)
+    own = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
+    engine = open_generator("default", own)
+    app = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
     listener = bind(settings.server)
     server = make_server(app, settings.server)
     server.on_started = lambda: print(base_url(listener), flush=True)

@@ -7,7 +7,6 @@ Questions are *answered*; answered without one side and saying so (*degraded*); 
 error that says why; or *lost*: no answer, no error, and no answer to another try. Nothing may be
 lost, and after each fault of a store both stores agree, passage by passage. `DIR` holds the scripts
 of the two servers (default: servers/ of REVELATOR_SHARED).
-`python -m tests.benchmarks.backend_faults` measures the times.
 """
 
 from __future__ import annotations

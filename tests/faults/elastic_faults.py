@@ -17,7 +17,10 @@ from tests.faults.outage import NAME, Act, Service, served
 from tests.faults.proxy import Proxy, proxied
 from tests.support.signals import suspend
 
-NAMES = ("frozen", "killed", "another on its port", "wrong key", "full disk", "index lost")
+NAMES = (
+    "frozen", "killed", "another on its port", "wrong key", "full disk", "index lost", "slow",
+    "read-only", "DNS gone",
+)  # fmt: skip
 HARMLESS = ("full disk", "read-only")  # questions lack nothing
 SIDE = "bm25"
 
@@ -114,7 +117,7 @@ class ElasticFaults:
             await server.aclose()
 
     def faults(self, service: Service) -> Mapping[str, tuple[Act, Act]]:
-        """What begins and what ends each of `NAMES`, and three more."""
+        """What begins and what ends each of `NAMES`."""
         return {
             "frozen": (self.freeze, self.thaw),
             "killed": (self.kill, self.start),

@@ -14,11 +14,12 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
+from aiohttp import web
 
 from service.retrieval.embedding import HashingEmbedder
 from tests.faults.outage import Act, Service, served
 from tests.faults.proxy import Proxy, free_port, proxied
-from tests.faults.test_embedding_server_out import embeddings
 from tests.faults.workers import OPTIONS, Row, ask, pool_of
 from tests.support.live import Live, config, live
 from tests.support.stub_server import stub_server
@@ -26,6 +27,13 @@ from tests.support.workers import stub_worker
 
 NAME: Final = "named.test"
 RESOLVERS: Final = asyncio.base_events.BaseEventLoop
+
+
+async def embeddings(request: web.BaseRequest) -> web.Response:
+    texts = orjson.loads(await request.read())["input"]
+    vectors = await HashingEmbedder().embed_queries(texts)
+    rows = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    return web.json_response({"data": rows})
 
 
 class Names:

@@ -34,7 +34,7 @@ FRESH_S: Final = 1.8
 QUESTION_EVERY_S: Final = 0.1
 PATIENCE_S: Final = 60.0
 
-# In tests, which run on busy machines; tests/benchmarks/backend_faults.py measures.
+# In tests, which run on busy machines.
 FOR_S: Final = {"frozen": 5.0, "killed": 5.0}
 BRIEFLY_S: Final = FRESH_S + 1.5  # several probes after the first checks have aged
 SEARCH_S: Final = 2.0  # what a search may take by default

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +15,35 @@ import anyio.to_thread
 import pytest
 from elasticsearch import AsyncElasticsearch
 
-from service.core.errors import RetrievalFailure
-from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest, SearchResult
 from service.retrieval.collections import elasticsearch
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
-from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
-from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
 from tests.faults.outage import BRIEFLY_S, FOR_S, SEARCH_S, Service, check, outage
-from tests.support.documents import ingest_documents
-from tests.support.signals import suspend
-from tests.unit.retrieval.worlds import CORPUS, dense_hashes
+from tests.unit.retrieval.worlds import dense_hashes
 
 pytestmark = pytest.mark.anyio
 
-TIMEOUT_S = 1.0
-WRITE_S = 10.0  # that a write may take
-PATIENT_S = 20.0  # where nothing is to be out
+PATIENT_S = 20.0
 NAME = "out"
 CLAIM_S = 2.0  # of the killed ingest: the next waits until it has run out
 COUNT = 300  # documents of the killed ingest; more than one batch
 BULK = 128  # of its requests
 
 
-@pytest.fixture
-def node(elasticsearch_script: Path, tmp_path: Path) -> Iterator[Node]:
-    with running_elasticsearch(elasticsearch_script, data=tmp_path / "elasticsearch") as made:
-        yield made
-        made.process.send_signal(signal.SIGCONT)
-
-
 class World:
-    """Collections on Elasticsearch and qdrant-edge, and the retriever over them."""
+    """Collections on Elasticsearch and qdrant-edge."""
 
-    def __init__(self, data: Path, url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.backends = Backends(ElasticServer(url, max(timeout_s, WRITE_S)))
-        embedder = HashingEmbedder()
-        self.collections = Collections(data, embedder, Sample(data / "none"), self.backends)
-        settings = RetrievalSettings(embedding_model="hashing", timeout_s=timeout_s)
-        self.retriever = HybridRetriever(self.collections, embedder, settings)
+    def __init__(self, data: Path, url: str) -> None:
+        self.backends = Backends(ElasticServer(url, PATIENT_S))
+        sample = Sample(data / "none")
+        self.collections = Collections(data, HashingEmbedder(), sample, self.backends)
 
     async def __aenter__(self) -> World:
         return self
@@ -71,9 +51,6 @@ class World:
     async def __aexit__(self, *_: object) -> None:
         await self.collections.aclose()
         await self.backends.aclose()
-
-    async def ask(self) -> SearchResult:
-        return await self.retriever.search(SearchRequest("volcano near Catania", 2, NAME))
 
     async def contents(self) -> tuple[dict[str, str], dict[str, str]]:
         collection = await self.collections.get(NAME)
@@ -85,55 +62,6 @@ class World:
             return bm25, dense_hashes(collection.dense)
 
         return await anyio.to_thread.run_sync(read)
-
-
-async def test_frozen_and_thawed(tmp_path: Path, node: Node) -> None:
-    async with World(tmp_path / "data", node.url) as world:
-        await world.collections.create(NAME)
-        await ingest_documents(CORPUS, NAME, world.collections)
-        assert (await world.ask()).missing == ()
-
-        suspend(node.process.pid)
-        started = time.monotonic()
-        result = await world.ask()
-        assert time.monotonic() - started < TIMEOUT_S + 1
-        assert (result.passages[0].passage.passage_id, result.missing) == ("etna", ("bm25",))
-        with pytest.raises(RetrievalFailure, match=r"took longer|did not respond in time"):
-            await world.retriever.search(SearchRequest("q", 1, NAME, "bm25"))
-        with pytest.raises(RetrievalFailure, match="did not respond in time"):
-            await ingest_documents([{"id": "new", "text": "New."}], NAME, world.collections)
-
-        node.process.send_signal(signal.SIGCONT)
-        result = await world.ask()
-        assert result.passages[0].passage.passage_id == "etna"
-        assert result.missing in {(), ("index-incomplete",)}
-        await ingest_documents([{"id": "new", "text": "New."}], NAME, world.collections)
-        bm25, dense = await world.contents()
-        assert bm25 == dense
-        assert bm25.keys() == {"norma", "bellini", "tosca", "catania", "etna", "new"}
-        assert (await world.ask()).missing == ()
-
-
-async def test_killed_and_started_again(tmp_path: Path, elasticsearch_script: Path) -> None:
-    folder = tmp_path / "elasticsearch"
-    async with AsyncExitStack() as stack:
-        with ExitStack() as first:
-            node = first.enter_context(running_elasticsearch(elasticsearch_script, data=folder))
-            world = await stack.enter_async_context(World(tmp_path / "data", node.url))
-            await world.collections.create(NAME)
-            await ingest_documents(CORPUS, NAME, world.collections)
-            before = await world.contents()
-            node.process.kill()
-            node.process.wait(30)
-            result = await world.ask()
-            assert (result.passages[0].passage.passage_id, result.missing) == ("etna", ("bm25",))
-        port = int(node.url.rpartition(":")[2])
-        with running_elasticsearch(elasticsearch_script, port=port, data=folder):
-            for _ in range(100):  # the node answers before its shards do
-                if not (await world.ask()).missing:
-                    break
-                await anyio.sleep(0.2)
-            assert await world.contents() == before
 
 
 @pytest.mark.timeout(180)
@@ -186,7 +114,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, elasticsearch_url: str) -> d
     new = documents(folder / "new.jsonl", COUNT)
 
     async def write() -> dict[str, str]:
-        async with World(folder / "data", elasticsearch_url, PATIENT_S) as world:
+        async with World(folder / "data", elasticsearch_url) as world:
             await world.backends.drop(NAME)
             await world.collections.create(NAME)
             await ingest([new], NAME, world.collections)
@@ -205,12 +133,12 @@ async def test_an_ingest_killed_between_bulks(
 ) -> None:
     old = documents(tmp_path / "old.jsonl", COUNT, words=90)
     new = documents(tmp_path / "new.jsonl", COUNT)
-    async with World(tmp_path / "killed", elasticsearch_url, PATIENT_S) as world:
+    async with World(tmp_path / "killed", elasticsearch_url) as world:
         await world.backends.drop(NAME)
         await world.collections.create(NAME)
         await ingest([old], NAME, world.collections)
     await anyio.to_thread.run_sync(run_and_kill, tmp_path / "killed", elasticsearch_url, new, bulk)
-    async with World(tmp_path / "killed", elasticsearch_url, PATIENT_S) as world:
+    async with World(tmp_path / "killed", elasticsearch_url) as world:
         assert (await world.collections.manifest(NAME)).state == "building"
         await ingest([new], NAME, world.collections)
         bm25, dense = await world.contents()
@@ -234,7 +162,7 @@ def _main() -> None:
         return sent
 
     async def main() -> None:
-        async with World(data, url, PATIENT_S) as world:
+        async with World(data, url) as world:
             await ingest([file], NAME, world.collections)
 
     elasticsearch.CLAIM_S = CLAIM_S  # type: ignore[misc]

@@ -62,7 +62,6 @@ PRINTED: Final = {  # what must be in the output, by the beginnings of commands
     "revelator check --collection": "manifest and stores agree",
     "revelator collections list": "default",
     "revelator key": "shown only once",
-    "python -m tests.load.sizing": "GPUs",
 }
 HANDBOOK = """# Tallgrass Instruments: handbook
 

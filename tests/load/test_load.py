@@ -9,7 +9,6 @@ import pytest
 
 from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
 from tests.load.gateways import FAULTS, Restarted, two_gateways
-from tests.load.raw_fuzz import fuzz
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -59,12 +58,3 @@ async def test_no_question_is_lost_with_a_gateway_or_a_store(
     assert tallies["a gateway killed"].retried > 0
     assert tallies["a store killed"].lacking > 0
     assert tallies["a store killed"].retried == 0
-
-
-async def test_bytes_that_are_no_request_are_refused_and_leave_nothing_behind() -> None:
-    found = await fuzz(200, seed=7)
-    assert found.not_stated == set()
-    assert found.hung == []
-    assert not found.leaked, (found.before, found.after)
-    assert found.alive
-    assert sum(found.statuses["mutated"].values()) > 0

@@ -21,11 +21,12 @@ from tests.faults.siege.corruption import corruption
 from tests.faults.siege.disk import disk
 from tests.faults.siege.kills import kills
 from tests.faults.siege.pressure import connections, health, memory
+from tests.faults.siege.raw import raw
 from tests.faults.siege.world import Part, Plan, Row
 
 PARTS: Mapping[str, Part] = {
     "kills": kills, "corruption": corruption, "access": access, "connections": connections,
-    "memory": memory, "health": health, "disk": disk,
+    "memory": memory, "health": health, "raw": raw, "disk": disk,
 }  # fmt: skip
 MOST_TOLD = 12  # cases of one row
 

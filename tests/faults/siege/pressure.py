@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from tests.benchmarks.http_support import quantile
 from tests.faults.siege.access import BOTH, tool
+from tests.faults.siege.raw import Held, settled
 from tests.faults.siege.world import Gateway, Plan, Row, gateway
 from tests.load.__main__ import probed
-from tests.load.raw_fuzz import Held, settled
 
 LIMITS: Final = ("--limits", "2", "--seconds", "0.1")  # of heads and bodies; of an answer
 SETTLE_S: Final = 60.0  # recorded questions go on for 10 s
