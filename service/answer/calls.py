@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -66,12 +66,15 @@ class Roles:
 
 class EngineCall:
     """What one engine call has produced so far (seconds; `logprob` is a sum, if requested).
-    `estimated` is the number of tokens that it is expected to use; `ended` ends its span."""
+    `estimated` is the number of tokens that it is expected to use; `ended` ends its span; `deltas`
+    are what is still to come of a generation."""
 
     __slots__ = (
-        "ended", "estimated", "finish", "first", "logprob", "pieces", "role", "started", "usage",
-        "worker",
+        "deltas", "ended", "estimated", "finish", "first", "logprob", "pieces", "role", "started",
+        "usage", "worker",
     )  # fmt: skip
+
+    deltas: AsyncGenerator[Delta, None]
 
     def __init__(self, role: Role, estimated: int = 0, ended: EndCall | None = None) -> None:
         self.role = role

@@ -7,8 +7,8 @@ by `await step.emit(event)`. Therefore usage, time and limits are counted in one
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple, Self, TypeVar
@@ -46,7 +46,6 @@ from service.core.errors import LimitReached
 from service.core.private import hold
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
-from service.engines.reasoning import ThinkFilter, strip_thinking
 from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchResult
 
 T = TypeVar("T")
@@ -227,33 +226,25 @@ class OpenStep:
             self.inquiry.observer.unread_judgements(judgements)
 
     async def ask(
-        self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
+        self, role: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
-        """Make one engine call and return its output without reasoning. `final` may use the reserve
-        for the answer.
+        """Make one engine call and return its output. `final` may use the reserve for the answer.
 
         The call is restarted if a pool's worker is lost. Raises DeadlineExceeded if the time is up,
         BudgetExceeded if no call is left, and EngineFailure.
         """
-        return await with_restarts(partial(self._complete, role_name, request, final))
+        return await with_restarts(partial(self._complete, role, request, final))
 
     async def _complete(
-        self, role_name: RoleName, request: GenerationRequest, final: bool
+        self, role: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
-        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
         pieces: list[str] = []
-        end = Delta("", finish="stop", usage=TokenUsage(0, 0))
-        with self.counted(role, request, final=final) as call:
-            left = budget.remaining_s if final else budget.step_remaining_s
-            with self.inquiry.generation_time, deadline(left):
-                async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
-                    async for delta in deltas:
-                        call.see(delta)
-                        pieces.append(delta.text)
-                        if delta.finish and delta.usage:
-                            end = delta
-        text = strip_thinking("".join(pieces))
-        return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), call.logprob)
+        async with self.call(self.inquiry.roles[role], request, final=final) as call:
+            async for delta in call.deltas:
+                if delta.voids:
+                    pieces.clear()
+                pieces.append(delta.text)
+        return Completion("".join(pieces), call.finish or "stop", call.usage or TokenUsage(0, 0))
 
     async def write(
         self,
@@ -264,14 +255,12 @@ class OpenStep:
         final: bool = False,
         show: Emit | None = None,
     ) -> None:
-        """Make one engine call and emit its output as `token` events, without reasoning. `show`
-        receives these events instead if given. The valid text is left in `written`, also at a limit
-        of the question.
+        """Make one engine call and emit its output as `token` events. `show` receives these events
+        instead if given. The valid text is left in `written`, also at a limit of the question.
 
         White space before the first and after the last word is held back, so that the joined tokens
-        are the exact answer. A `withdraw` means that the tokens so far were reasoning (there was a
-        closing tag without an opening one), or that a pool's worker was lost and the call is
-        restarted. Raises the errors of `ask`.
+        are the exact answer. A `withdraw` means that the tokens so far were reasoning, or that a
+        pool's worker was lost and the call is restarted. Raises the errors of `ask`.
         """
         show = show or self.emit
 
@@ -283,31 +272,43 @@ class OpenStep:
 
     async def _write(
         self,
-        role_name: RoleName,
+        role: RoleName,
         request: GenerationRequest,
         as_role: TokenRole,
         final: bool,
         show: Emit,
     ) -> None:
         self.pieces, held = [], ""
-        thinking = ThinkFilter()
-        role = self.inquiry.roles[role_name]
+        request = replace(request, logprobs=self.weighed)
+        async with self.call(self.inquiry.roles[role], request, final=final) as call:
+            async for delta in call.deltas:
+                if delta.voids:
+                    if self.pieces:
+                        await show(Withdraw(step=self.id, role=as_role, reason="repair"))
+                    self.pieces, held = [], ""
+                held = held + delta.text if self.pieces else (held + delta.text).lstrip()
+                if ready := held.rstrip():
+                    self.pieces.append(ready)
+                    held = held[len(ready) :]
+                    await show(Token(step=self.id, role=as_role, text=ready))
+
+    @asynccontextmanager
+    async def call(
+        self, role: Role, request: GenerationRequest, *, final: bool = False
+    ) -> AsyncIterator[EngineCall]:
+        """Make one counted call, whose `deltas` come within the question's time limit."""
         with self.counted(role, request, final=final) as call:
-            request = replace(self.addressed(role, request), logprobs=self.weighed)
-            async with closing(role.generator.stream(request)) as deltas:
-                while delta := await self.timed(anext(deltas, None), final=final):
-                    call.see(delta)
-                    text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
-                    if thinking.take_unopened():
-                        if self.pieces:
-                            await show(Withdraw(step=self.id, role=as_role, reason="repair"))
-                        self.pieces, held = [], ""
-                    held = held + text if self.pieces else (held + text).lstrip()
-                    ready = held.rstrip()
-                    if ready:
-                        self.pieces.append(ready)
-                        held = held[len(ready) :]
-                        await show(Token(step=self.id, role=as_role, text=ready))
+            call.deltas = self._deltas(call, self.addressed(role, request), final)
+            async with closing(call.deltas):
+                yield call
+
+    async def _deltas(
+        self, call: EngineCall, request: GenerationRequest, final: bool
+    ) -> AsyncGenerator[Delta, None]:
+        async with closing(call.role.generator.stream(request)) as deltas:
+            while delta := await self.timed(anext(deltas, None), final=final):
+                call.see(delta)
+                yield delta
 
     async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
         """Await an engine within the question's time limit. Raises DeadlineExceeded."""

@@ -62,10 +62,10 @@ class TokenUsage:
 class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
-    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested; for
-    a choice, the log-probability of the choice among all choices, or None if it is unknown.
+    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested.
     `worker` names the worker of a pool, on the first delta. `reasoning` marks a delta with at least
-    one token of reasoning, which is not part of the output.
+    one token of reasoning, which is not part of the output. `voids`: all text before this delta was
+    reasoning, too.
     """
 
     text: str
@@ -74,6 +74,7 @@ class Delta:
     usage: TokenUsage | None = None
     worker: str | None = None
     reasoning: bool = False
+    voids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ async def complete(generator: Generator, request: GenerationRequest) -> Completi
     usage = TokenUsage(0, 0)
     async with closing(generator.stream(request)) as deltas:
         async for delta in deltas:
+            if delta.voids:
+                pieces.clear()
             pieces.append(delta.text)
             if delta.logprob is not None:
                 logprobs.append(delta.logprob)

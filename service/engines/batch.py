@@ -158,8 +158,7 @@ class TextRow(Row):
             allowed = allowed / temperature + self._random.gumbel(size=len(allowed))
         token = int(allowed.argmax())
         if self._request.logprobs:
-            own = log_chance if constraint is None else constraint.log_chance
-            self._logprob = (self._logprob or 0.0) + own(logits, token)
+            self._logprob = (self._logprob or 0.0) + log_chance(logits, token)
         return token
 
     def _new_text(self) -> str:

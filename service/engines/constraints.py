@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
@@ -33,9 +31,6 @@ class Constraint(Protocol):
     def mask(self, logits: Logits) -> Logits:
         """Return logits (vocabulary,) with −inf for tokens that must not come next."""
 
-    def log_chance(self, logits: Logits, token: int) -> float:
-        """Return the log-probability (natural) of a permitted token."""
-
     def advance(self, token: int) -> bool:
         """Take the chosen token. Returns True if nothing may follow it."""
 
@@ -56,28 +51,12 @@ class ChoiceConstraint:
         self._length = 0  # tokens written
         self._ends = tuple(end_tokens)
 
-    def _branches(self) -> dict[int, set[str]]:
-        """Return the choices that each permitted token leads to."""
-        branches: dict[int, set[str]] = defaultdict(set)
-        for spelling, label in self._left:
-            for token in spelling[self._length : self._length + 1] or self._ends:
-                branches[token].add(label)
-        return branches
-
     def mask(self, logits: Logits) -> Logits:
-        allowed = list(self._branches())
+        nexts = (spelling[self._length : self._length + 1] for spelling, _ in self._left)
+        allowed = [token for next_ in nexts for token in next_ or self._ends]
         masked = np.full_like(logits, -np.inf)
         masked[allowed] = logits[allowed]
         return masked
-
-    def log_chance(self, logits: Logits, token: int) -> float:
-        """Return the log-probability of this token's branch among all permitted branches. All
-        tokens that lead to the same choices count together."""
-        branches = self._branches()
-        top = max(float(logits[each]) for each in branches)
-        raised = {each: math.exp(float(logits[each]) - top) for each in branches}
-        same = sum(raised[each] for each in branches if branches[each] <= branches[token])
-        return math.log(same / sum(raised.values()))
 
     def advance(self, token: int) -> bool:
         place = self._length
@@ -107,9 +86,6 @@ class SchemaConstraint:
         allowed = np.zeros(self._vocabulary, bool)
         allowed[: len(bias)] = bias > 0
         return np.where(allowed, logits, np.float32(-np.inf))
-
-    def log_chance(self, logits: Logits, token: int) -> float:
-        return log_chance(logits, token)
 
     def advance(self, token: int) -> bool:
         if not self._matcher.consume_token(token):

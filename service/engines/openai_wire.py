@@ -1,4 +1,4 @@
-"""The probability of a label among the labels of a call, from a server's log-probabilities."""
+"""The bodies and replies of servers that speak OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -16,83 +16,6 @@ import orjson
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
 from service.engines.encoding import simplest
-
-TOP_LOGPROBS: Final = 20  # the most that OpenAI and vLLM return
-Labels = frozenset[str]
-
-
-class LabelChance:
-    """Follows the tokens of a label that is being written.
-
-    Where a token decides between labels, its share is the probability of all tokens that lead to
-    the same labels, divided by that of all tokens that lead to any label. The probability of a
-    label is the product of its shares. It is unknown if the text is no label, if the server returns
-    no alternatives, or if the alternatives it returns are mostly other tokens and may hide those of
-    the missing labels.
-    """
-
-    def __init__(self, labels: Sequence[str], frame: str = "{}") -> None:
-        """`frame` is the text around a label, with {} in its place; white space is ignored."""
-        head, tail = frame.split("{}") if frame != "{}" else ("", "")
-        self._texts = {label: _squeezed(head + label + tail) for label in labels}
-        self._text = ""
-        self._logprob: float | None = 0.0
-
-    @property
-    def logprob(self) -> float | None:
-        """The natural logarithm of the label's probability, once it is complete. None if
-        unknown.
-        """
-        whole = [each for each in self._texts.values() if self._text.startswith(each)]
-        decided = whole or len(self._fits(self._text)) == 1
-        return self._logprob if decided else None
-
-    def see(self, tokens: Iterable[Mapping[str, Any]]) -> None:
-        """Take tokens in the form of chat completions: `token`, `logprob`, `top_logprobs`."""
-        for token in tokens:
-            if self._text not in self._texts.values():
-                self._see(token)
-
-    def _see(self, token: Mapping[str, Any]) -> None:
-        text = self._text + _squeezed(str(token["token"]))
-        before, after = self._fits(self._text), self._fits(text)
-        if not after:
-            self._logprob = None
-        elif after != before and self._logprob is not None:
-            self._logprob = self._with_share(token, before, after)
-        self._text = text
-
-    def _with_share(self, token: Mapping[str, Any], before: Labels, after: Labels) -> float | None:
-        own = float(token["logprob"])
-        others = {
-            str(each["token"]): float(each["logprob"]) for each in token.get("top_logprobs") or ()
-        }
-        others.pop(str(token["token"]), None)
-        same = whole = math.exp(own)
-        named = after
-        for other, logprob in others.items():
-            leads = self._fits(self._text + _squeezed(other))
-            if leads and leads != before:
-                named |= leads
-                whole += math.exp(logprob)
-                same += math.exp(logprob) if leads <= after else 0.0
-        left_out_may_be_likelier = not others or own < min(others.values())
-        if self._logprob is None or not whole or (named != before and left_out_may_be_likelier):
-            return None
-        return self._logprob + math.log(same / whole)
-
-    def _fits(self, text: str) -> Labels:
-        """Return the labels that `text` begins or contains."""
-        return frozenset(
-            label
-            for label, own in self._texts.items()
-            if own.startswith(text) or text.startswith(own)
-        )
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
-
 
 Mode = Literal["vllm", "json_schema", "none"]
 _WRAPPER_TOKENS = 24  # tokens of `{"choice": "…"}` around a label, in any tokenizer
@@ -163,8 +86,6 @@ def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, 
         body["stop"] = list(request.stop)
     if request.logprobs:
         body["logprobs"] = True if request.messages else 1
-        if request.choices and request.messages:
-            body["top_logprobs"] = TOP_LOGPROBS
     if request.choices:
         body["max_tokens"] = max(request.max_tokens, _CHOICE_TOKENS)
     if is_constrained(request):
@@ -213,9 +134,6 @@ class ReplyReader:
         self._finish: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._logprob: float | None = None
-        frame = '{"choice":"{}"}' if self._wrapped else "{}"
-        labelled = request.choices and request.messages and request.logprobs
-        self._chance = LabelChance(request.choices, frame) if labelled else None
         self._deltas = 0
         self._answered = False
 
@@ -248,8 +166,7 @@ class ReplyReader:
         if self._finish is None and not self.done:
             raise BadCompletion("ended its response early, without a finish reason or [DONE]")
         usage = self._usage or TokenUsage(0, self._deltas)
-        logprob = self._logprob if self._chance is None else self._chance.logprob
-        return Delta(self._label(), logprob, self._finish or "stop", usage)
+        return Delta(self._label(), self._logprob, self._finish or "stop", usage)
 
     def _read(self, event: dict[str, Any]) -> Delta | None:
         if error := event.get("error"):
@@ -278,7 +195,7 @@ class ReplyReader:
             self._deltas += 1
             return Delta("", reasoning=True)
         if self._logprobs and (logprobs := choice.get("logprobs")):
-            self._weigh(logprobs)
+            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
         if not text:
             return None
         self._deltas += 1
@@ -296,13 +213,6 @@ class ReplyReader:
         fitting = text[: self._room]
         self._room -= len(fitting)
         return fitting
-
-    def _weigh(self, logprobs: dict[str, Any]) -> None:
-        """Add the log-probability of a label among the labels, once, at its end."""
-        if self._chance is None:
-            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
-        else:
-            self._chance.see(logprobs.get("content") or ())
 
     def _label(self) -> str:
         if not self._wrapped:

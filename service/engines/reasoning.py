@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
 from service.core.concurrency import closing
 from service.engines.base import Delta, GenerationRequest, TokenUsage
@@ -95,7 +95,6 @@ def strip_thinking(text: str) -> str:
 
 ReasoningMode = Literal["auto", "off", "on"]
 Call = Callable[[GenerationRequest], AsyncIterator[Delta]]
-_CLOSED: Final = "</think>"  # marks all text before it as reasoning for the reader of the deltas
 
 
 class Reasoning:
@@ -189,14 +188,12 @@ class _Watch:
         self.deltas += 1
         text = self._filter.feed(delta.text) + (self._filter.flush() if delta.finish else "")
         self.thought = self.thought or delta.reasoning or self._filter.met
-        if self._filter.take_unopened():
+        if voids := self._filter.take_unopened():
             self.announced, self._answer = False, 0
-            text = _CLOSED + text
-        elif text:
-            self._answer += 1
+        self._answer += bool(text)
         if text == delta.text:
             return delta
-        return replace(delta, text=text, reasoning=delta.reasoning or not text)
+        return replace(delta, text=text, reasoning=delta.reasoning or not text, voids=voids)
 
 
 def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:

@@ -30,14 +30,13 @@ from service.strategies.autorag_dialogue import (
     FEW_SHOT_STOPS,
     Action,
     Dialogue,
-    Piece,
     Policy,
-    TurnStream,
     document_text,
     knowledge_request,
     naive_request,
     opening,
     read_turn,
+    reasoning_of,
     reminder,
     titled_text,
 )
@@ -170,10 +169,9 @@ class Autorag(Method):
             self._retrieval.answer = thought
 
     async def _emit_answer(self, text: str, thought: str | None) -> None:
-        """Emit more of the answer."""
         if text:
             step = await self._open_answer(thought)
-            self.answer += text
+            self.answer = text
             await step.emit(Token(role=self.as_role, text=text))
 
     async def _withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
@@ -214,34 +212,39 @@ class Autorag(Method):
     # ---- a turn of the model
 
     async def _turn(self, final: bool = False) -> None:
-        """Let the model write a turn and decide what follows; a trained model's answer is shown as
-        it arrives."""
-        request = self._turn_request()
+        """Let the model write a turn, whose reasoning is shown as it arrives, and decide what
+        follows. At a limit of the question, a trained model's answer is what was written of it."""
+        request, form = self._turn_request(), self.policy.form
         call = OpenStep(self.inquiry, "", "retrieve")  # never shown; a step that is will be charged
-        stream = TurnStream(self.policy.form)
+        shown = 0
 
         async def show(event: BaseEvent) -> None:
-            nonlocal stream
+            nonlocal shown
             if isinstance(event, Token):
-                await self._show(stream.feed(event.text), stream.text)
+                shown = await self._draft(reasoning_of(call.written, form), shown)
             else:
-                stream = TurnStream(self.policy.form)
+                shown = 0
                 await self._restart()
 
         try:
             await call.write("reader", request, "draft", final=final, show=show)
+        except LimitReached:
+            turn = read_turn(call.written, form)
+            if self.tuned and turn.final and not (turn.query or self._unfounded):
+                await self._answer(turn.final, turn.thought)
+            raise
         finally:
             self.owed = self.owed.plus(call.usage)
-        await self._show(stream.finish(), stream.text)
+        await self._draft(reasoning_of(call.written, form, ended=True), shown)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
-        self.action = self.policy.decide(stream.text, self.dialogue.shown, cut=call.cut)
+        self.action = self.policy.decide(call.written, self.dialogue.shown, cut=call.cut)
         if self._does("remind"):
-            self.wrong = stream.text
+            self.wrong = call.written
             await self._restart()
             return
-        self.dialogue.reply(stream.text)
-        await self._read(stream.text)
-        self._flag_cut(call, stream.text)
+        self.dialogue.reply(call.written)
+        await self._read(call.written)
+        self._flag_cut(call, call.written)
 
     def _turn_request(self) -> GenerationRequest:
         most = self.policy.max_tokens
@@ -255,24 +258,17 @@ class Autorag(Method):
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
-    async def _show(self, pieces: list[Piece], text: str) -> None:
-        """Show pieces of the turn whose text so far is `text`."""
-        for kind, piece in pieces:
-            if kind == "void":
-                await self._withdraw()
-            elif kind == "draft":
-                # reasoning, in the step whose documents it is about
-                if self._retrieval:
-                    self.drafted = True
-                    await self._retrieval.emit(Token(role="draft", text=piece))
-            elif self.tuned and not self._unfounded:
-                # a query may still follow an untrained model's answer, and takes its place
-                await self._answer(piece, read_turn(text, self.policy.form).thought)
+    async def _draft(self, reasoning: str, shown: int) -> int:
+        """Show the reasoning of a turn from place `shown` on, in the step whose documents it is
+        about, if there is one. Return its end."""
+        if self._retrieval and (fresh := reasoning[shown:]):
+            self.drafted = True
+            await self._retrieval.emit(Token(role="draft", text=fresh))
+        return max(shown, len(reasoning))
 
     async def _answer(self, text: str, thought: str | None) -> None:
-        """Emit more of the answer, written after `thought`; without passages it is flagged
-        `closed_book`.
-        """
+        """Emit the answer, written after `thought`. Without passages it is flagged
+        `closed_book`."""
         if self.seen and thought:
             self._find(thought)
         await self._emit_answer(text, thought)
@@ -280,7 +276,7 @@ class Autorag(Method):
             self.open_step.flag("closed_book")
 
     async def _read(self, text: str) -> None:
-        """Apply a complete turn: keep its reasoning, and accept or withdraw its answer."""
+        """Apply a complete turn: keep its reasoning, and emit its answer."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
         action = self.action
@@ -291,12 +287,11 @@ class Autorag(Method):
             self.finding = self.thought
             self._find(self.thought)
         if action is None or action.kind != "conclude":
-            await self._withdraw()
             return
         self.ended = True
         if self._unfounded:
             return
-        await self._answer(action.text[len(self.answer) :], self.thought)
+        await self._answer(action.text, self.thought)
         if asked_again and self.open_step:
             self.open_step.flag("repaired")
 

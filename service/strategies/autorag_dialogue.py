@@ -141,8 +141,8 @@ def _thought(text: str, form: Form) -> str | None:
     return _TURN_LABEL.sub("", reasoning).strip() or None
 
 
-def _last_end(marker: re.Pattern[str], text: str, start: int = 0) -> int | None:
-    ends = [match.end() for match in marker.finditer(text, start)]
+def _last_end(marker: re.Pattern[str], text: str) -> int | None:
+    ends = [match.end() for match in marker.finditer(text)]
     return ends[-1] if ends else None
 
 
@@ -169,62 +169,12 @@ def _tidy(answer: str) -> str:
     return answer.removesuffix("**").rstrip()
 
 
-Piece = tuple[Literal["draft", "answer", "void"], str]  # `void`: the answer so far was none
-
-
-class TurnStream:
-    """Separates a turn's reasoning from its answer while the turn is written.
-
-    Reasoning up to the first marker is `draft`, text after `Final Answer:` is `answer`. A query
-    takes precedence over an answer (METHODS.md §2.2, line 4), and of two answers the last one
-    counts: both void what was shown. What may become a marker is held back, so that the pieces of
-    kind `answer` after the last `void`, joined, equal the `final` of `read_turn`. (Prose without a
-    marker, "the final answer is …", is only read at the end.)
-    """
-
-    def __init__(self, form: Form = ANYWHERE) -> None:
-        self.text = ""
-        self._form = form
-        self._drafted = 0
-        self._answer = ""
-        self._answer_from: int | None = None
-
-    def feed(self, text: str) -> list[Piece]:
-        """Take the next piece of the turn. Return what can be shown."""
-        self.text += text
-        return [*self._draft(ended=False), *self._answers(ended=False)]
-
-    def finish(self) -> list[Piece]:
-        """The turn is complete. Return what was held back."""
-        return [*self._draft(ended=True), *self._answers(ended=True)]
-
-    def _draft(self, ended: bool) -> list[Piece]:
-        text = _own_part(self.text, self._form, ended)
-        marker = self._form.first.search(text, self._line)
-        known = marker.start() if marker else len(_known(text, ended))
-        fresh, self._drafted = text[self._drafted : known], max(self._drafted, known)
-        return [("draft", fresh)] if fresh else []
-
-    @property
-    def _line(self) -> int:
-        """Return the start of the line in which the shown reasoning ends: no marker begins before
-        it.
-        """
-        return self.text.rfind("\n", 0, self._drafted) + 1 if self._form.lines else self._drafted
-
-    def _answers(self, ended: bool) -> list[Piece]:
-        text, form = _own_part(self.text, self._form, ended), self._form
-        asks = form.query.search(text, self._line)
-        start = None if asks else _last_end(form.final, text, self._line)
-        pieces: list[Piece] = []
-        if start != self._answer_from:
-            pieces += [("void", "")] if self._answer else []
-            self._answer, self._answer_from = "", start
-        if start is not None:
-            answer = _tidy(_value(_known(text[start:], ended), form))
-            fresh, self._answer = answer[len(self._answer) :], answer
-            pieces += [("answer", fresh)] if fresh else []
-        return pieces
+def reasoning_of(text: str, form: Form, *, ended: bool = False) -> str:
+    """Return the reasoning of a turn up to its first marker, as far as it is certain while the turn
+    is being written: what may become a marker is held back."""
+    text = _own_part(text, form, ended)
+    marker = form.first.search(text)
+    return text[: marker.start()] if marker else _known(text, ended)
 
 
 def _known(text: str, ended: bool) -> str:

@@ -24,13 +24,12 @@ FREE_LABEL_TOKENS: Final = 64  # otherwise there is a preface, or a sentence aro
 
 class Reply(NamedTuple, Generic[T]):
     """What was read in a reply, or None; whether it is an `example` of its prompt, and whether it
-    was `cut`. `logprob`: of a label among all labels."""
+    was `cut`."""
 
     value: T | None
     text: str
     example: bool
     cut: bool
-    logprob: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,7 @@ class PromptCall(Generic[T]):
     stop: tuple[str, ...] = ()
     texts: Callable[[T], Iterable[str]] = lambda _: ()
 
-    async def ask(
-        self, step: OpenStep, prompt: Prompt, temperature: float = 0.0, *, logprobs: bool = False
-    ) -> Reply[T]:
+    async def ask(self, step: OpenStep, prompt: Prompt, temperature: float = 0.0) -> Reply[T]:
         """Make the call in an open step. Raises the errors of `OpenStep.ask`."""
         held = step.inquiry.roles[self.role].generator.capabilities.choices
         request = chat(
@@ -57,10 +54,8 @@ class PromptCall(Generic[T]):
             choices=self.labels,
             json_schema=self.schema,
             stop=self.stop,
-            logprobs=logprobs,
         )
         completion = await step.ask(self.role, request)
         value = self.read(completion.text)
         example = value is not None and any(map(prompt.gives, self.texts(value)))
-        cut = completion.finish == "length"
-        return Reply(value, completion.text, example, cut, completion.logprob)
+        return Reply(value, completion.text, example, completion.finish == "length")

@@ -5,16 +5,16 @@ decide. Unreadable output takes the safe choice of METHODS.md §1.2's failure ta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from service.answer.calls import Role
 from service.answer.events import RouteChosen
 from service.answer.evidence import same_question
 from service.answer.inquiry import OpenStep
 from service.core.domain import RouteName
+from service.encoders.base import Routed
 from service.prompts.templates import Pair, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.reading.questions import (
@@ -72,21 +72,16 @@ async def ask_for_route(step: OpenStep) -> RouteChosen:
     """Run ROUTE. Unreadable text becomes `single`, flagged `route_parse_failed`."""
     prompt = step.inquiry.roles.revelator.templates.route(step.inquiry.question)
     labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
-    reply = await replace(ROUTE, labels=labels).ask(step, prompt, logprobs=True)
-    if reply.value is None:
+    route = (await replace(ROUTE, labels=labels).ask(step, prompt)).value
+    if route is None:
         step.flag("route_parse_failed")
-        return chosen("single", "model")
-    sure = None if reply.logprob is None else math.exp(reply.logprob)
-    return chosen(reply.value, "model", sure)
+    return RouteChosen(route=route or "single", loop="none", by="model")
 
 
-def chosen(
-    route: RouteName, by: Literal["classifier", "model"], probability: float | None = None
-) -> RouteChosen:
-    """Return a choice among the routes allowed, with its probability, where that is known. The
-    loop is not known yet."""
-    sure = None if probability is None else round(probability, 4)
-    return RouteChosen(route=route, loop="none", by=by, confidence=sure)
+def classified(routed: Routed) -> RouteChosen:
+    """Return the classifier's choice. The loop is not known yet."""
+    sure = round(routed.probability, 4)
+    return RouteChosen(route=routed.route, loop="none", by="classifier", confidence=sure)
 
 
 async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposed:
@@ -195,12 +190,12 @@ class Planner:
         if classifier is None:
             return await ask_for_route(step)
         question, allowed = step.inquiry.question, settings.routes.allowed
-        route, probability = await classifier.classify(question, allowed)
+        routed = await classifier.classify(question, allowed)
         others = tuple(name for name in allowed if name != "direct")
-        if route == "direct" and probability < DIRECT_CONFIDENCE and others:
-            route, probability = await classifier.classify(question, others)
-        if probability >= CONFIDENCE:
-            return chosen(route, "classifier", probability)
+        if routed.route == "direct" and routed.probability < DIRECT_CONFIDENCE and others:
+            routed = await classifier.classify(question, others)
+        if routed.probability >= CONFIDENCE:
+            return classified(routed)
         return await ask_for_route(step)
 
     async def split(self, step: OpenStep, question: str, max_parts: int) -> Decomposed:
@@ -264,8 +259,7 @@ class RulePlanner(Planner):
             return await super().route(step)
         searching = [name for name in settings.routes.allowed if name != "direct"]
         allowed = searching or settings.routes.allowed
-        route, probability = await classifier.classify(step.inquiry.question, allowed)
-        return chosen(route, "classifier", probability)
+        return classified(await classifier.classify(step.inquiry.question, allowed))
 
     async def next_question(
         self,

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
-from service.answer.calls import Role, Roles, chat, with_restarts
+from service.answer.calls import Role, Roles, chat
 from service.answer.events import ThoughtWritten, Token, TokenRole
 from service.answer.inquiry import Choice, OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import LimitReached
 from service.core.settings import Settings
@@ -276,7 +274,7 @@ class Searcher(Method):
                 step.flag("shortened")
                 self.stopped_by = "budget"
                 return Turn("")
-            text = await with_restarts(partial(self._write, step))
+            text = await self._write(step)
             self.text += text.strip() if self.protocol.bare else text
             turn = read_turn(text, self.protocol)
             if turn.acts or not self.protocol.invalid or self.turns > self.most:
@@ -289,14 +287,9 @@ class Searcher(Method):
         request = GenerationRequest(
             prompt=self.text, max_tokens=TURN_TOKENS, stop=self.protocol.stops
         )
-        final, pieces = self.final and self.turns > self.most, list[str]()
-        with step.counted(self.reader, request, final=final) as call:
-            addressed = step.addressed(self.reader, request)
-            async with closing(self.reader.generator.stream(addressed)) as deltas:
-                while delta := await step.timed(anext(deltas, None), final=final):
-                    call.see(delta)
-                    pieces.append(delta.text)
-        return closed("".join(pieces), call.finish, self.protocol)
+        final = self.final and self.turns > self.most
+        written = await step.ask("reader", request, final=final)
+        return closed(written.text, written.finish, self.protocol)
 
     def _fills_context(self) -> bool:
         context = self.able.context_tokens
@@ -405,7 +398,7 @@ class Corag(Searcher):
 
     async def _say(self, step: OpenStep, prompt: Prompt, most: int, heat: float) -> str:
         request = chat(prompt, max_tokens=most, temperature=heat)
-        return (await step.ask("reader", request)).text
+        return (await step.ask("reader", request)).text.strip()
 
 
 def sub_query(text: str) -> str:

@@ -60,7 +60,7 @@ class _Engine:
 
 async def ask(reasoning: Reasoning, model: Model, request: GenerationRequest = LABEL) -> Completion:
     completion = await complete(_Engine(reasoning, model), request)  # type: ignore[arg-type]
-    return Completion(strip_thinking(completion.text), completion.finish, completion.usage)
+    return Completion(completion.text.strip(), completion.finish, completion.usage)
 
 
 async def test_a_model_that_does_not_think_gets_its_tokens_and_no_more() -> None:

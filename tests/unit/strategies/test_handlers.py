@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
@@ -25,10 +26,12 @@ from service.answer.fold import Fold
 from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
+from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import Pair
+from service.strategies.pipeline import answer_stream
 from service.strategies.routes import has_all_parts, join_parts, loses_part
-from tests.support.asking import body_of, events_of, passage
-from tests.support.scripted import SHORT_FORMS, ScriptStep
+from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 
@@ -470,13 +473,6 @@ async def test_a_label_before_the_answer_is_withdrawn_and_written_again() -> Non
     assert [event.event for event in events].count("withdraw") == 1  # type: ignore[attr-defined]
 
 
-async def test_thinking_is_never_shown() -> None:
-    script = [*relevant("Norma"), say("Task: answer", "<think>It is Verdi.</think>\n\nBellini")]
-    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
-    shown = "".join(event.text for event in events if isinstance(event, Token))
-    assert shown == "Bellini"
-
-
 async def test_a_reader_that_says_nothing_twice_leaves_the_question_unanswered() -> None:
     script = [*relevant("Norma"), say("Task: answer", "", 2)]
     body = await body_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
@@ -607,20 +603,24 @@ async def test_the_body_is_the_fold_of_the_events_before_it() -> None:
     assert "".join(tokens) == body.answer
 
 
-async def test_thinking_that_only_its_end_gives_away_is_withdrawn() -> None:
-    script = [*relevant("Norma"), say("Task: answer", ["It is", " Verdi.</think>", "Bellini"])]
-    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+async def test_text_that_was_reasoning_is_withdrawn() -> None:
+    asked = inquiry(_Voiding([]), ScriptedRetriever({"": [NORMA]}), "q?", route="direct")
+    events = [event async for event in answer_stream(asked)]
     body = next(event.body for event in events if isinstance(event, AnswerReady))
     assert body.answer == "Bellini"
     assert [e.reason for e in events if isinstance(e, Withdraw)] == ["repair"]
 
 
-async def test_a_model_that_reads_few_passages_gets_few_unless_asked_otherwise() -> None:
-    from service.engines.base import Capabilities
-    from service.strategies.pipeline import answer_stream
-    from tests.support.asking import ScriptedRetriever, inquiry
-    from tests.support.scripted import ScriptedGenerator
+class _Voiding(ScriptedGenerator):
+    """Tells that it was reasoning once it begins to answer."""
 
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        yield Delta("It is Verdi.")
+        yield Delta("Bellini", voids=True)
+        yield Delta("", finish="stop", usage=TokenUsage(1, 1))
+
+
+async def test_a_model_that_reads_few_passages_gets_few_unless_asked_otherwise() -> None:
     async def shown(**request: int) -> int:
         script = [say("Task: relevance", "true", None), say("Task: answer", "x")]
         engine = ScriptedGenerator(script, capabilities=Capabilities(passages=1))

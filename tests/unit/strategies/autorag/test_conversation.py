@@ -110,7 +110,7 @@ async def test_the_worked_example_as_events() -> None:
     assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
     assert standing(events, "draft", "2") == "Intermediate Answer_2: Bellini was born in Catania."
     answer = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
-    assert answer == ["Catania,", " Sicily"]
+    assert answer == ["Catania, Sicily"]
 
 
 @pytest.mark.anyio
@@ -162,13 +162,12 @@ async def test_five_retrievals_then_five_written_documents_unless_something_else
 
 
 @pytest.mark.anyio
-async def test_an_answer_voided_by_a_query_leaves_no_answer() -> None:
+async def test_an_answer_before_a_query_is_never_shown() -> None:
     both = (
         "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
     )
     events = await run([ASKS, both, ANSWERS])
-    assert [e.answer for e in ends(events)][1] is None
-    assert any(isinstance(e, Withdraw) and e.step == "2" for e in events)
+    assert not any(isinstance(e, Withdraw) for e in events)
     assert standing(events, "answer") == "Catania, Sicily"
 
 

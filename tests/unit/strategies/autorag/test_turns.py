@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +11,8 @@ from service.strategies.autorag_dialogue import (
     AT_LINES,
     Form,
     Turn,
-    TurnStream,
     read_turn,
+    reasoning_of,
 )
 
 
@@ -71,45 +69,6 @@ def test_of_untuned_models_markers_are_read_at_lines(text: str, turn: Turn) -> N
     assert read_turn(text, AT_LINES) == turn
 
 
-def play(pieces: list[str], form: Form = ANYWHERE) -> tuple[str, str, int]:
-    """Drafts, the answer that stands, and how often one was void."""
-    stream, drafts, answer, voids = TurnStream(form), "", "", 0
-    shown = [piece for text in pieces for piece in stream.feed(text)] + stream.finish()
-    for kind, text in shown:
-        match kind:
-            case "draft":
-                drafts += text
-            case "answer":
-                answer += text
-            case "void":
-                answer, voids = "", voids + 1
-    return drafts, answer, voids
-
-
-def test_reasoning_is_draft_and_the_rest_answer() -> None:
-    text = "Intermediate Answer_1: B.\n\nFinal Answer: New York"
-    assert play(list(text)) == ("Intermediate Answer_1: B.", "New York", 0)
-
-
-def test_the_answer_comes_as_it_is_written() -> None:
-    stream = TurnStream()
-    stream.feed("Final Answer:")
-    assert [text for _, text in stream.feed(" New")] == ["New"]
-    assert [text for _, text in stream.feed(" York")] == [" York"]
-
-
-def test_a_query_is_never_shown_as_draft() -> None:
-    assert play(list("Analysis: A.\n\nInitial Query: q")) == ("Analysis: A.", "", 0)
-
-
-def test_a_query_after_an_answer_voids_it() -> None:
-    assert play(["T. Final Answer: X", "\nRefined Query: q"]) == ("T.", "", 1)
-
-
-def test_a_second_answer_voids_the_first() -> None:
-    assert play(["Final Answer: X", "\nFinal Answer: Y"]) == ("", "Y", 1)
-
-
 FRAGMENTS = st.lists(
     st.sampled_from([
         "Final Answer:", "final answer", "Query:", "Refined ", "Initial Query:", "**", "*", " ",
@@ -117,21 +76,6 @@ FRAGMENTS = st.lists(
     ]),
     max_size=12,
 )  # fmt: skip
-
-
-@settings(deadline=None)
-@given(FRAGMENTS, st.lists(st.integers(1, 7), min_size=1, max_size=30))
-def test_the_stream_shows_what_reading_the_whole_finds(parts: list[str], sizes: list[int]) -> None:
-    text = "".join(parts)
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(text[start : start + size])
-        start += size
-    drafts, answer, _ = play([*pieces, text[start:]])
-    asks = re.search(r"query\*{0,2}\s*:", text, re.IGNORECASE)
-    answers = re.search(r"final answer\*{0,2}\s*:", text, re.IGNORECASE)
-    assert text.startswith(drafts)
-    assert answer == ((read_turn(text).final or "") if answers and not asks else "")
 
 
 LINES = st.lists(
@@ -144,15 +88,20 @@ LINES = st.lists(
 
 
 @settings(deadline=None)
-@given(LINES, st.lists(st.integers(1, 7), min_size=1, max_size=30))
-def test_the_stream_of_an_untuned_model_shows_it_too(lines: list[str], sizes: list[int]) -> None:
-    text = "\n".join(lines)
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(text[start : start + size])
-        start += size
-    _, answer, _ = play([*pieces, text[start:]], AT_LINES)
-    turn = read_turn(text, AT_LINES)
-    own = text.partition("\n###")[0] if not text.startswith("###") else ""
-    asks = AT_LINES.query.search(own)
-    assert answer == ((turn.final or "") if not asks else "")
+@given(
+    st.one_of(
+        st.tuples(st.just(ANYWHERE), FRAGMENTS.map("".join)),
+        st.tuples(st.just(AT_LINES), LINES.map("\n".join)),
+    )
+)
+def test_reasoning_only_grows_while_a_turn_is_written(written: tuple[Form, str]) -> None:
+    form, text = written
+    whole = reasoning_of(text, form, ended=True)
+    shown = ""
+    for end in range(len(text) + 1):
+        now = reasoning_of(text[:end], form)
+        shown = shown if len(now) <= len(shown) else now
+        assert whole.startswith(now)
+    assert whole.startswith(shown)
+    assert text.startswith(whole)
+    assert not form.first.search(whole)
