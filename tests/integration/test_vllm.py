@@ -26,7 +26,7 @@ from service.engines.base import GenerationRequest, Message, complete
 from service.engines.openai import OpenAIGenerator
 from service.engines.signals import ScoreRequest
 from service.engines.vllm import VllmGenerator
-from service.workshop.synthesis.command import SynthesisOptions, run_pipeline
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.pipelines import pipeline_of
 from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
@@ -177,12 +177,11 @@ async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator
 async def test_it_can_teach(engine: OpenAIGenerator, tmp_path: Path) -> None:
     """The tiny model knows nothing of the task; its replies are JSON as asked for, and what it
     says is accounted for."""
-    items = compound_lines()[1:2]
-    reading = pipeline_of("compound").read([(1, items[0])], Random(0))
-    options = SynthesisOptions(tmp_path / "in", tmp_path / "out.jsonl")
-    teacher, screen = Teacher(engine, "shipped"), Console(quiet=True)
     pipeline = pipeline_of("compound")
-    report = await run_pipeline(pipeline, teacher, nothing, options, reading, screen)
+    items = pipeline.read([(1, compound_lines()[1])], Random(0), [])
+    options = SynthesisOptions(tmp_path / "in", tmp_path / "out.jsonl")
+    run = Synthesis(pipeline, Teacher(engine, "shipped"), nothing, options)
+    report = await run.over(items, [], Console(quiet=True))
     assert report.input == 1 == report.written + sum(report.dropped.values())
     assert report.calls >= 2
     assert report.completion_tokens > 0

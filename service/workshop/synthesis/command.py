@@ -27,10 +27,9 @@ from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
     EXCLUDED,
+    BadLines,
     Dropped,
-    InputItems,
     Item,
-    ItemResult,
     Pipeline,
     is_excluded,
     read_lines,
@@ -110,22 +109,24 @@ async def synthesize_file(
     pipeline = pipeline_of(name, options.templates)
     if pipeline.searches and options.collection is None:
         raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
-    reading = read_input(pipeline, options)
+    items, bad = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
         find = await finder_of(runtime.retriever, options.collection, options.side)
-        teacher = teacher_of(runtime, options)
-        report = await run_pipeline(pipeline, teacher, find, options, reading, screen)
+        run = Synthesis(pipeline, teacher_of(runtime, options), find, options)
+        report = await run.over(items, bad, screen)
     screen.print(table(report))
     files = [*files_of(options.output, pipeline.kinds).values(), options.report]
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
     return report
 
 
-def read_input(pipeline: Pipeline[Any], options: SynthesisOptions) -> InputItems[Any]:
+def read_input(
+    pipeline: Pipeline[Any], options: SynthesisOptions
+) -> tuple[list[Item[Any]], BadLines]:
     """Return the items to process and the invalid lines."""
     lines, bad = read_lines(options.input)
-    reading = pipeline.read(lines, random.Random(options.seed))
-    return InputItems(reading.items[: options.limit], sorted(bad + reading.bad))
+    items = pipeline.read(lines, random.Random(options.seed), bad)
+    return items[: options.limit], sorted(bad)
 
 
 def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
@@ -170,137 +171,120 @@ def key_of(item: Item[Any]) -> str:
     return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
 
 
-async def run_pipeline(
-    pipeline: Pipeline[Any],
-    teacher: Teacher,
-    find: Finder,
-    options: SynthesisOptions,
-    reading: InputItems[Any],
-    screen: Console,
-) -> Report:
-    """Process the items that the journal does not contain, then write the output and the report.
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """One run of a pipeline."""
 
-    Raises EngineFailure if the teacher is unavailable for several consecutive items; the run can
-    then be resumed.
-    """
-    excluded = read_questions_of(options.exclude)
-    own = [item for item in reading.items if item.source.side == options.side]
-    items = [item for item in own if not is_excluded(item.source.question, excluded)]
-    refused = Counter(f"bad line: {reason}" for _, reason in reading.bad)
-    refused[WRONG_SIDE[options.side]] += len(reading.items) - len(own)
-    refused[EXCLUDED] += len(own) - len(items)
-    header = header_of(pipeline, teacher, options)
-    with _writing(options), open_journal(options.journal, header) as journal:
-        await _with_progress(pipeline, teacher, find, options, items, journal, screen)
-        records = [(item.id, journal.done[key_of(item)]) for item in items]
-        rows, counts = settle(pipeline, records, refused, excluded, options.seed)
-        spent = journal.spent
-        report = Report(
-            run=journal.header,
-            **counts,
-            calls=spent.calls,
-            bad_rounds=dict(spent.bad.most_common()),
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-            cost=options.cost(spent),
-            bad_lines=list(reading.bad[:SHOWN_BAD_LINES]),
-        )
-        write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
-        text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
-        write_whole(options.report, text + "\n")
-    return report
+    pipeline: Pipeline[Any]
+    teacher: Teacher
+    find: Finder
+    options: SynthesisOptions
 
+    @property
+    def header(self) -> dict[str, Any]:
+        """The values that identify the run. They become the provenance of its rows."""
+        pipeline, options = self.pipeline, self.options
+        return {
+            "pipeline": pipeline.name,
+            "version": pipeline.version,
+            "prompts": pipeline.prompts.digest,
+            "templates": pipeline.templates or None,
+            "teacher": self.teacher.label,
+            "engine": self.teacher.engine.name,
+            "collection": options.collection,
+            "seed": options.seed,
+            "side": options.side,
+            "date": options.day,
+        }
 
-def header_of(
-    pipeline: Pipeline[Any], teacher: Teacher, options: SynthesisOptions
-) -> dict[str, Any]:
-    """Return the values that identify a run. They become the provenance of its rows."""
-    return {
-        "pipeline": pipeline.name,
-        "version": pipeline.version,
-        "prompts": pipeline.prompts.digest,
-        "templates": pipeline.templates or None,
-        "teacher": teacher.label,
-        "engine": teacher.engine.name,
-        "collection": options.collection,
-        "seed": options.seed,
-        "side": options.side,
-        "date": options.day,
-    }
+    async def over(self, items: Sequence[Item[Any]], bad: BadLines, screen: Console) -> Report:
+        """Process the items that the journal does not contain, then write the output and the
+        report.
 
+        Raises EngineFailure if the teacher is unavailable for several consecutive items; the run
+        can then be resumed.
+        """
+        options, pipeline = self.options, self.pipeline
+        excluded = read_questions_of(options.exclude)
+        own = [item for item in items if item.source.side == options.side]
+        admitted = [item for item in own if not is_excluded(item.source.question, excluded)]
+        refused = Counter(f"bad line: {reason}" for _, reason in bad)
+        refused[WRONG_SIDE[options.side]] += len(items) - len(own)
+        refused[EXCLUDED] += len(own) - len(admitted)
+        with _writing(options), open_journal(options.journal, self.header) as journal:
+            await self._process(admitted, journal, screen)
+            records = [(item.id, journal.done[key_of(item)]) for item in admitted]
+            rows, counts = settle(pipeline, records, refused, excluded, options.seed)
+            spent = journal.spent
+            report = Report(
+                run=journal.header,
+                **counts,
+                calls=spent.calls,
+                bad_rounds=dict(spent.bad.most_common()),
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
+                cost=options.cost(spent),
+                bad_lines=list(bad[:SHOWN_BAD_LINES]),
+            )
+            write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
+            text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
+            write_whole(options.report, text + "\n")
+        return report
 
-async def _with_progress(
-    pipeline: Pipeline[Any],
-    teacher: Teacher,
-    find: Finder,
-    options: SynthesisOptions,
-    items: Sequence[Item[Any]],
-    journal: Journal,
-    screen: Console,
-) -> None:
-    done = sum(not _is_open(item, journal) for item in items)
-    with shown_progress(pipeline.name, "items", len(items), screen, begun=done) as show:
-        working = work_off(pipeline, teacher, find, options, items, journal)
-        async with closing(working) as results:
-            async for _ in results:
-                done, spent = done + 1, journal.spent
-                tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
-                cost = options.cost(spent)
-                show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
+    async def _process(self, items: Sequence[Item[Any]], journal: Journal, screen: Console) -> None:
+        """Work on the items that the journal does not contain, and show the progress."""
+        todo = [item for item in items if not journal.has(key_of(item))]
+        done = len(items) - len(todo)
+        with shown_progress(self.pipeline.name, "items", len(items), screen, begun=done) as show:
+            async with closing(self.work_off(todo, journal)) as results:
+                async for _ in results:
+                    done, spent = done + 1, journal.spent
+                    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
+                    cost = self.options.cost(spent)
+                    show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
 
+    async def work_off(
+        self, items: Sequence[Item[Any]], journal: Journal
+    ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
+        """Yield the result of each item, after it was written to the journal."""
+        todo = iter(items)
 
-def _is_open(item: Item[Any], journal: Journal) -> bool:
-    record = journal.done.get(key_of(item))
-    return record is None or record.again
+        async def worker() -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
+            for item in todo:
+                record, out = await self._worked(item)
+                journal.append(record)
+                yield item, record, out
 
+        missed = 0
+        workers = [worker() for _ in range(max(self.options.concurrency, 1))]
+        async with closing(merge(workers)) as results:
+            async for _, (item, record, out) in results:
+                yield item, record
+                missed = missed + 1 if out else 0
+                if out and missed >= OUTAGE:
+                    raise EngineFailure(
+                        f"the teacher is unavailable: {out.failure.detail}; completed items are "
+                        "kept, run the same command again to continue"
+                    )
 
-async def work_off(
-    pipeline: Pipeline[Any],
-    teacher: Teacher,
-    find: Finder,
-    options: SynthesisOptions,
-    items: Sequence[Item[Any]],
-    journal: Journal,
-) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
-    """Yield the result of each item that the journal does not contain, after it was written
-    there."""
-    todo = iter([item for item in items if _is_open(item, journal)])
-
-    async def worker() -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
-        for item in todo:
-            key, out = key_of(item), None
-            session = Session(teacher, find, f"{options.seed}:{item.id}")
-            try:
-                result = await pipeline.work(item, session)
-                record = kept(key, result, options.side, session.spent)
-            except Dropped as drop:
-                record = JournalEntry(key, dropped=drop.reason, spent=session.spent)
-            except TeacherOut as error:
-                why, out = "the teacher was unavailable", error
-                record = JournalEntry(key, dropped=why, again=True, spent=session.spent)
-            journal.append(record)
-            yield item, record, out
-
-    missed = 0
-    async with closing(merge([worker() for _ in range(max(options.concurrency, 1))])) as results:
-        async for _, (item, record, out) in results:
-            yield item, record
-            missed = missed + 1 if out else 0
-            if out and missed >= OUTAGE:
-                raise EngineFailure(
-                    f"the teacher is unavailable: {out.failure.detail}; completed items are kept, "
-                    "run the same command again to continue"
-                )
-
-
-def kept(key: str, result: ItemResult, side: Split, spent: Spent) -> JournalEntry:
-    """Return the result as a journal entry, without rows of the other side of the split."""
-    rows = tuple(row for row in result.rows if row.source.side == side)
-    lost = Counter(result.lost)
-    if len(rows) < len(result.rows):
-        lost[WRONG_SIDE[side]] += len(result.rows) - len(rows)
-    dropped = None if rows else (lost.most_common(1)[0][0] if lost else "no rows")
-    return JournalEntry(key, rows, dropped, lost if rows else {}, spent=spent)
+    async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, TeacherOut | None]:
+        """Return the result of an item, without rows of the other side of the split, and the
+        failure if the teacher was unavailable."""
+        session = Session(self.teacher, self.find, f"{self.options.seed}:{item.id}")
+        key, spent, lost = key_of(item), session.spent, session.lost
+        try:
+            made = await self.pipeline.work(item, session)
+        except Dropped as drop:
+            return JournalEntry(key, dropped=drop.reason, spent=spent), None
+        except TeacherOut as error:
+            why = "the teacher was unavailable"
+            return JournalEntry(key, dropped=why, again=True, spent=spent), error
+        rows = tuple(row for row in made if row.source.side == self.options.side)
+        lost[WRONG_SIDE[self.options.side]] += len(made) - len(rows)
+        if rows:
+            return JournalEntry(key, rows, lost=+lost, spent=spent), None
+        why = (+lost).most_common(1)[0][0] if +lost else "no rows"
+        return JournalEntry(key, dropped=why, spent=spent), None
 
 
 @contextmanager

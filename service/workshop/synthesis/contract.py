@@ -1,21 +1,21 @@
 """The contract of a pipeline: a function turns an item into rows or a reason for having none.
 
-    async def work(item: Item[T], session: Session) -> ItemResult:
+    async def work(item: Item[T], session: Session) -> Sequence[OutputRow]:
         parts = await session.ask(AskTeacher("decompose", prompt), read_parts)
         found = await session.search(parts[0], 10)
         …
-        return ItemResult((OutputRow({...}, source),))
+        return [OutputRow({...}, source)]
 
-The session calls the teacher and searches. The run (`command.py`) counts dropped items and writes
-the output.
+The session calls the teacher, searches, and counts the parts that are left out (`session.lost`).
+The run (`command.py`) counts dropped items and writes the output.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -48,7 +48,7 @@ class BadLine(Dropped):
     """Raised for an input line that is not an item of the pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowOrigin:
     """The sources of an item or a row, which decide its side of the split
     (`service.workshop.facts.splits`).
@@ -66,6 +66,12 @@ class RowOrigin:
     def side(self) -> Split | None:
         return side_of(self.titles, self.answer_titles, self.question)
 
+    def beside(self, passages: Collection[Passage]) -> RowOrigin:
+        """Return the origin with these passages added."""
+        ids = dict.fromkeys([*self.ids, *(passage.passage_id for passage in passages)])
+        titles = dict.fromkeys([*self.titles, *(passage.title for passage in passages)])
+        return replace(self, ids=tuple(ids), titles=tuple(titles))
+
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
@@ -77,7 +83,7 @@ class Item(Generic[T]):
     source: RowOrigin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutputRow:
     """One line of the output, without its provenance.
 
@@ -89,52 +95,37 @@ class OutputRow:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemResult:
-    """The rows of an item.
-
-    `lost` counts the omitted parts by reason; an item without rows is dropped for the most frequent
-    reason.
-    """
-
-    rows: tuple[OutputRow, ...]
-    lost: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class InputItems(Generic[T]):
-    """The items of an input, and its invalid lines with their numbers and reasons."""
-
-    items: list[Item[T]]
-    bad: list[tuple[int, str]]
-
-
 Lines = Iterable[tuple[int, Mapping[str, Any]]]
-Reader = Callable[[Lines, random.Random], InputItems[T]]
+BadLines = list[tuple[int, str]]  # numbers and reasons
+Reader = Callable[[Lines, random.Random, BadLines], list[Item[T]]]
 
 
-def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
-    """Return a reader for an input with one item per line.
+def read_each(lines: Lines, read: Callable[[Mapping[str, Any], str], T], bad: BadLines) -> list[T]:
+    """Return what `read` makes of each line and of a default id for it. The lines for which it
+    raises BadLine are added to `bad`."""
+    found: list[T] = []
+    for number, line in lines:
+        try:
+            found.append(read(line, f"line-{number}"))
+        except BadLine as error:
+            bad.append((number, error.reason))
+    return found
 
-    `read` gets the line, and a default id for lines without one.
-    """
 
-    def read_all(lines: Lines, rng: random.Random) -> InputItems[T]:
-        items: dict[str, Item[T]] = {}
-        bad: list[tuple[int, str]] = []
-        for number, line in lines:
-            try:
-                item = read(line, f"line-{number}")
-            except BadLine as error:
-                bad.append((number, error.reason))
-                continue
-            if item.id in items:
-                bad.append((number, "id of an earlier line"))
-            else:
-                items[item.id] = item
-        return InputItems(list(items.values()), bad)
+def items_of(
+    lines: Lines, read: Callable[[Mapping[str, Any], str], Item[T]], bad: BadLines
+) -> list[Item[T]]:
+    """Return the items of an input with one item per line; their ids must differ."""
+    known: set[str] = set()
 
-    return read_all
+    def unique(line: Mapping[str, Any], default_id: str) -> Item[T]:
+        item = read(line, default_id)
+        if item.id in known:
+            raise BadLine("id of an earlier line")
+        known.add(item.id)
+        return item
+
+    return read_each(lines, unique, bad)
 
 
 # The rows to write, and the number of omitted rows by reason.
@@ -150,8 +141,9 @@ class Pipeline(Generic[T]):
     """The data synthesis of one paper. `version` increases when the rows change for the same
     replies.
 
-    `read` turns lines of the input into items, `work` turns an item into its result, and `select`
-    chooses among all rows at the end, in the order of the input (for sampling and balance).
+    `read` turns lines of the input into items, and adds invalid ones to its last argument; `work`
+    turns an item into rows, and `select` chooses among all rows at the end, in the order of the
+    input (for sampling and balance).
     `searches` means that the pipeline needs a collection. Rows of a named kind in `kinds` are
     written to a file of their own, `OUTPUT.<kind>.jsonl`. `templates` is the template set (a name
     or a folder) whose prompts the rows contain, if they contain prompts.
@@ -161,7 +153,7 @@ class Pipeline(Generic[T]):
     version: int
     prompts: Prompts
     read: Reader[T]
-    work: Callable[[Item[T], Session], Awaitable[ItemResult]]
+    work: Callable[[Item[T], Session], Awaitable[Sequence[OutputRow]]]
     select: Callable[[Sequence[OutputRow], random.Random], Selection] = keep_all
     searches: bool = False
     kinds: tuple[str, ...] = ("",)
@@ -171,7 +163,7 @@ class Pipeline(Generic[T]):
 # ---- input files
 
 
-def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tuple[int, str]]]:
+def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], BadLines]:
     """Return the JSON objects of a file with their line numbers, and the invalid lines with their
     reasons.
 
@@ -182,19 +174,16 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tu
     except OSError as error:
         raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
     good: list[tuple[int, Mapping[str, Any]]] = []
-    bad: list[tuple[int, str]] = []
-    for number, line in _numbered(lines):
+    bad: BadLines = []
+    for number, line in enumerate(lines, 1):
         try:
-            good.append((number, _object(line)))
+            if line.strip():
+                good.append((number, _object(line)))
         except BadLine as error:
             bad.append((number, error.reason))
     if not good and not bad:
         raise InvalidRequest(f"{path}: has no lines; give items as JSON Lines")
     return good, bad
-
-
-def _numbered(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def _object(line: bytes) -> Mapping[str, Any]:

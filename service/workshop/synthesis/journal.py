@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ from service.core.files import line_file, whole_lines
 from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.teacher import Spent
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JournalEntry:
     """The result of one item: its rows, or the reason for having none.
 
@@ -35,34 +35,21 @@ class JournalEntry:
     spent: Spent = field(default_factory=Spent)
 
     def to_line(self) -> bytes:
-        spent = self.spent
-        value = {
-            "key": self.key,
-            "rows": [
-                {"fields": dict(row.fields), "source": asdict(row.source), "kind": row.kind}
-                for row in self.rows
-            ],
-            "dropped": self.dropped,
-            "lost": dict(self.lost),
-            "again": self.again,
-            "spent": [spent.calls, spent.prompt_tokens, spent.completion_tokens, dict(spent.bad)],
-        }
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
-            errors="backslashreplace"
-        )
+        line = json.dumps(self, default=vars, ensure_ascii=False, separators=(",", ":"))
+        return line.encode(errors="backslashreplace")
 
     @classmethod
     def from_line(cls, value: Mapping[str, Any]) -> JournalEntry:
-        calls, prompt, completion, bad = value["spent"]
-        spent = Spent(calls, prompt, completion, Counter(bad))
-        read = {"rows": tuple(map(_row, value["rows"])), "spent": spent}
-        return cls(**{**value, **read})
+        spent = Spent(**{**value["spent"], "bad": Counter(value["spent"]["bad"])})
+        return cls(**{**value, "rows": tuple(map(_row, value["rows"])), "spent": spent})
 
 
 def _row(value: Mapping[str, Any]) -> OutputRow:
-    given = value["source"]
-    many = {name: tuple(given[name]) for name in ("ids", "titles", "answer_titles")}
-    return OutputRow(value["fields"], RowOrigin(**many, question=given["question"]), value["kind"])
+    source: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each
+        for name, each in value["source"].items()
+    }
+    return OutputRow(**{**value, "source": RowOrigin(**source)})
 
 
 class Journal:
@@ -76,6 +63,10 @@ class Journal:
         self.spent = Spent()
         for record in records:
             self.spent.add(record.spent)
+
+    def has(self, key: str) -> bool:
+        """Whether an item is finished."""
+        return key in self.done and not self.done[key].again
 
     def append(self, record: JournalEntry) -> None:
         """Write an entry to the disk. An incomplete entry is removed when the journal is next

@@ -74,7 +74,7 @@ class TeacherOut(Exception):
         self.failure = failure
 
 
-@dataclass(slots=True)
+@dataclass
 class Spent:
     """The cost of an item or of a run. `bad` counts unusable replies, by stage and reason."""
 
@@ -179,12 +179,14 @@ class Session:
     """What a pipeline may do for one item: call the teacher, search, and draw from `rng`.
 
     `key` identifies the item in its run; all that is random follows from it. `find` searches the
-    run's collection; training rows never see held-out passages.
+    run's collection; training rows never see held-out passages. `lost` counts the parts of the item
+    that are left out, by reason; an item without rows is dropped for the most frequent one.
     """
 
     def __init__(self, teacher: Teacher, find: Finder, key: str) -> None:
         self.rng = random.Random(key)
         self.spent = Spent()
+        self.lost: Counter[str] = Counter()
         self._teacher = teacher
         self._find = find
         self._key = key

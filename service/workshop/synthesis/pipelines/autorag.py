@@ -33,10 +33,8 @@ from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
-    ItemResult,
     OutputRow,
     Pipeline,
-    RowOrigin,
     UnusableReply,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
@@ -215,7 +213,9 @@ NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", 
 LINE_STOPS: Final = ("\n", "###")
 
 
-async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
+async def work(
+    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
+) -> list[OutputRow]:
     """Run Algorithm 1 for one question."""
     asked = item.content
     if has_chinese(asked.question, *asked.answers):
@@ -231,7 +231,7 @@ async def work(item: Item[ChainedQuestion], session: Session, templates: Templat
     if not any(exact_match(answer, gold) for gold in asked.answers):
         raise Dropped("answer: not the gold one")
     talk.conclude(answer)
-    return ItemResult((_row(item, talk),))
+    return [_row(item, talk)]
 
 
 def sub_answers(asked: ChainedQuestion) -> list[str]:
@@ -293,19 +293,12 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
         raise Dropped("Chinese characters")
     if decisions(talk.question, messages) != talk.decided:
         raise Dropped("the loop would decide otherwise")
-    shown = list(talk.seen.values())
-    source = RowOrigin(
-        tuple(dict.fromkeys((*item.source.ids, *talk.seen))),
-        tuple(dict.fromkeys((*item.source.titles, *(passage.title for passage in shown)))),
-        item.source.answer_titles,
-        item.source.question,
-    )
     fields = {
         "task": "autorag",
         "question": item.content.question,
         "messages": messages_of(talk.dialogue),
     }
-    return OutputRow(fields, source)
+    return OutputRow(fields, item.source.beside(talk.seen.values()))
 
 
 def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +30,9 @@ from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     BadLine,
+    BadLines,
     Dropped,
-    InputItems,
     Item,
-    ItemResult,
     Lines,
     OutputRow,
     Pipeline,
@@ -43,6 +41,7 @@ from service.workshop.synthesis.contract import (
     UnusableReply,
     list_of,
     passage_of,
+    read_each,
     text_of,
 )
 from service.workshop.synthesis.teacher import (
@@ -76,14 +75,14 @@ class SimpleQuestion(NamedTuple):
     document: Passage
 
 
-async def work(item: Item[Entity], session: Session) -> ItemResult:
+async def work(item: Item[Entity], session: Session) -> list[OutputRow]:
     """Write a question about each document, then join two to four random questions, up to six
     times."""
     entity = item.content
-    lost = Counter({"document of the other side": entity.other_side} if entity.other_side else {})
+    session.lost["document of the other side"] += entity.other_side
     if len(entity.documents) < 2:
         raise Dropped("fewer than two documents")
-    parts = await _ask_all(entity, lost, session)
+    parts = await _ask_all(entity, session)
     if len(parts) < 2:
         raise Dropped("fewer than two questions")
     rows: list[OutputRow] = []
@@ -91,14 +90,14 @@ async def work(item: Item[Entity], session: Session) -> ItemResult:
         try:
             question = await session.ask(_combine(chosen), partial(read_compound, parts=chosen))
         except Dropped as drop:
-            lost[drop.reason] += 1
+            session.lost[drop.reason] += 1
         else:
             name = f"{item.id}#{len(rows)}"
             rows.append(row_of(name, entity.name, question, chosen, split_of(entity)))
-    return ItemResult(tuple(rows), lost)
+    return rows
 
 
-async def _ask_all(entity: Entity, lost: Counter[str], session: Session) -> list[SimpleQuestion]:
+async def _ask_all(entity: Entity, session: Session) -> list[SimpleQuestion]:
     parts: dict[str, SimpleQuestion] = {}
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
@@ -107,10 +106,10 @@ async def _ask_all(entity: Entity, lost: Counter[str], session: Session) -> list
         try:
             part = await session.ask(request, partial(read_part, document=document))
         except Dropped as drop:
-            lost[drop.reason] += 1
+            session.lost[drop.reason] += 1
             continue
         if canonical_form(part.question) in parts:
-            lost["ask: same question again"] += 1
+            session.lost["ask: same question again"] += 1
         else:
             parts[canonical_form(part.question)] = part
     return list(parts.values())
@@ -234,31 +233,26 @@ class Entity:
         return is_held_out(self.name)
 
 
-def read_entities(lines: Lines, rng: random.Random) -> InputItems[Entity]:
+def read_entities(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[Entity]]:
     """Return the entities of the input, followed by those made from passages in random order."""
     named: dict[str, list[Passage]] = {}
     passages: dict[str, Passage] = {}
-    bad: list[tuple[int, str]] = []
-    for number, row in lines:
-        try:
-            if "documents" in row:
-                name, documents = _given(row)
-                if name in named:
-                    raise BadLine("entity of an earlier line")
-                named[name] = documents
-            else:
-                passage = passage_of(row)
-                passages.setdefault(passage.passage_id, passage)
-        except BadLine as error:
-            bad.append((number, error.reason))
+
+    def read(row: Mapping[str, Any], _: str) -> None:
+        if "documents" not in row:
+            passage = passage_of(row)
+            passages.setdefault(passage.passage_id, passage)
+            return
+        name, documents = text_of(row, "entity"), list_of(row, "documents")
+        if name in named:
+            raise BadLine("entity of an earlier line")
+        named[name] = [passage_of(document) for document in documents]
+
+    read_each(lines, read, bad)
     gathered = list(gather(passages.values()).items())
     rng.shuffle(gathered)
     entities = {**dict(gathered), **named}
-    return InputItems([_entity_item(name, documents) for name, documents in entities.items()], bad)
-
-
-def _given(row: Mapping[str, Any]) -> tuple[str, list[Passage]]:
-    return text_of(row, "entity"), [passage_of(document) for document in list_of(row, "documents")]
+    return [_entity_item(name, documents) for name, documents in entities.items()]
 
 
 def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:

@@ -10,7 +10,6 @@ query and the known words. Step 5 searches for a negative passage. Step 6 writes
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,6 @@ from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
-    ItemResult,
     OutputRow,
     Pipeline,
     UnusableReply,
@@ -149,7 +147,7 @@ TEMPLATES: Final[dict[Style, str]] = {
 }  # fmt: skip
 
 
-async def mark(part: SubQuestion, style: Style, lost: Counter[str], session: Session) -> list[Mark]:
+async def mark(part: SubQuestion, style: Style, session: Session) -> list[Mark]:
     """Return a label for each word of the passage's text form. No word is marked if the teacher
     fails."""
     text = shown(part.passage)
@@ -159,10 +157,10 @@ async def mark(part: SubQuestion, style: Style, lost: Counter[str], session: Ses
     try:
         extracted = await session.ask(AskTeacher("label", prompt), read_extracted)
     except Dropped as drop:
-        lost[drop.reason] += 1
+        session.lost[drop.reason] += 1
         extracted = []
     marks = align([word.text for word in word_spans(text)], extracted)
-    lost["label: word not in the passage"] += len(extracted) - sum(marks)
+    session.lost["label: word not in the passage"] += len(extracted) - sum(marks)
     return marks
 
 
@@ -223,7 +221,6 @@ async def next_queries(
     question: MultiHop,
     parts: Sequence[SubQuestion],
     infos: Mapping[str, str],
-    lost: Counter[str],
     session: Session,
 ) -> tuple[dict[str, str], list[Rewrite]]:
     """Return the query of each part, and the rewrites that created the queries of later hops.
@@ -242,12 +239,12 @@ async def next_queries(
             try:
                 rewrite, query = await _rewrite(question, part, parts, infos, made, session)
             except Dropped as drop:
-                lost[drop.reason] += 1
+                session.lost[drop.reason] += 1
                 failed.add(part.id)
             else:
                 made[part.id] = query
                 rewrites.append(rewrite)
-    lost["hop without a query"] += len(parts) - len(made)
+    session.lost["hop without a query"] += len(parts) - len(made)
     return made, rewrites
 
 
@@ -301,13 +298,13 @@ def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
 DEPTH: Final = 10  # hits of the search for a negative
 
 
-async def work(item: Item[MultiHop], session: Session) -> ItemResult:
+async def work(item: Item[MultiHop], session: Session) -> list[OutputRow]:
     """Run steps 1 to 6 for an item. Parts that fail are left out and counted."""
-    question, lost = item.content, Counter[str]()
+    question = item.content
     parts = await decompose(question, session)
-    marks = {part.id: await mark(part, question.style, lost, session) for part in parts}
+    marks = {part.id: await mark(part, question.style, session) for part in parts}
     infos = {part.id: _info(part, marks[part.id]) for part in parts}
-    queries, rewrites = await next_queries(question, parts, infos, lost, session)
+    queries, rewrites = await next_queries(question, parts, infos, session)
     last = max(part.id for part in parts)  # the last id in string order ends the search
     hops: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
     negatives: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
@@ -320,11 +317,11 @@ async def work(item: Item[MultiHop], session: Session) -> ItemResult:
         found = await session.search(query, DEPTH)
         others = [passage for passage in found if passage.passage_id not in item.source.ids]
         if not others:
-            lost["search: no negative"] += 1
+            session.lost["search: no negative"] += 1
         negatives += [(query, other, "terminate", [0] * len(_words(other))) for other in others[:1]]
     rows = [_labeler_row(item, n, *hop) for n, hop in enumerate([*hops, *negatives], 1)]
     rows += [_filter_row(item, n, rewrite) for n, rewrite in enumerate(rewrites, 1)]
-    return ItemResult(tuple(rows), +lost)
+    return rows
 
 
 def _words(passage: Passage) -> list[str]:

@@ -25,7 +25,6 @@ from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
-    ItemResult,
     OutputRow,
     Pipeline,
     RowOrigin,
@@ -148,11 +147,11 @@ CANDIDATES: Final = 10  # BM25 hits per question
 
 
 async def label(
-    question: str, gold: Passage | None, lost: Counter[str], session: Session
+    question: str, gold: Passage | None, session: Session
 ) -> list[tuple[Passage, bool]]:
     """Return the passages found and the gold passage, each with the teacher's label.
 
-    A passage that cannot be labelled is left out and counted in `lost`.
+    A passage that cannot be labelled is left out and counted.
     """
     found = await session.search(question, CANDIDATES, "bm25")
     labelled: list[tuple[Passage, bool]] = []
@@ -165,7 +164,7 @@ async def label(
                 AskTeacher("relevance", prompt), partial(read_verdict, gold=is_gold)
             )
         except Dropped as drop:
-            lost[drop.reason] += 1
+            session.lost[drop.reason] += 1
         else:
             labelled.append((passage, verdict))
     return labelled
@@ -265,9 +264,11 @@ TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
 UNFINISHED: Final = 2  # incomplete prefixes of a chain per complete chain in the rows of `ending`
 
 
-async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
+async def work(
+    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
+) -> list[OutputRow]:
     """Create all rows of one question."""
-    asked, make, lost = item.content, RevelatorRows(templates), Counter[str]()
+    asked, make = item.content, RevelatorRows(templates)
     rows = [make.route(asked.question, asked.route, item.source)]
     if asked.route == "compound" and len(asked.hops) > 1:
         parts = [hop.question for hop in asked.hops]
@@ -276,17 +277,17 @@ async def work(item: Item[ChainedQuestion], session: Session, templates: Templat
         rows.append(make.refine(asked.question, (), asked.question, item.source))
         gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
         hop = Link(asked.question, asked.answers[0], gold)
-        rows += await _judged(item, hop, make, lost, session)
+        rows += await _judged(item, hop, make, session)
     elif asked.route == "complex" and len(asked.hops) > 1:
         try:
             chain = await write_out(asked.hops, session)
         except Dropped as drop:
-            lost[drop.reason] += 1
+            session.lost[drop.reason] += 1
         else:
             rows += _chained(item, chain, make, session.rng)
             for hop in chain:
-                rows += await _judged(item, hop, make, lost, session)
-    return ItemResult(tuple(rows), lost)
+                rows += await _judged(item, hop, make, session)
+    return rows
 
 
 def _chained(
@@ -306,13 +307,9 @@ def _chained(
 
 
 async def _judged(
-    item: Item[ChainedQuestion],
-    hop: Link,
-    make: RevelatorRows,
-    lost: Counter[str],
-    session: Session,
+    item: Item[ChainedQuestion], hop: Link, make: RevelatorRows, session: Session
 ) -> list[OutputRow]:
-    labelled = await label(hop.question, hop.passage, lost, session)
+    labelled = await label(hop.question, hop.passage, session)
     return [
         make.relevance(hop.question, passage, relevant, _source_of(item, hop, passage))
         for passage, relevant in labelled
@@ -321,13 +318,10 @@ async def _judged(
 
 def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:
     """Return the origin of a hop. A sub-question that people wrote is held out by its own text."""
-    more = [passage for passage in (hop.passage, shown) if passage]
-    return RowOrigin(
-        tuple(dict.fromkeys([*item.source.ids, *(p.passage_id for p in more)])),
-        tuple(dict.fromkeys([*item.source.titles, *(p.title for p in more)])),
-        (hop.passage.title,) if hop.passage else item.source.answer_titles,
-        hop.question if item.content.written else None,
-    )
+    source = item.source.beside([passage for passage in (hop.passage, shown) if passage])
+    answered = (hop.passage.title,) if hop.passage else source.answer_titles
+    question = hop.question if item.content.written else None
+    return replace(source, answer_titles=answered, question=question)
 
 
 def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,10 +16,12 @@ from typing import Any, Final, Literal
 from service.core.domain import Passage
 from service.workshop.synthesis.contract import (
     BadLine,
+    BadLines,
     Item,
+    Lines,
     RowOrigin,
+    items_of,
     list_of,
-    one_each,
     passage_of,
     text_of,
 )
@@ -73,7 +76,8 @@ def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
     return Item(id_of(row, default_id), content, source)
 
 
-read_questions = one_each(read_question)
+def read_questions(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[MultiHop]]:
+    return items_of(lines, read_question, bad)
 
 
 def _musique(row: Mapping[str, Any], default_id: str) -> MultiHop:

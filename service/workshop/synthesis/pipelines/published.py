@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +30,14 @@ from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.workshop.synthesis.contract import (
     BadLine,
-    InputItems,
+    BadLines,
     Item,
     Lines,
     RowOrigin,
+    items_of,
     list_of,
     passage_of,
+    read_each,
     text_of,
 )
 
@@ -66,30 +69,18 @@ class ChainedQuestion:
     written: bool = True
 
 
-def read_questions(lines: Lines, rng: random.Random) -> InputItems[ChainedQuestion]:
+def read_questions(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[ChainedQuestion]]:
     """Return the questions, in the order of the lines."""
-    passages: dict[str, Passage] = {}
     asked: list[tuple[int, Mapping[str, Any]]] = []
-    items: dict[str, Item[ChainedQuestion]] = {}
-    bad: list[tuple[int, str]] = []
-    for number, line in lines:
-        if "question" in line or "text" not in line:
-            asked.append((number, line))
-            continue
-        try:
-            passage = passage_of(line)
-            passages[passage.passage_id] = passage
-        except BadLine as error:
-            bad.append((number, error.reason))
-    for number, line in asked:
-        try:
-            item = _item(line, f"line-{number}", passages)
-            if item.id in items:
-                raise BadLine("id of an earlier line")
-            items[item.id] = item
-        except BadLine as error:
-            bad.append((number, error.reason))
-    return InputItems(list(items.values()), sorted(bad))
+    given: list[tuple[int, Mapping[str, Any]]] = []
+    for numbered in lines:
+        is_passage = "question" not in numbered[1] and "text" in numbered[1]
+        (given if is_passage else asked).append(numbered)
+    passages = {
+        passage.passage_id: passage
+        for passage in read_each(given, lambda line, _: passage_of(line), bad)
+    }
+    return items_of(asked, partial(_item, passages=passages), bad)
 
 
 def _item(

@@ -26,14 +26,12 @@ from service.prompts.quoting import quote
 from service.prompts.templates import TemplateSet
 from service.strategies.searcher import PROTOCOLS, instruction, read_turn
 from service.workshop.synthesis.contract import (
+    BadLines,
     Dropped,
-    InputItems,
     Item,
-    ItemResult,
     Lines,
     OutputRow,
     Pipeline,
-    RowOrigin,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, filled, read_questions
 from service.workshop.synthesis.teacher import Prompts, Session
@@ -43,9 +41,9 @@ PROTOCOL: Final = PROTOCOLS[NAME]
 NOTHING: Final = "Nothing is known yet."
 
 
-def read_chains(lines: Lines, rng: random.Random) -> InputItems[ChainedQuestion]:
+def read_chains(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[ChainedQuestion]]:
     """Return the questions of the input."""
-    return read_questions(((number, chain_of(line)) for number, line in lines), rng)
+    return read_questions(((number, chain_of(line)) for number, line in lines), rng, bad)
 
 
 def chain_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,7 +64,9 @@ def chain_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"id": line["id"], "question": line["question"], "answers": answers, "hops": hops}
 
 
-async def work(item: Item[ChainedQuestion], session: Session, templates: TemplateSet) -> ItemResult:
+async def work(
+    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
+) -> list[OutputRow]:
     """Search the hops of a question and write down the transcript."""
     asked, known = item.content, NOTHING
     if not asked.hops:
@@ -92,14 +92,9 @@ async def work(item: Item[ChainedQuestion], session: Session, templates: Templat
         raise Dropped("an answer that nothing shows")
     turns.append(("assistant", f"<think> {known} </think>\n<answer> {answer} </answer>"))
     _check([text for role, text in turns if role == "assistant"], answer)
-    titles = (*item.source.titles, *(passage.title for passage in shown.values()))
-    source = RowOrigin(
-        tuple(dict.fromkeys((*item.source.ids, *shown))), tuple(dict.fromkeys(titles)),
-        item.source.answer_titles, item.source.question,
-    )  # fmt: skip
     messages = [{"role": r, "content": text, "learn": r == "assistant"} for r, text in turns]
     fields = {"task": "searcher", "question": asked.question, "messages": messages}
-    return ItemResult((OutputRow(fields, source),))
+    return [OutputRow(fields, item.source.beside(shown.values()))]
 
 
 def _check(written: list[str], answer: str) -> None:

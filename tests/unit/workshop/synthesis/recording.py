@@ -21,7 +21,7 @@ import anyio.lowlevel
 from service.core.concurrency import closing
 from service.core.errors import EngineLimited
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.workshop.synthesis.command import SynthesisOptions, work_off
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.teacher import Finder, Teacher
@@ -170,11 +170,11 @@ async def _items_asking(
     teacher = Teacher(recorder, "recorder", sleep=clock.sleep, clock=clock)
     pipeline = pipeline_of(world.name)
     options = SynthesisOptions(journal, journal, concurrency=1)
-    items = pipeline.read(lines, random.Random(0)).items
+    items = pipeline.read(lines, random.Random(0), [])
     admitted = [item for item in items if item.source.side == options.side]
     with open_journal(journal, {}) as opened:
-        working = work_off(pipeline, teacher, world.find, options, admitted, opened)
-        async with closing(working) as finished:
+        run = Synthesis(pipeline, teacher, world.find, options)
+        async with closing(run.work_off(admitted, opened)) as finished:
             asked = 0
             async for item, made in finished:
                 asked += made.spent.calls

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from service.core.domain import Passage
 from service.engines.base import FinishReason
-from service.workshop.synthesis.contract import Item, ItemResult, Pipeline
+from service.workshop.synthesis.contract import Item, OutputRow, Pipeline
 from service.workshop.synthesis.teacher import AskTeacher, Session, Spent, Teacher
 
 # "train" and "test" by the SHA-256 of the normalised name
@@ -19,6 +20,27 @@ T = TypeVar("T")
 class Reply(NamedTuple):
     text: str
     finish: FinishReason = "stop"
+
+
+class Outcome(NamedTuple):
+    """The rows of an item, and its parts that were left out."""
+
+    rows: Sequence[OutputRow]
+    lost: Counter[str]
+
+
+class Read(NamedTuple):
+    """The items of lines, and the invalid ones."""
+
+    items: list[Item[Any]]
+    bad: list[tuple[int, str]]
+
+
+def read_by(
+    reader: Callable[..., list[Item[Any]]], lines: Iterable[tuple[int, Mapping[str, Any]]]
+) -> Read:
+    bad: list[tuple[int, str]] = []
+    return Read(reader(lines, random.Random(0), bad), bad)
 
 
 Answer = str | Reply
@@ -64,8 +86,9 @@ def run_by_hand(
     replies: Sequence[Answer] | Callable[[AskTeacher], Answer],
     found: Mapping[str, Sequence[Passage]] | None = None,
     seed: int = 0,
-) -> tuple[ItemResult, list[AskTeacher], Counter[str]]:
+) -> tuple[Outcome, list[AskTeacher], Counter[str]]:
     """The outcome, the calls, and the bad rounds."""
     teacher = Said(replies)
     session = session_of(teacher, found, str(seed))
-    return finished(pipeline.work(item, session)), teacher.asked, session.spent.bad  # type: ignore[arg-type]
+    rows: Sequence[OutputRow] = finished(pipeline.work(item, session))  # type: ignore[arg-type]
+    return Outcome(rows, +session.lost), teacher.asked, session.spent.bad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from rich.console import Console
 
 from service.core.errors import InvalidRequest
 from service.workshop.facts.rows import read_rows
-from service.workshop.synthesis.command import SynthesisOptions, read_input, run_pipeline
-from service.workshop.synthesis.contract import InputItems, read_questions_of
+from service.workshop.synthesis.command import Synthesis, SynthesisOptions, read_input
+from service.workshop.synthesis.contract import read_questions_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.pipelines.hanrag import target_of
 from service.workshop.synthesis.pipelines.published import read_questions
 from service.workshop.synthesis.report import Report, files_of
 from tests.unit.workshop.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
-from tests.unit.workshop.synthesis.stepping import run_by_hand
+from tests.unit.workshop.synthesis.stepping import read_by, run_by_hand
 from tests.unit.workshop.synthesis.worlds import WORLDS
 
 pytestmark = pytest.mark.anyio
@@ -36,18 +35,12 @@ async def replay(
     options = SynthesisOptions(
         output.with_suffix(".in"), output, date=DATE, exclude=exclude, concurrency=1
     )
-    reading = written_and_read(world.name, recording, options)
-    pipeline, screen = pipeline_of(world.name), Console(quiet=True)
-    with engine:
-        return await run_pipeline(pipeline, teacher, world.find, options, reading, screen)
-
-
-def written_and_read(
-    name: PipelineName, recording: Recording, options: SynthesisOptions
-) -> InputItems[Any]:
     lines = [json.dumps(line) for _, line in recording.lines]
     options.input.write_text("\n".join([*lines, "not JSON", '"text"', "{}", ""]))
-    return read_input(pipeline_of(name), options)
+    pipeline = pipeline_of(world.name)
+    with engine:
+        run = Synthesis(pipeline, teacher, world.find, options)
+        return await run.over(*read_input(pipeline, options), Console(quiet=True))
 
 
 def rows_of(world: World, output: Path) -> list[dict[str, Any]]:
@@ -101,7 +94,7 @@ async def test_a_run_that_was_killed_goes_on_to_the_same_output(
         output.with_name(f"{place}.jsonl.journal").write_bytes(journal[:place])
         done = [json.loads(line) for line in journal[:place].splitlines(keepends=True)[1:]
                 if line.endswith(b"\n")]  # fmt: skip
-        used = sum(record["spent"][0] for record in done)
+        used = sum(record["spent"]["calls"] for record in done)
         rest = Recording(recording.lines, recording.rounds[used:])
         resumed = await replay(world, rest, output)
         assert resumed == whole
@@ -171,7 +164,7 @@ def test_an_excluded_file_must_be_read_whole(tmp_path: Path) -> None:
 async def test_what_compound_writes_teaches_the_revelator(tmp_path: Path) -> None:
     await replay(BY_NAME["compound"], load("compound"), tmp_path / "out.jsonl")
     rows = rows_of(BY_NAME["compound"], tmp_path / "out.jsonl")
-    reading = read_questions(enumerate(rows, 1), random.Random(0))
+    reading = read_by(read_questions, enumerate(rows, 1))
     assert not reading.bad
     assert [item.content.question for item in reading.items] == [row["question"] for row in rows]
     for item, row in zip(reading.items, rows, strict=True):

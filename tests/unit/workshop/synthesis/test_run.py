@@ -15,16 +15,14 @@ from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
 from service.engines.base import GenerationRequest, Message
-from service.workshop.synthesis.command import OUTAGE, SynthesisOptions, run_pipeline, work_off
+from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
 from service.workshop.synthesis.contract import (
-    InputItems,
     Item,
-    ItemResult,
     OutputRow,
     Pipeline,
     RowOrigin,
     UnusableReply,
-    one_each,
+    items_of,
 )
 from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.report import Report
@@ -46,15 +44,17 @@ def good(text: str) -> str:
     return text
 
 
-async def work(item: Item[str], session: Session) -> ItemResult:
+async def work(item: Item[str], session: Session) -> list[OutputRow]:
     said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
     found = await session.search(item.content, 3)
     source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
-    return ItemResult((OutputRow({"said": said, "drawn": session.rng.random()}, source),))
+    return [OutputRow({"said": said, "drawn": session.rng.random()}, source)]
 
 
 def pipeline_of(**changed: Any) -> Pipeline[str]:
-    given: dict[str, Any] = {"read": one_each(read), "work": work}
+    given: dict[str, Any] = {
+        "read": lambda lines, rng, bad: items_of(lines, read, bad), "work": work
+    }  # fmt: skip
     return Pipeline("compound", 1, Prompts("compound"), **(given | changed))
 
 
@@ -70,27 +70,26 @@ class Run(NamedTuple):
     pipeline: Pipeline[str]
     options: dict[str, Any]
 
-    def over(self, folder: Path, **changed: Any) -> tuple[Any, ...]:
+    def of(self, folder: Path, **changed: Any) -> Synthesis:
         clock = Clock()
         teacher = Teacher(self.engine, "model", sleep=clock.sleep, clock=clock)
         given = {"date": "2026-01-31", "concurrency": 1, **self.options, **changed}
         options = SynthesisOptions(folder / "in", folder / "out.jsonl", **given)
-        return self.pipeline, teacher, found, options
+        return Synthesis(self.pipeline, teacher, found, options)
 
 
 def run_of(engine: ScriptedGenerator, pipeline: Pipeline[str] | None = None, **options: Any) -> Run:
     return Run(engine, pipeline or pipeline_of(), options)
 
 
-def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
+def asking(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
     return [Item(f"i{n}", text, side or RowOrigin()) for n, text in enumerate(asked)]
 
 
 async def run_over(
     folder: Path, run: Run, items: list[Item[str]], **changed: Any
 ) -> tuple[Report, list[dict[str, Any]]]:
-    reading, screen = InputItems(items, []), Console(quiet=True)
-    report = await run_pipeline(*run.over(folder, **changed), reading, screen)
+    report = await run.of(folder, **changed).over(items, [], Console(quiet=True))
     lines = (folder / "out.jsonl").read_text().splitlines()
     return report, [json.loads(line) for line in lines]
 
@@ -107,7 +106,7 @@ async def test_rows_stand_in_the_order_of_the_items_with_their_provenance(tmp_pa
 
     engine = ScriptedGenerator([ScriptStep("A", "a", gate=last), ScriptStep(say_c, "c"), ANY])
     run = run_of(engine, concurrency=4)
-    report, rows = await run_over(tmp_path, run, items_of("a", "b", "c"))
+    report, rows = await run_over(tmp_path, run, asking("a", "b", "c"))
     assert [row["said"] for row in rows] == ["A", "B", "C"]
     wanted = {
         "pipeline": "compound", "version": 1, "prompts": Prompts("compound").digest,
@@ -124,7 +123,7 @@ async def test_no_more_items_at_once_than_allowed(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ScriptStep("x", times=None, gate=gate)])
     run = run_of(engine, concurrency=3)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_over(tmp_path, run, items_of(*"abcdefgh")))
+        task = group.create_task(run_over(tmp_path, run, asking(*"abcdefgh")))
         await anyio.wait_all_tasks_blocked()
         assert engine.running == 3
         gate.set()
@@ -138,7 +137,7 @@ async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) ->
         folder = tmp_path / str(concurrency)
         folder.mkdir()
         run = run_of(ScriptedGenerator([ANY]), concurrency=concurrency, seed=5)
-        _, rows = await run_over(folder, run, items_of(*"abcdef"))
+        _, rows = await run_over(folder, run, asking(*"abcdef"))
         made.append(rows)
     assert made[0] == made[1]
 
@@ -146,7 +145,7 @@ async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) ->
 async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ANY])
     held_out = Item("h", "never asked", RowOrigin(titles=(KNOWN, HELD_OUT)))
-    items = [*items_of("a", "leak"), held_out]
+    items = [*asking("a", "leak"), held_out]
     report, rows = await run_over(tmp_path, run_of(engine), items)
     assert [row["said"] for row in rows] == ["A"]
     assert report.dropped == {"held out": 2}
@@ -154,18 +153,18 @@ async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> N
 
 
 async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Path) -> None:
-    items = items_of("a", side=RowOrigin(question=HELD_OUT))
+    items = asking("a", side=RowOrigin(question=HELD_OUT))
     report, _ = await run_over(tmp_path, run_of(ScriptedGenerator()), items)
     assert report.dropped == {"held out": 1}
 
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
-    async def of_held_out(item: Item[str], session: Session) -> ItemResult:
+    async def of_held_out(item: Item[str], session: Session) -> list[OutputRow]:
         said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
-        return ItemResult((OutputRow({"said": said}, item.source),))
+        return [OutputRow({"said": said}, item.source)]
 
     test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
-    items = [*items_of("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
+    items = [*asking("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
     run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline_of(work=of_held_out))
     report, rows = await run_over(tmp_path, run, items)
     assert [row["said"] for row in rows] == ["A"]
@@ -182,7 +181,7 @@ async def test_the_reasons_of_what_is_dropped(tmp_path: Path) -> None:
             ANY,
         ]
     )
-    report, rows = await run_over(tmp_path, run_of(engine), items_of(*"abcde"))
+    report, rows = await run_over(tmp_path, run_of(engine), asking(*"abcde"))
     assert len(rows) == 1
     assert report.dropped == {
         "q: said to be bad": 1, "q: truncated": 1, "q: empty": 1, "q: refused by the teacher": 1,
@@ -192,7 +191,7 @@ async def test_the_reasons_of_what_is_dropped(tmp_path: Path) -> None:
 
 
 async def test_an_outage_ends_the_run_and_it_goes_on_later(tmp_path: Path) -> None:
-    items = items_of(*"abcdefghij")
+    items = asking(*"abcdefghij")
     out = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep(EngineFailure("down"), times=None)])
     said = "the teacher is unavailable: down; completed items are kept"
     with pytest.raises(EngineFailure, match=said):
@@ -206,7 +205,7 @@ async def test_an_outage_ends_the_run_and_it_goes_on_later(tmp_path: Path) -> No
 
 
 async def test_items_that_the_teacher_was_out_for_are_tried_in_the_next_run(tmp_path: Path) -> None:
-    items = items_of(*"abc")
+    items = asking(*"abc")
     broken = ScriptedGenerator([ScriptStep(EngineFailure("x"), "b", times=6), ANY])
     report, _ = await run_over(tmp_path, run_of(broken), items)
     assert report.dropped == {"the teacher was unavailable": 1}
@@ -220,27 +219,27 @@ async def test_a_run_that_is_cancelled_keeps_what_is_done(tmp_path: Path) -> Non
     gate = asyncio.Event()
     engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", gate=gate, times=None)])
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_over(tmp_path, run_of(engine), items_of("a", "b")))
+        task = group.create_task(run_over(tmp_path, run_of(engine), asking("a", "b")))
         await anyio.wait_all_tasks_blocked()
         task.cancel()
     assert engine.running == 0
     again = ScriptedGenerator([ScriptStep("B", "b")])
     with again:
-        _, rows = await run_over(tmp_path, run_of(again), items_of("a", "b"))
+        _, rows = await run_over(tmp_path, run_of(again), asking("a", "b"))
     assert [row["said"] for row in rows] == ["A", "B"]
 
 
 async def test_done_items_are_not_asked_again_but_changed_ones_are(tmp_path: Path) -> None:
-    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a", "b"))
+    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), asking("a", "b"))
     with ScriptedGenerator([ScriptStep("other", "c")]) as engine:
-        _, rows = await run_over(tmp_path, run_of(engine), items_of("a", "c"))
+        _, rows = await run_over(tmp_path, run_of(engine), asking("a", "c"))
     assert [row["said"] for row in rows] == ["A", "other"]
 
 
 async def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
-    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
+    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), asking("a"))
     with pytest.raises(ConfigurationError, match="was started with seed 0, but now it is 1"):
-        await run_over(tmp_path, run_of(ScriptedGenerator(), seed=1), items_of("a"))
+        await run_over(tmp_path, run_of(ScriptedGenerator(), seed=1), asking("a"))
 
 
 async def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
@@ -248,20 +247,20 @@ async def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
         open_journal(tmp_path / "out.jsonl.journal", {}),
         pytest.raises(StoreError, match="another process is writing it"),
     ):
-        await run_over(tmp_path, run_of(ScriptedGenerator()), items_of("a"))
+        await run_over(tmp_path, run_of(ScriptedGenerator()), asking("a"))
 
 
 async def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl.journal").write_text("my notes\n")
     with pytest.raises(StoreError, match="is not a journal of a synthesis"):
-        await run_over(tmp_path, run_of(ScriptedGenerator()), items_of("a"))
+        await run_over(tmp_path, run_of(ScriptedGenerator()), asking("a"))
     assert (tmp_path / "out.jsonl.journal").read_text() == "my notes\n"
 
 
 async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").mkdir()
     with pytest.raises(StoreError, match="cannot be written"):
-        await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
+        await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), asking("a"))
 
 
 async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
@@ -269,14 +268,14 @@ async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
         return rows[:1], {"balance": len(rows) - 1}
 
     run = run_of(ScriptedGenerator([ANY]), pipeline=pipeline_of(select=first))
-    report, _ = await run_over(tmp_path, run, items_of("a", "b", "c"))
+    report, _ = await run_over(tmp_path, run, asking("a", "b", "c"))
     assert (report.written, report.dropped, report.lost) == (1, {"not selected": 2}, {"balance": 2})
 
 
 async def test_cost(tmp_path: Path) -> None:
     run = run_of(ScriptedGenerator([ScriptStep("x y", times=None)]))
     report, _ = await run_over(
-        tmp_path, run, items_of("a", "b"), price_prompt=1e6, price_completion=10e6
+        tmp_path, run, asking("a", "b"), price_prompt=1e6, price_completion=10e6
     )
     assert report.cost == report.prompt_tokens + 10 * report.completion_tokens > 0
 
@@ -288,9 +287,9 @@ def test_an_account_that_does_not_add_up_is_no_report() -> None:
 
 async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", delay=60, times=None)])
-    run = run_of(engine, concurrency=2).over(tmp_path)
+    run = run_of(engine, concurrency=2).of(tmp_path)
     with open_journal(tmp_path / "j", {}) as journal:
-        async with closing(work_off(*run, items_of("a", "b", "c"), journal)) as finished:
+        async with closing(run.work_off(asking("a", "b", "c"), journal)) as finished:
             async for item, record in finished:
                 assert (item.id, isinstance(record, JournalEntry)) == ("i0", True)
                 break

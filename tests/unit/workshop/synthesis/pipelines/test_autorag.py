@@ -15,7 +15,7 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag_dialogue import opening
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.synthesis.contract import Dropped, Item, ItemResult, RowOrigin
+from service.workshop.synthesis.contract import Dropped, Item, RowOrigin
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     Trajectory,
@@ -27,7 +27,7 @@ from service.workshop.synthesis.pipelines.autorag import (
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
 from service.workshop.synthesis.teacher import AskTeacher
-from tests.unit.workshop.synthesis.stepping import Reply, run_by_hand
+from tests.unit.workshop.synthesis.stepping import Outcome, Reply, run_by_hand
 
 QUESTION = "In which city was the composer of the opera Norma born?"
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
@@ -55,11 +55,11 @@ def run(
     replies: Sequence[str | Reply],
     found: Mapping[str, Sequence[Passage]] = FOUND,
     item: Item[ChainedQuestion] = ITEM,
-) -> tuple[ItemResult, list[AskTeacher], Counter[str]]:
+) -> tuple[Outcome, list[AskTeacher], Counter[str]]:
     return run_by_hand(PIPELINE, item, replies, found)
 
 
-def messages_of(outcome: ItemResult) -> list[Message]:
+def messages_of(outcome: Outcome) -> list[Message]:
     (row,) = outcome.rows
     return [Message(m["role"], m["content"]) for m in row.fields["messages"]]
 

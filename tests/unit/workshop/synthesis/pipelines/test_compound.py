@@ -28,6 +28,7 @@ from tests.unit.workshop.synthesis.stepping import (
     KNOWN,
     Said,
     finished,
+    read_by,
     run_by_hand,
     session_of,
 )
@@ -42,7 +43,7 @@ def line(*documents: Passage, entity: str = KNOWN) -> dict[str, Any]:
 
 
 def items_of(*lines: dict[str, Any]) -> list[Item[Entity]]:
-    reading = PIPELINE.read(list(enumerate(lines, 1)), random.Random(0))
+    reading = read_by(PIPELINE.read, enumerate(lines, 1))
     assert reading.bad == []
     return reading.items
 
@@ -81,7 +82,7 @@ def test_two_questions_become_one() -> None:
 def test_no_is_an_answer_and_not_asked_again() -> None:
     (item,) = items_of(line(HEIGHT, FOUNDED))
     outcome, asked, bad = run_by_hand(PIPELINE, item, [HOW_HIGH, WHEN, "No."])
-    assert (outcome.rows, outcome.lost) == ((), {"combine: cannot be joined": 1})
+    assert (outcome.rows, outcome.lost) == ([], {"combine: cannot be joined": 1})
     assert (len(asked), bad) == (3, {})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import Dropped, Item, ItemResult, UnusableReply
+from service.workshop.synthesis.contract import Dropped, Item, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
@@ -26,7 +25,7 @@ from service.workshop.synthesis.pipelines.multihop import (
     MultiHop,
 )
 from service.workshop.synthesis.teacher import AskTeacher
-from tests.unit.workshop.synthesis.stepping import Reply, run_by_hand
+from tests.unit.workshop.synthesis.stepping import Outcome, Reply, read_by, run_by_hand
 
 NORMA = Passage("n", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("b", "Vincenzo Bellini", "Bellini was born in Catania in 1801.")
@@ -61,19 +60,19 @@ NEXT = "In which city was Vincenzo Bellini born"
 
 
 def item_of(line: dict[str, Any]) -> Item[MultiHop]:
-    reading = PIPELINE.read([(1, line)], random.Random(0))
+    reading = read_by(PIPELINE.read, [(1, line)])
     assert reading.bad == []
     return reading.items[0]
 
 
 def bad_line(line: dict[str, Any]) -> str:
-    reading = PIPELINE.read([(7, line)], random.Random(0))
+    reading = read_by(PIPELINE.read, [(7, line)])
     assert reading.items == []
     assert reading.bad[0][0] == 7
     return reading.bad[0][1]
 
 
-def rows_of(outcome: ItemResult, kind: str) -> list[Any]:
+def rows_of(outcome: Outcome, kind: str) -> list[Any]:
     made = {"pipeline": "efficientrag", "teacher": "t", "item": "1"}
     model = LabelerRow if kind == "labeler" else FilterRow
     rows = [row for row in outcome.rows if row.kind == kind]

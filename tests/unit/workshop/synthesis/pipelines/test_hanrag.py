@@ -23,7 +23,6 @@ from service.strategies.reading.questions import (
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
-    ItemResult,
     OutputRow,
     RowOrigin,
     UnusableReply,
@@ -42,7 +41,14 @@ from service.workshop.synthesis.pipelines.hanrag import (
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link, filled
 from service.workshop.synthesis.teacher import AskTeacher
-from tests.unit.workshop.synthesis.stepping import Reply, Said, finished, run_by_hand, session_of
+from tests.unit.workshop.synthesis.stepping import (
+    Outcome,
+    Reply,
+    Said,
+    finished,
+    run_by_hand,
+    session_of,
+)
 
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
@@ -62,7 +68,7 @@ def item_of(asked: ChainedQuestion) -> Item[ChainedQuestion]:
     return Item("q", asked, RowOrigin((), titles, titles[-1:], asked.question))
 
 
-def said(outcome: ItemResult, task: str) -> list[tuple[str, str]]:
+def said(outcome: Outcome, task: str) -> list[tuple[str, str]]:
     rows = [row for row in outcome.rows if row.fields["task"] == task]
     return [(prompt_of(row), target_of(row)) for row in rows]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.workshop.synthesis.contract import InputItems, Item
+from service.workshop.synthesis.contract import Item
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
+from tests.unit.workshop.synthesis.stepping import Read, read_by
 
 BELLINI = {"id": "p2", "title": "Vincenzo Bellini", "text": "Vincenzo Bellini was born in Catania."}
 NORMA = {"id": "p1", "title": "Norma (opera)", "text": "Norma is an opera by Vincenzo Bellini."}
@@ -24,8 +24,8 @@ NORMA_QUESTION = {"id": "q", "question": "Where was the composer of Norma born?"
                   "hops": HOPS, "supporting_passage_ids": ["p1", "p2"]}  # fmt: skip
 
 
-def read(*lines: Mapping[str, Any]) -> InputItems[ChainedQuestion]:
-    return read_questions(enumerate(lines, 1), random.Random(0))
+def read(*lines: Mapping[str, Any]) -> Read:
+    return read_by(read_questions, enumerate(lines, 1))
 
 
 def one(*lines: Mapping[str, Any]) -> Item[ChainedQuestion]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from service.workshop.facts.rows import TrainingRow
 from service.workshop.synthesis.contract import Dropped, OutputRow
 from service.workshop.synthesis.pipelines.searcher import PIPELINE
 from service.workshop.synthesis.teacher import Session
+from tests.unit.workshop.synthesis.stepping import read_by
 
 pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of Norma born?"
@@ -34,9 +34,9 @@ async def rows_of(line: dict[str, Any], text: str = "Bellini.") -> list[OutputRo
     async def find(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
         return tuple(Passage(f"{query} {n}", "Norma", text) for n in range(top_k))[: len(text)]
 
-    (item,) = PIPELINE.read([(1, line)], random.Random(0)).items
+    (item,) = read_by(PIPELINE.read, [(1, line)]).items
     session = Session(None, find, "key")  # type: ignore[arg-type]
-    return list((await PIPELINE.work(item, session)).rows)
+    return list(await PIPELINE.work(item, session))
 
 
 @pytest.mark.parametrize("line", [CHAIN, BODY], ids=["decomposition", "trace"])
@@ -69,5 +69,5 @@ async def test_what_shows_nothing_is_dropped(line: dict[str, Any], text: str, wh
 
 
 def test_an_unsupported_answer_is_no_gold() -> None:
-    read = PIPELINE.read([(1, {**BODY, "supported": False})], random.Random(0))
+    read = read_by(PIPELINE.read, [(1, {**BODY, "supported": False})])
     assert (read.items, len(read.bad)) == ([], 1)
