@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import anyio
 import orjson
@@ -41,12 +40,13 @@ from service.core.errors import (
     StoreBusy,
     StoreError,
 )
-from service.core.progress import Follow
-from service.core.settings import Settings
+from service.core.progress import Follow, unseen
 from service.core.settings.urls import address_of, authorization, checked, shown
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
+    CollectionReport,
+    DocumentList,
     IngestReport,
     StoredDocument,
 )
@@ -61,8 +61,9 @@ RETRIES: Final = 2  # attempts to reopen a lost connection
 BACKOFF_S: Final = 0.25  # seconds before the first attempt; doubles with each later one
 PATIENCE_S: Final = 60.0  # seconds to wait in total for a busy server
 SILENCE_S: Final = 60.0  # seconds without data in a stream; the server sends comments more often
-# Time limit in seconds of requests other than questions: embedding is slow on a busy machine.
-CALL_S: Final = 300.0
+# Time limit in seconds of requests other than questions: embedding is slow on a busy machine, and a
+# deletion waits for the questions that run on the collection.
+CALL_S: Final = 330.0
 STREAM_LIMIT: Final = 8 * 1024 * 1024  # most bytes of an event: a body contains every step
 NDJSON: Final = "application/x-ndjson"
 _log = structlog.get_logger(__name__)
@@ -85,9 +86,10 @@ class Client:
 
     `key` is an API key; without one, credentials in `base` are sent. `retries` is the number of
     consecutive attempts to reopen a lost connection, and `patience_s` the total time in seconds to
-    wait for a busy server. Every method raises the error that the server reports, with its message:
-    Overloaded or Draining, NotFound, LoopUnavailable, ConfigurationError for a key, InvalidRequest,
-    or StoreError. It raises EngineFailure if the connection is lost permanently.
+    wait for a busy server. `again` ends the messages of errors that may pass. Every method raises
+    the error that the server reports, with its message: Overloaded or Draining, NotFound,
+    LoopUnavailable, ConfigurationError for a key, InvalidRequest, or StoreError. It raises
+    EngineFailure if the connection is lost permanently.
     """
 
     def __init__(
@@ -97,10 +99,12 @@ class Client:
         key: str | SecretStr | None = None,
         retries: int = RETRIES,
         patience_s: float = PATIENCE_S,
+        again: str = "try again later",
     ) -> None:
         self.base = checked(base)
         self.retries = retries
         self.patience_s = patience_s
+        self._again = again
         self._key = SecretStr(key) if isinstance(key, str) else key
         self._opened: aiohttp.ClientSession | None = None
 
@@ -218,14 +222,35 @@ class Client:
         await self._delete(_path(name))
 
     async def add_documents(
-        self, name: str, documents: Iterable[Mapping[str, Any]]
+        self, name: str, documents: Iterable[Mapping[str, Any]], *, more: bool = False
     ) -> IngestReport:
         """Add documents with `text`, and optionally `id`, `title` and metadata fields.
 
-        They are sent in one request, so send large corpora in batches.
+        They are sent in one request, so send large corpora in batches. With `more`, the collection
+        stays `building` until a request without it.
         """
         lines = b"\n".join(orjson.dumps(dict(document)) for document in documents)
-        return await self._call("POST", f"{_path(name)}/documents", IngestReport, lines, NDJSON)
+        path = f"{_path(name)}/documents{'?more=true' if more else ''}"
+        return await self._call("POST", path, IngestReport, lines, NDJSON)
+
+    async def replace_documents(
+        self, name: str, documents: AsyncIterable[Mapping[str, Any]]
+    ) -> IngestReport:
+        """Replace all documents of a collection atomically. They are sent as they come, in one
+        request that is not repeated."""
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for document in documents:
+                yield orjson.dumps(dict(document)) + b"\n"
+
+        path = f"{_path(name)}/documents"
+        found = await self._bounded(lambda: self._sent("PUT", path, lines(), NDJSON), limited=False)
+        return IngestReport.model_validate(found)
+
+    async def documents(self, name: str, **query: Any) -> DocumentList:
+        """Return a page of the documents of a collection; `query` has the parameters of the
+        path, such as `after` and `file`."""
+        return await self._call("GET", f"{_path(name)}/documents?{urlencode(query)}", DocumentList)
 
     async def document(self, name: str, document_id: str) -> StoredDocument:
         """Return a stored document with its passages."""
@@ -234,6 +259,14 @@ class Client:
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document and all its passages."""
         await self._delete(_path(name, document_id))
+
+    async def check(self, name: str, follow: Follow = unseen) -> CollectionReport:
+        """Compare a collection's manifest and stores. `follow` is called with the progress."""
+        return await self._followed("GET", f"{_path(name)}/check", follow)
+
+    async def repair(self, name: str, follow: Follow = unseen) -> CollectionReport:
+        """Repair a collection. `follow` is called with the progress."""
+        return await self._followed("POST", f"{_path(name)}/repair", follow)
 
     async def _call(
         self,
@@ -253,11 +286,51 @@ class Client:
         return await self._retried(lambda: self._sent(method, path, content, kind))
 
     async def _sent(
-        self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] = b"",
+        kind: str = "application/json",
     ) -> Any:
-        """Send a request once."""
+        """Send a request once, and return the decoded response. Raises as `refusal_error` says if
+        the server refuses it."""
         url = f"{self.base}{path}"
-        return await send(self._session, method, url, content, kind, again="try again later")
+        async with self._session.request(
+            method, address_of(url).url, data=content, headers={"content-type": kind}
+        ) as response:
+            if response.status < 400:
+                return _decoded(await response.read(), url)
+            raise await refusal_error(response, f"{method} {shown(url)}", self._again)
+
+    async def _followed(self, method: str, path: str, follow: Follow) -> CollectionReport:
+        """Return the report of long work, whose progress is told meanwhile."""
+        found = await self._retried(lambda: self._streamed(method, path, follow), limited=False)
+        return CollectionReport.model_validate(found, extra="ignore")
+
+    async def _streamed(self, method: str, path: str, follow: Follow) -> Any:
+        import aiohttp  # noqa: PLC0415
+
+        url, where = f"{self.base}{path}", f"{method} {shown(f'{self.base}{path}')}"
+        limits = aiohttp.ClientTimeout(connect=CONNECT_S, sock_read=SILENCE_S)
+        headers = {"accept": EVENT_STREAM}
+        async with self._session.request(
+            method, address_of(url).url, headers=headers, timeout=limits
+        ) as response:
+            if response.status >= 400:
+                raise await refusal_error(response, where, self._again)
+            if response.content_type != EVENT_STREAM:  # of an older server
+                return _decoded(await response.read(), url)
+            async for fields in event_fields(response.content):
+                content = fields.get("data", "{}").encode()
+                body = orjson.loads(content)
+                match fields.get("event"):
+                    case "progress":
+                        follow(body["stage"], body["done"], body["total"])
+                    case "error":
+                        raise _error_of(content, body["status"], where, self._again)
+                    case "report":
+                        return body
+        raise StoreError(f"{where}: the server ended the response before its end; {self._again}")
 
     async def _delete(self, path: str) -> None:
         """Send a DELETE. A repetition that finds nothing was preceded by one that deleted it."""
@@ -281,18 +354,23 @@ class Client:
 
         await self._retried(attempt)
 
-    async def _retried(self, work: Callable[[], Awaitable[T]]) -> T:
-        import aiohttp  # noqa: PLC0415
-
+    async def _retried(self, work: Callable[[], Awaitable[T]], *, limited: bool = True) -> T:
         attempts = _Attempts(self)
         while True:
             try:
-                with anyio.fail_after(CALL_S):
-                    return await work()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                await attempts.wait(self._lost(reason_of(error)))
+                return await self._bounded(work, limited=limited)
             except RevelatorError as error:
                 await attempts.wait(error)
+
+    async def _bounded(self, work: Callable[[], Awaitable[T]], *, limited: bool) -> T:
+        """Raises _Lost for a connection that is lost, and after the time limit."""
+        import aiohttp  # noqa: PLC0415
+
+        try:
+            with anyio.fail_after(CALL_S if limited else None):
+                return await work()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._lost(reason_of(error)) from None
 
     @property
     def _session(self) -> aiohttp.ClientSession:
@@ -303,7 +381,8 @@ class Client:
     def _lost(self, reason: str) -> _Lost:
         return _Lost(
             f"the server at {shown(self.base)} cannot be reached, or closed the connection: "
-            f"{reason}; check the address and that the server runs (revelator serve)"
+            f"{reason}; check the address and that the server runs (revelator serve), then "
+            f"{self._again}"
         )
 
 
@@ -348,6 +427,8 @@ class _Attempts:
         pause_s = pause(error, self.failures, self._client.retries, left_s)
         if pause_s is None:
             raise error from None
+        if isinstance(error, StoreBusy) and not self._waited_s:
+            _log.warning("waiting for another writer", reason=error.detail, at_most_s=left_s)
         self._waited_s += 0.0 if lost else pause_s
         await anyio.sleep(pause_s)
 
@@ -383,9 +464,8 @@ def _path(*names: str) -> str:
     return f"/collections/{name}" + "".join(f"/documents/{each}" for each in document)
 
 
-# Requests of the command line, and the errors for a server's refusals.
+# Errors for a server's refusals.
 
-JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 ANOTHER: Final = (
     "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
@@ -396,7 +476,6 @@ _KEY_ADVICE: Final = "give one of that server's keys by --key or REVELATOR_KEY"
 _RIGHT_ADVICE: Final = (
     "use a key that may do this; the operator of that server grants rights and collections"
 )
-AGAIN: Final = "run the same command again, which continues after what is indexed"
 # Our errors for problems, by the end of their type. Others are mapped by their status.
 _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
     **{error.slug: error for error in (LoopUnavailable, NotFound, Draining, Overloaded)},
@@ -404,88 +483,6 @@ _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
     "answer-gone": EngineFailure,
     "answer-elsewhere": EngineFailure,
 }
-
-
-@asynccontextmanager
-async def session_with(
-    url: str, settings: Settings, timeout_s: float, again: str = AGAIN
-) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session with the settings' key. Raises StoreError, with the advice `again`, if the
-    server cannot be reached.
-    """
-    import aiohttp  # noqa: PLC0415
-
-    headers = authorization(url, settings.own_key)
-    try:
-        async with open_session(headers=headers, total_s=timeout_s) as session:
-            yield session
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise StoreError(
-            f"the server at {shown(url)} did not respond: {reason_of(error)}; check the address "
-            f"and that the server runs (revelator serve), then {again}"
-        ) from error
-
-
-async def send(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: str,
-    body: bytes | AsyncIterator[bytes] = b"",
-    kind: str = JSON,
-    again: str = AGAIN,
-) -> Any:
-    """Send a request and return the decoded response. Raises as `refusal_error` says if the
-    server refuses it.
-    """
-    headers = {"content-type": kind}
-    async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
-        if response.status < 400:
-            return _decoded(await response.read(), url)
-        raise await refusal_error(response, f"{method} {shown(url)}: {response.status}", again)
-
-
-async def send_patiently(
-    session: aiohttp.ClientSession, method: str, url: str, body: bytes = b"", kind: str = JSON
-) -> Any:
-    """`send` a request that may be repeated, for `PATIENCE_S` again while another gateway writes to
-    the collection."""
-    left_s, told = PATIENCE_S, False
-    while True:
-        try:
-            return await send(session, method, url, body, kind)
-        except StoreBusy as error:
-            pause_s = pause(error, 0, 0, left_s)
-            if pause_s is None:
-                raise
-            if not told:
-                _log.warning("waiting for another writer", reason=error.detail, at_most_s=left_s)
-        left_s, told = left_s - pause_s, True
-        await anyio.sleep(pause_s)
-
-
-async def send_followed(
-    session: aiohttp.ClientSession, method: str, url: str, follow: Follow
-) -> Any:
-    """Return the decoded response of long work, and call `follow` with its progress meanwhile. A
-    server that does not stream progress returns the response alone. Raises as `send`.
-    """
-    headers, where = {"accept": EVENT_STREAM}, f"{method} {shown(url)}"
-    async with session.request(method, address_of(url).url, headers=headers) as response:
-        if response.status >= 400:
-            raise await refusal_error(response, f"{where}: {response.status}", AGAIN)
-        if response.content_type != EVENT_STREAM:
-            return _decoded(await response.read(), url)
-        async for fields in event_fields(response.content):
-            content = fields.get("data", "{}").encode()
-            body = orjson.loads(content)
-            match fields.get("event"):
-                case "progress":
-                    follow(body["stage"], body["done"], body["total"])
-                case "error":
-                    raise _error_of(content, body["status"], where, AGAIN)
-                case "report":
-                    return body
-    raise StoreError(f"{where}: the server ended the response before its end; {AGAIN}")
 
 
 async def event_fields(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, str]]:

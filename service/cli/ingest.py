@@ -21,7 +21,7 @@ from rich.progress import Progress as Bar
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from service.cli.upload import START_AGAIN, ingest_through, replace_through
+from service.cli.upload import START_AGAIN, Upload
 from service.client import PATIENCE_S
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.extras import lacking
@@ -72,8 +72,8 @@ async def run_ingest(
     with _progress_listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
-            through = replace_through if replace else ingest_through
-            report = await through(base, files, collection, settings, listener, format)
+            upload = Upload(base, files, collection, settings, listener, format)
+            report = await (upload.replace() if replace else upload.ingest())
         else:
             with _embedder_on(ray, settings) as embedder:
                 async with (

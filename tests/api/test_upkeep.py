@@ -14,12 +14,11 @@ import pytest
 from aiohttp import web
 
 from service.api.wire import TOLD_S, followed
-from service.client import send_followed, session_with
+from service.client import Client
 from service.core.errors import StoreError
 from service.core.progress import Follow
-from service.core.settings import Settings
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import Finding
+from service.retrieval.collections.manifest import CollectionReport
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored
 from tests.support.live import Live
@@ -73,13 +72,13 @@ async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_p
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_client_follows_what_the_server_tells(fails: bool) -> None:
-    async def work(follow: Follow) -> Finding:
+    async def work(follow: Follow) -> CollectionReport:
         for done in (0, 50, 100):
             follow("repairing", done, 100)
             await anyio.sleep(2 * TOLD_S)
         if fails:
             raise StoreError("the disk is full")
-        return Finding(kind="lost", detail="", count=7, ids=[])
+        return CollectionReport(collection="c", passages=7)
 
     async def serve(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": request.headers["Accept"]})
@@ -92,23 +91,21 @@ async def test_the_client_follows_what_the_server_tells(fails: bool) -> None:
     told: list[tuple[str, int, int]] = []
     async with (
         stub_server(serve) as address,
-        session_with(f"http://{address}", Settings(), 30) as session,
+        Client(f"http://{address}", again="run it again") as client,
     ):
-        sent = send_followed(
-            session, "POST", f"http://{address}/repair", lambda *now: told.append(now)
-        )
+        sent = client.repair("c", lambda *now: told.append(now))
         if fails:
-            with pytest.raises(StoreError, match="the disk is full; run the same command again"):
+            with pytest.raises(StoreError, match="the disk is full; run it again"):
                 await sent
         else:
-            assert (await sent)["count"] == 7
+            assert (await sent).passages == 7
     assert told == [("repairing", done, 100) for done in (0, 50, 100)]
 
 
 async def test_work_that_nobody_follows_any_more_ends() -> None:
     ended = anyio.Event()
 
-    async def work(follow: Follow) -> Finding:
+    async def work(follow: Follow) -> CollectionReport:
         follow("repairing", 0, 100)
         try:
             await anyio.sleep_forever()

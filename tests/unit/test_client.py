@@ -18,8 +18,6 @@ from service.client import (
     _Lost,
     pause,
     read_events,
-    send_patiently,
-    session_with,
 )
 from service.core.errors import (
     ConfigurationError,
@@ -31,7 +29,6 @@ from service.core.errors import (
     StoreBusy,
     StoreError,
 )
-from service.core.settings import Settings
 from tests.faults.proxy import free_port
 from tests.support.events import EVENTS
 from tests.support.stub_server import stub_server
@@ -154,25 +151,20 @@ async def test_a_call_and_a_stream_have_limits(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_another_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the client, and by a command, which says so. Other errors of a store are told at once."""
+    """It is said once. Other errors of a store are told at once."""
     lost = WRITES | {"status": 500}
-    server = Slow(WRITES, REPORT, WRITES, WRITES, REPORT, lost, WRITES)
-    settings = Settings.model_validate({})
-    async with stub_server(server) as address:
-        url = f"http://{address}"
-        async with Client(url) as client:
-            await client.add_documents("docs", [{"text": "Norma"}])
-        async with session_with(url, settings, 20.0) as session:
-            told = CapturingLogger()
-            monkeypatch.setattr(client_module, "_log", told)
-            assert await send_patiently(session, "POST", f"{url}/docs") == REPORT
-            assert [call.args[0] for call in told.calls] == ["waiting for another writer"]
-            with pytest.raises(StoreError, match="another writes; run the same command again"):
-                await send_patiently(session, "POST", f"{url}/docs")
-            monkeypatch.setattr(client_module, "PATIENCE_S", -1.0)
-            with pytest.raises(StoreBusy, match="another writes"):
-                await send_patiently(session, "POST", f"{url}/docs")
-    assert server.requests == 7
+    server = Slow(WRITES, WRITES, REPORT, lost, WRITES)
+    told = CapturingLogger()
+    monkeypatch.setattr(client_module, "_log", told)
+    async with stub_server(server) as address, Client(f"http://{address}", again="again") as client:
+        await client.add_documents("docs", [{"text": "Norma"}])
+        assert {call.args[0] for call in told.calls} == {"waiting for another writer"}
+        with pytest.raises(StoreError, match="another writes; again"):
+            await client.add_documents("docs", [])
+        client.patience_s = -1.0
+        with pytest.raises(StoreBusy, match="another writes"):
+            await client.add_documents("docs", [])
+    assert server.requests == 5
 
 
 @pytest.mark.usefixtures("quick")

@@ -15,9 +15,10 @@ import pytest
 from aiohttp import web
 
 from service.cli.ingest import run_ingest
-from service.core.errors import ConfigurationError, InvalidRequest, RetrievalFailure, StoreError
+from service.core.errors import ConfigurationError, EngineFailure, InvalidRequest, RetrievalFailure
 from service.core.locks import DirectoryOwned, acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
+from service.retrieval.collections.manifest import info_of
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from tests.support.documents import ingest_documents
@@ -59,8 +60,8 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
         return await handler(request)
 
     async def put(request: web.Request) -> web.Response:
-        await stores.collections.create(request.match_info["name"])
-        return web.json_response({})
+        made = await stores.collections.create(request.match_info["name"])
+        return web.json_response(info_of(made).model_dump())
 
     async def post(request: web.Request) -> web.Response:
         assert request.content_type == "application/x-ndjson"
@@ -154,7 +155,7 @@ async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
         await run_ingest([file, tmp_path / "gone"], "c", own)
     with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, beir, hipporag, text"):
         await run_ingest([file], "c", own, format="ods")
-    with pytest.raises(StoreError, match="run the same command again"):
+    with pytest.raises(EngineFailure, match="run the same command again"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")
     with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):
         await run_ingest([file], "c", own)
@@ -174,7 +175,7 @@ async def test_a_failed_replacement_says_that_it_starts_from_nothing(
     with pytest.raises(RetrievalFailure) as caught:
         await run_ingest([file], "c", own, replace=True)
     assert re.search(f"the embedder broke; {told}", caught.value.detail)
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(EngineFailure, match=told):
         await run_ingest([file], "c", own, replace=True, url="http://127.0.0.1:9")
 
 
