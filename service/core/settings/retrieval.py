@@ -123,16 +123,12 @@ class RetrievalSettings(SectionWithSecrets):
         "`NAME=PLACE` if the model NAME is in another folder, or has another name at the server.",
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
-    fusion: Literal["rrf", "weighted"] = Field(
-        "weighted",
-        description="How `hybrid` combines its two rankings: `weighted` (the weighted sum of "
-        "normalised scores) or `rrf` (reciprocal rank fusion).",
-    )
     dense_weight: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Weight of the dense side for `weighted`. BM25 has the remainder.",
+        description="Weight of the dense side in `hybrid`, which adds the normalised scores of "
+        "both sides. BM25 has the remainder.",
     )
     timeout_s: float = Field(
         2.0,

@@ -248,10 +248,10 @@ class HybridRetriever:
         missing: tuple[str, ...],
         until: float,
     ) -> SearchResult:
-        settings, top_k = self._settings, request.top_k
+        weight, top_k = self._settings.dense_weight, request.top_k
         if self._reranking is None or request.probe:
-            return SearchResult(fuse(bm25, dense, settings, top_k), missing)
-        fused = fuse(bm25, dense, settings, max(top_k, self._reranking.top_n))
+            return SearchResult(fuse(bm25, dense, weight, top_k), missing)
+        fused = fuse(bm25, dense, weight, max(top_k, self._reranking.top_n))
         passages = await self._reranking.order(request.query, fused, top_k, until)
         return SearchResult(passages, missing)
 

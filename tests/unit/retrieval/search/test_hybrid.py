@@ -52,7 +52,7 @@ class World:
         self.retriever = HybridRetriever(
             self.catalog,
             self.embedder,
-            RetrievalSettings(**{**BRISK, "fusion": "rrf", **settings}),
+            RetrievalSettings(**{**BRISK, **settings}),
             self.observed,
             reranking,
         )
@@ -68,7 +68,7 @@ class World:
 
 async def test_both_sides_are_fused_and_observed() -> None:
     world = World()
-    assert await world.ask() == (["b", "a", "c"], ())
+    assert await world.ask() == (["a", "b", "c"], ())
     assert sorted(world.observed.searches) == [
         ("embedding", False), ("qdrant_edge", False), ("tantivy", False),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ async def test_bm25_is_on_its_way_before_the_dense_side_begins() -> None:
 async def test_both_sides_are_asked_at_once() -> None:
     world = World()
     world.bm25.company = world.dense.company = asyncio.Barrier(2)
-    assert await world.ask() == (["b", "a", "c"], ())
+    assert await world.ask() == (["a", "b", "c"], ())
 
 
 @pytest.mark.parametrize(("out", "rest"), [("bm25", ["b", "c"]), ("dense", ["a", "b"])])
