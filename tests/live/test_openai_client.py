@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.core.domain import Passage
-from service.core.errors import EngineFailure
 from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
-from tests.stubs.fake_retriever import NORMA, FakeRetriever
-from tests.support.live import Live, answering, config, eventually, live
+from tests.support.live import Live, answering, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 openai = need("openai")
@@ -23,12 +20,6 @@ openai = need("openai")
 pytestmark = pytest.mark.anyio
 
 QUESTION = [{"role": "user", "content": "Who composed the opera Norma?"}]
-ADDRESS = "https://example.org/norma"
-
-
-def with_address() -> FakeRetriever:
-    norma = Passage("norma", "Norma", NORMA, {"url": ADDRESS})
-    return FakeRetriever({"sample": [norma]})
 
 
 @asynccontextmanager
@@ -36,20 +27,6 @@ async def client_of(service: Live, key: str = "none", **options: Any) -> AsyncIt
     base = f"{service.url}/v1"
     async with openai.AsyncOpenAI(base_url=base, api_key=key, max_retries=0, **options) as client:
         yield client
-
-
-async def test_an_answer_has_reasoning_annotations_and_its_cost() -> None:
-    async with live(retriever=with_address()) as service, client_of(service) as client:
-        found = await client.chat.completions.create(model="revelator", messages=QUESTION)
-        message = found.choices[0].message
-        assert (message.role, message.content) == ("assistant", "Vincenzo Bellini")
-        assert "Search (hybrid): Who composed the opera Norma?" in message.reasoning_content
-        annotation = message.annotations[0]
-        assert (annotation.type, annotation.url_citation.url) == ("url_citation", ADDRESS)
-        assert annotation.url_citation.end_index == len(message.content)
-        assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens
-        assert found.usage.prompt_tokens > 0
-        assert found.revelator["answered"] is True
 
 
 async def test_a_stream_sends_the_steps_as_they_happen_and_the_answer_when_it_stands() -> None:
@@ -76,57 +53,6 @@ async def test_a_stream_sends_the_steps_as_they_happen_and_the_answer_when_it_st
         assert len({chunk.id for chunk in chunks}) == 1
         noted = [delta.annotations for delta in deltas if hasattr(delta, "annotations")]
         assert noted[0][0]["url_citation"]["url"].startswith(f"{service.url}/#passage=norma&")
-
-
-async def test_a_withdrawn_answer_is_never_seen() -> None:
-    settings = config(answers={"unsupported": "abstain"})
-    async with live(answering("Giuseppe Verdi"), settings=settings) as service:
-        async with client_of(service) as client:
-            stream = await client.chat.completions.create(
-                model="revelator", messages=QUESTION, stream=True
-            )
-            shown = [chunk.model_dump_json() async for chunk in stream]
-        assert not any("Verdi" in chunk for chunk in shown if "reasoning_content" not in chunk)
-        assert any("No answer was found" in chunk for chunk in shown)
-
-
-async def test_the_newer_form_says_the_same() -> None:
-    async with live(retriever=with_address()) as service, client_of(service) as client:
-        given = {"model": "revelator", "input": QUESTION[0]["content"]}
-        whole = await client.responses.create(**given)
-        assert (whole.status, whole.output_text) == ("completed", "Vincenzo Bellini")
-        reasoning, message = whole.output
-        assert "Search (hybrid)" in reasoning.summary[0].text
-        annotation = message.content[0].annotations[0]
-        assert (annotation.type, annotation.url) == ("url_citation", ADDRESS)
-        assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
-
-        async with client.responses.stream(**given) as stream:
-            events = [event async for event in stream]
-            final = await stream.get_final_response()
-        assert final.output_text == whole.output_text
-        assert final.output[0].summary[0].text.splitlines()[0].startswith("Step 1")
-        kinds = [event.type for event in events]
-        assert kinds.count("response.output_text.delta") == 1
-        assert kinds.index("response.reasoning_summary_text.delta") < kinds.index(
-            "response.output_text.delta"
-        )
-        assert [event.sequence_number for event in events] == sorted(
-            event.sequence_number for event in events
-        )
-        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
-            await client.responses.create(**given, previous_response_id=whole.id)
-
-
-async def test_a_failed_question_is_a_failed_response() -> None:
-    script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
-    async with live(script) as service, client_of(service) as client:
-        given = {"model": "revelator", "input": QUESTION[0]["content"]}
-        with pytest.raises(openai.InternalServerError, match="it is down"):
-            await client.responses.create(**given)
-        stream = await client.responses.create(**given, stream=True)
-        *_, last = [event async for event in stream]
-        assert (last.type, last.response.error.message) == ("response.failed", "it is down")
 
 
 async def test_a_conversation_is_condensed_by_the_model() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,8 +24,6 @@ from service.api.admission import (
     Place,
     WaitingQuestion,
     displaced_by,
-    next_waiting,
-    retry_after,
 )
 from service.api.wire import EventStream, encode, read_lines
 from service.core.errors import Draining, Overloaded
@@ -201,40 +198,6 @@ def waiting(order: str) -> list[WaitingQuestion]:
     return [WaitingQuestion(tenant) for tenant in order]
 
 
-@pytest.mark.parametrize(
-    ("order", "running", "served"),
-    [
-        ("aaaab", {"a": 8}, "baaaa"), ("aaabbb", {}, "ababab"), ("baab", {}, "baab"),
-        ("", {}, ""),
-    ],
-)  # fmt: skip
-async def test_the_tenant_with_the_fewest_running_is_next_and_within_it_the_oldest(
-    order: str, running: dict[str, int], served: str
-) -> None:
-    line, counts, told = waiting(order), Counter(running), ""
-    while chosen := next_waiting(line, counts):
-        assert chosen is next(each for each in line if each.tenant == chosen.tenant)
-        line.remove(chosen)
-        counts[chosen.tenant] += 1
-        told += chosen.tenant
-    assert told == served
-
-
-@pytest.mark.parametrize(
-    ("order", "tenant", "displaced"),
-    [
-        ("aaa", "a", None), ("aaa", "b", 2), ("aab", "b", None),  # they would only change places
-        ("aab", "c", 1), ("", "a", None),
-    ],
-)  # fmt: skip
-async def test_the_newest_of_the_longest_line_makes_room_for_a_shorter_one(
-    order: str, tenant: str, displaced: int | None
-) -> None:
-    line = waiting(order)
-    found = displaced_by(tenant, line)
-    assert found is (None if displaced is None else line[displaced])
-
-
 @given(st.text(alphabet="abc", max_size=40), st.text(alphabet="abc", max_size=40))
 async def test_a_tenant_that_asks_less_than_its_share_is_never_refused_for_a_flood(
     order: str, newcomers: str
@@ -250,9 +213,3 @@ async def test_a_tenant_that_asks_less_than_its_share_is_never_refused_for_a_flo
                 continue
             line.remove(displaced)
         line.append(WaitingQuestion(tenant))
-
-
-def test_who_is_refused_is_told_when_those_before_have_places() -> None:
-    expected = [(None, 1), (0.2, 1), (4.0, 3), (40.0, 30), (4_000.0, 60)]
-    assert [(mean, retry_after(8, 6, mean)) for mean, _ in expected] == expected
-    assert retry_after(0, 0, 5.0) == 1

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from service.answer.events import BaseEvent, Done, Failed, Start
+from service.answer.events import Start
 from service.answer.request import PreparedRequest
 from service.api import recordings as module
 from service.api.recordings import (
@@ -20,15 +20,11 @@ from service.api.recordings import (
     idempotency_key,
 )
 from service.api.wire import (
-    ANSWER_ELSEWHERE,
     ANSWER_GONE,
-    KEY_REUSED,
     MALFORMED_REQUEST,
     Kind,
     Refusal,
-    encode,
 )
-from service.core.domain import Problem
 from service.runtime import INSTANCE
 from tests.support.live import eventually
 
@@ -53,46 +49,8 @@ def refused(kind: Kind) -> Iterator[None]:
     assert raised.value.kind is kind
 
 
-def failed(status: int) -> Failed:
-    problem = Problem(type="t", title="t", status=status, detail="d", request_id="r")
-    return Failed(problem=problem)
-
-
 def event_id(number: int, seq: int) -> str:
     return f"{INSTANCE}-{number}-{seq}"
-
-
-async def test_the_tenant_that_asked_finds_what_comes_after_an_event() -> None:
-    kept = Recordings()
-    recording = recorded(1)
-    kept.add(recording)
-    for event in (Start(id="1", question="Who?"), Done(seq=1)):
-        kept.put(recording, event)
-    assert kept.find("a", event_id(1, 0)) == (recording, 0)
-    with recording.reading(0) as reading:
-        kept.end(recording)
-        assert [event.seq async for event in reading.events()] == [1]
-    assert recording.over(1)
-    assert not recording.over(0)
-
-
-@pytest.mark.parametrize(
-    ("tenant", "last", "error"),
-    [
-        ("b", event_id(1, 0), ANSWER_GONE),
-        ("a", event_id(2, 0), ANSWER_GONE),
-        ("a", "ffffff-1-0", ANSWER_ELSEWHERE),
-        ("a", "nonsense", MALFORMED_REQUEST),
-        ("a", f"{INSTANCE}-1-" + "9" * 40, MALFORMED_REQUEST),
-        ("a", "", MALFORMED_REQUEST),
-    ],
-    ids=["another tenant", "unknown", "another process", "nonsense", "too large", "empty"],
-)
-async def test_others_and_unknown_ids_find_nothing(tenant: str, last: str, error: Kind) -> None:
-    kept = Recordings()
-    kept.add(recorded(1))
-    with refused(error):
-        kept.find(tenant, last)
 
 
 async def test_an_ended_recording_stays_for_its_time_and_leaves_without_a_request(
@@ -112,34 +70,6 @@ async def test_an_ended_recording_stays_for_its_time_and_leaves_without_a_reques
     assert kept.same(origin, asked()) is None
     with refused(ANSWER_GONE):
         kept.find("a", event_id(1, 0))
-
-
-async def test_a_request_is_the_same_in_any_order_of_its_filter() -> None:
-    assert asked(a=("1",), b=("2",)) == asked(b=("2",), a=("1",)) != asked(a=("2",), b=("1",))
-
-
-async def test_the_same_key_is_the_same_question_of_the_same_tenant() -> None:
-    kept, recording = Recordings(), recorded(1, "key")
-    kept.add(recording)
-    kept.add(recorded(2))
-    assert kept.same(Origin("a", "POST /answer", "key"), asked()) is recording
-    for origin in [
-        Origin("b", "POST /answer", "key"),
-        Origin("a", "POST /answer/stream", "key"),
-        Origin("a", "POST /answer", "other"),
-        Origin("a", "POST /answer"),
-    ]:
-        assert kept.same(origin, asked()) is None
-    with refused(KEY_REUSED):
-        kept.same(recording.origin, asked("Where?"))
-
-
-@pytest.mark.parametrize(("status", "again"), [(503, True), (500, True), (422, False)])
-async def test_what_failed_on_our_side_is_asked_again(status: int, again: bool) -> None:
-    kept, recording = Recordings(), recorded(1, "key")
-    kept.add(recording)
-    kept.put(recording, failed(status))
-    assert (kept.same(recording.origin, asked()) is None) is again
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["of one tenant", "of all"])
@@ -180,19 +110,3 @@ def test_keys_are_quoted_or_plain() -> None:
     for given in ("", " ", '""', "a b", "é", "x" * 256, 'a"b'):
         with refused(MALFORMED_REQUEST):
             idempotency_key(given)
-
-
-async def test_every_reader_gets_every_event() -> None:
-    kept, recording = Recordings(), recorded(1)
-    kept.add(recording)
-    events: list[BaseEvent] = [Start(id="1", question="Who?"), Done(seq=1)]
-    with recording.reading() as one, recording.reading() as other, recording.reading() as bytes_of:
-        seen = one.events()
-        kept.put(recording, events[0])
-        assert await anext(seen) == events[0]
-        kept.put(recording, events[1])
-        kept.end(recording)
-        assert [each async for each in seen] == events[1:]
-        assert [each async for each in other.events()] == events
-        sent = [encode(recording.id, event) for event in events]
-        assert [each async for each in bytes_of.encoded()] == [b"".join(sent)]

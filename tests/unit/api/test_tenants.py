@@ -7,29 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.api.tenants import OWNER, by_key, digest, new_key, parse_tenants, read_tenants
+from service.api.tenants import by_key, digest, parse_tenants, read_tenants
 from service.cli.main import app
 from service.core.errors import ConfigurationError
 
 ONE, OTHER = digest(b"one"), digest(b"other")
-
-
-def test_a_tenant_has_the_rights_and_collections_of_its_entry() -> None:
-    [tenant] = parse_tenants(
-        f'[[tenants]]\nname = "a"\nkey_sha256 = ["{ONE}"]\n'
-        'collections = ["docs", "faq-*"]\nrights = ["ask", "write"]\nquestions_per_minute = 6'
-    )
-    assert [tenant.may("ask"), tenant.may("write"), tenant.may("administer")] == [True, True, False]
-    used = [tenant.may_use(name) for name in ("docs", "faq-en", "docs2", "Docs", "faq")]
-    assert used == [True, True, False, False, False]
-    assert (tenant.requests_per_minute, tenant.questions_per_minute) == (None, 6)
-
-
-def test_a_key_belongs_to_its_tenant_and_to_nobody_else() -> None:
-    [tenant] = parse_tenants(f'[[tenants]]\nname = "a"\nkey_sha256 = ["{ONE}", "{OTHER}"]')
-    assert by_key(["owner's"], [tenant]) == {ONE: tenant, OTHER: tenant, digest(b"owner's"): OWNER}
-    assert OWNER.may("administer")
-    assert new_key() != new_key()
 
 
 @pytest.mark.parametrize(

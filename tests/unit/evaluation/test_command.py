@@ -130,14 +130,6 @@ async def test_every_dataset_by_every_method(tmp_path: Path, opened: Opened) -> 
     }
 
 
-async def test_without_a_folder_nothing_is_kept(tmp_path: Path, opened: Opened) -> None:
-    opened(Engine())
-    code, shown = await evaluated(file := dataset(tmp_path / "d.jsonl", "Rome"))
-    assert code == 0
-    assert "1.000" in shown
-    assert contents(tmp_path) == {"d.jsonl": file.read_bytes()}
-
-
 async def test_the_same_command_goes_on_where_it_stopped(tmp_path: Path, opened: Opened) -> None:
     file, out = dataset(tmp_path / "d.jsonl", *["Rome"] * 5), tmp_path / "out"
     opened(Engine())
@@ -327,13 +319,6 @@ async def test_two_datasets_of_one_name(tmp_path: Path, opened: Opened) -> None:
     assert (await evaluated(files[0], f"e={files[1]}"))[0] == 0
 
 
-async def test_each_dataset_may_have_its_collection(tmp_path: Path, opened: Opened) -> None:
-    one, two = (dataset(tmp_path / f"{name}.jsonl", "Rome") for name in ("one", "two"))
-    retriever = opened(Engine())
-    await evaluated(one, two, collections=["wiki", "two=own"], concurrency=1)
-    assert [request.collection for request in retriever.requests] == ["wiki", "own"]
-
-
 async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> None:
     """Asked for by name it is refused; among all it is left out, and said so."""
     file = dataset(tmp_path / "d.jsonl", "Rome")
@@ -347,16 +332,6 @@ async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> 
     methods = {row.method for row in read_rows(out)}
     assert {"auto", "direct", "single", "compound", "complex", "anrag", "autorag"} <= methods
     assert "dragin" not in methods
-
-
-@pytest.mark.parametrize("methods", [["all,one_retrieval@samples=8"], ["one_retrieval", "all"]])
-async def test_a_loop_that_only_all_brings_in_is_skipped(
-    tmp_path: Path, opened: Opened, methods: list[str]
-) -> None:
-    opened(Engine())
-    code, shown = await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), methods=methods)
-    assert code in {0, 1}
-    assert "skipped: method dragin: " in shown
 
 
 @pytest.mark.parametrize("methods", [["all,dragin"], ["all", "dragin@top_k=2"]])

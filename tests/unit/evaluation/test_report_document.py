@@ -29,7 +29,6 @@ from service.evaluation.markup import (
     calibration_plot,
     cost_plot,
     pareto_front,
-    point_labels,
 )
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.published import (
@@ -164,22 +163,6 @@ def test_lines_cannot_leave_their_block(end: str) -> None:
     assert "<details><summary>f</summary><pre><code>a # b\n</code></pre></details>" in page.html()
 
 
-def test_the_more_pairs_are_compared_the_more_signs_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[int] = []
-
-    def randomised(deltas: Sequence[float], flips: int) -> float:
-        drawn.append(flips)
-        return 1.0
-
-    monkeypatch.setattr("service.evaluation.document.randomisation", randomised)
-    for methods in (3, 25):
-        own = [row(f"m{n}", "1", 0.5) for n in range(methods)]
-        Report(RUN, own)
-    assert drawn == [10_000] * 3 + [15_000] * 300
-
-
 def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
     points = {
         "dear": (9.0, 0.5), "best": (4.0, 0.7), "cheap": (1.0, 0.3), "same": (1.0, 0.3),
@@ -187,12 +170,6 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
     }  # fmt: skip
     assert pareto_front(points) == ["cheap", "same", "best"]
     assert pareto_front({}) == []
-
-
-def test_points_that_are_near_share_a_label() -> None:
-    points = [(1.0, 0.5), (3.0, 0.5), (1.05, 0.51), (1.0, 0.7), (3.2, 0.5)]
-    assert point_labels(points, (0.1, 0.05)) == ["1, 3", "2", "", "4", "5"]
-    assert point_labels([], (1, 1)) == []
 
 
 def test_every_point_of_a_plot_has_its_number() -> None:

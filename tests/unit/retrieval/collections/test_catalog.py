@@ -20,36 +20,16 @@ from service.core.errors import (
     StoreError,
     UnknownCollection,
 )
-from service.retrieval.base import SearchRequest, StoreQuery
+from service.retrieval.base import StoreQuery
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import info_of
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
-from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
+from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder, opened
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_collections_survive_a_restart(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        assert await collections.names() == []
-        made = await collections.create("c", description="About opera", metadata_fields=["place"])
-        await ingest_documents(CORPUS, "c", collections)
-        before = await collections.manifest("c")
-    assert made.documents == 0
-    async with opened(tmp_path) as collections:
-        assert await collections.names() == ["c"]
-        assert await collections.manifests() == [before]
-        assert info_of(before).metadata_fields == ["kind", "place", "staged", "tags", "year"]
-        assert info_of(before).documents == 5
-        [record] = await collections.document("c", "etna")
-        assert record.passage.title == "Etna"
-        with pytest.raises(NotFound, match="no document 'nothing'"):
-            await collections.document("c", "nothing")
 
 
 async def test_collections_are_told_while_the_dense_store_hangs(tmp_path: Path) -> None:
@@ -121,62 +101,6 @@ async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
         assert await collections.names() == ["c", "sample"]
 
 
-async def test_a_generation_is_lent_while_it_is_held(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c")
-        await ingest_documents(CORPUS, "c", collections)
-        async with collections.lend("c") as old, anyio.create_task_group() as group:
-            group.start_soon(replace, collections, "hekla")
-            with anyio.fail_after(10):
-                while (await collections.manifest("c")).generation == 1:
-                    await anyio.lowlevel.checkpoint()
-            async with collections.lend("c") as new:
-                for stores, expected in ((old, ["etna"]), (new, ["hekla"])):
-                    hits = await stores.bm25.search(StoreQuery("volcano", 5))
-                    assert [hit.passage.passage_id for hit in hits] == expected
-            group.cancel_scope.cancel()  # it waits for the question
-        await collections.problems()  # a round of readiness closes what nobody holds
-        folders = [path.name for path in (tmp_path / "collections" / "c").iterdir()]
-        assert sorted(folders) == ["2", "manifest.json"]
-
-
-async def test_delete_a_document(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c")
-        await ingest_documents(CORPUS, "c", collections)
-        await collections.delete_document("c", "etna")
-        with pytest.raises(NotFound, match="'etna'"):
-            await collections.delete_document("c", "etna")
-        collection = await collections.get("c")
-        assert "etna" not in dense_hashes(collection.dense)
-        assert (collection.manifest.documents, collection.manifest.passages) == (4, 4)
-        assert collection.manifest.state == "complete"
-
-
-async def test_delete_waits_for_searches_and_frees_the_name(tmp_path: Path) -> None:
-    embedder = CountingEmbedder()
-    async with opened(tmp_path, embedder) as collections:
-        await collections.create("c")
-        await ingest_documents(CORPUS, "c", collections)
-        retriever = HybridRetriever(collections, embedder, SETTINGS)
-        embedder.delay_s = 0.1
-        found = []
-
-        async def search() -> None:
-            found.append(await retriever.search(SearchRequest("opera", 2, "c")))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(search)
-            await anyio.sleep(0.02)
-            await collections.delete("c")
-            assert len(found[0].passages) == 2
-        with pytest.raises(NotFound):
-            await collections.delete("c")
-        await collections.create("c")
-        assert (await collections.manifest("c")).documents == 0
-    assert [path.name for path in (tmp_path / "collections").iterdir()] == ["c"]
-
-
 async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         for name in ("c", "other"):
@@ -199,11 +123,6 @@ async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await collections.get("c")
             written.set()
-
-
-async def replace(collections: Collections, document_id: str) -> None:
-    async with collections.replacing("c") as writer:
-        await writer.write([Document(document_id, "", f"The volcano {document_id}.")])
 
 
 @asynccontextmanager

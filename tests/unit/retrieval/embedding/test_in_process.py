@@ -8,7 +8,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from service.core.errors import ConfigurationError, RevelatorError
+from service.core.errors import ConfigurationError
 from service.retrieval.embedding import BATCH, EmbeddingContract, Vector
 from service.retrieval.embedding.embedders import InProcessEmbedder
 
@@ -71,30 +71,6 @@ async def test_queries_and_passages_get_their_prefixes(forward: Forward) -> None
     assert forward.batches == [["query: a"], ["passage: b", "passage: c"]]
 
 
-async def test_a_caller_that_leaves_takes_nobody_with_it(
-    forward: Forward, embedder: InProcessEmbedder
-) -> None:
-    got: list[Vector] = []
-    leaving = anyio.CancelScope()
-
-    async def leaves() -> None:
-        with leaving:
-            await embedder.embed_queries(["leaves"])
-
-    async def stays() -> None:
-        got.extend(await embedder.embed_queries(["stays"]))
-
-    forward.gate.clear()
-    async with anyio.create_task_group() as group:
-        group.start_soon(leaves)
-        await running(forward)
-        leaving.cancel()
-        group.start_soon(stays)
-        await anyio.lowlevel.checkpoint()
-        forward.gate.set()
-    assert got == [[5.0]]
-
-
 async def test_a_query_waits_for_one_batch_of_passages(
     forward: Forward, embedder: InProcessEmbedder
 ) -> None:
@@ -106,16 +82,6 @@ async def test_a_query_waits_for_one_batch_of_passages(
         await anyio.lowlevel.checkpoint()
         forward.gate.set()
     assert [len(batch) for batch in forward.batches] == [BATCH, 1, BATCH, BATCH]
-
-
-async def test_a_failure_reaches_every_caller_and_the_next_call_works(
-    forward: Forward, embedder: InProcessEmbedder
-) -> None:
-    forward.failure = ValueError("cuda")
-    with pytest.raises(RevelatorError, match="a model failed: cuda"):
-        await embedder.embed_queries(["a"])
-    forward.failure = None
-    assert await embedder.embed_queries(["abc"]) == [[3.0]]
 
 
 async def test_what_cannot_run_is_not_loaded() -> None:

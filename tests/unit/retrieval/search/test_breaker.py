@@ -61,16 +61,6 @@ def test_those_who_wait_at_once_lose_the_time_once() -> None:
     assert breaker.state == "open"
 
 
-def test_an_answer_in_between_gives_the_time_back() -> None:
-    breaker = Breaker(5, LOST_S, 5.0)
-    for start in (0.0, 10.0, 20.0):
-        lose(breaker, start, start + 2.0)
-        ticket = breaker.admit(start + 5.0)
-        assert ticket is not None
-        breaker.succeeded(ticket)
-    assert breaker.state == "closed"
-
-
 def test_calls_from_before_a_change_of_state_tell_nothing() -> None:
     breaker = Breaker(1, LOST_S, 5.0)
     late, ticket = breaker.admit(0.0), breaker.admit(0.0)

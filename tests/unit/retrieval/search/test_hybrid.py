@@ -11,7 +11,6 @@ import pytest
 from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.core.errors import (
-    BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,
 )
@@ -200,51 +199,7 @@ async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> No
     assert [result.missing for result in await gather(calls)] == [("dense",), ("dense",)]
 
 
-async def test_a_side_that_fails_again_and_again_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=2, open_s=1.0))
-    world = World()
-    world.bm25.failure = BackendUnavailable("no connection")
-    for _ in range(4):
-        assert await world.ask() == (["b", "c"], ("bm25",))
-    assert len(world.bm25.queries) == 2
-    with pytest.raises(
-        RetrievalFailure, match="bm25 is unavailable: circuit breaker of tantivy is open"
-    ):
-        await world.ask("bm25")
-    world.bm25.failure = None
-    for _ in range(500):
-        if not (await world.ask())[1]:
-            break
-        await anyio.sleep(0.01)
-    told = [state for backend, state in world.observed.states if backend == "tantivy"]
-    assert told == ["closed", "open", "half-open", "closed"]
-
-
-async def test_query_vectors_are_remembered_also_while_the_embedder_is_out() -> None:
-    world = World()
-    await world.ask()
-    world.embedder.failure = ConfigurationError("gone")
-    assert (await world.ask())[1] == ()
-    assert (await world.ask(query="another"))[1] == ("dense",)
-    assert world.embedder.queries == [["q"], ["another"]]
-    assert world.observed.asked == [False, True, False]
-
-
 async def test_a_blank_query_finds_nothing_and_asks_nobody() -> None:
     world = World()
     assert await world.ask(query=" \n") == ([], ())
     assert world.bm25.queries == []
-
-
-async def test_a_side_that_takes_longer_than_the_question_allows_is_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=1))
-    world = World(timeout_s=60)
-    world.bm25.delay_s = 60
-    started = time.perf_counter()
-    assert await world.ask(within_s=0.5) == (["b", "c"], ("bm25",))
-    assert time.perf_counter() - started < 30
-    assert ("tantivy", "open") not in world.observed.states  # a hasty question says nothing of it

@@ -78,29 +78,3 @@ async def test_the_next_question_asks_it_again() -> None:
     world.dense.failure = None
     async with world.question() as held:
         assert (await held.search(request())).missing == ()
-
-
-async def test_an_explicit_side_fails_fast_the_second_time_and_spares_the_other() -> None:
-    world = World()
-    world.breaks()
-    async with world.question() as held:
-        with pytest.raises(RetrievalFailure, match="dense is unavailable: out"):
-            await held.search(request(retriever="dense"))
-        with pytest.raises(RetrievalFailure, match="failed earlier in this question"):
-            await held.search(request(retriever="dense"))
-        assert len(world.dense.queries) == 1
-        result = await held.search(request())
-        assert (len(result.passages), result.missing) == (1, ("dense",))
-
-
-async def test_a_collection_that_lacks_passages_is_still_searched_on_both_sides() -> None:
-    world = World()
-    world.retriever = HybridRetriever(
-        FakeCatalog(world.bm25, world.dense, incomplete=True),
-        CountingEmbedder(),
-        RetrievalSettings(),
-    )
-    async with world.question() as held:
-        for _ in range(2):
-            assert (await held.search(request())).missing == ("index-incomplete",)
-    assert len(world.dense.queries) == 2

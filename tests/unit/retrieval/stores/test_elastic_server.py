@@ -117,12 +117,6 @@ async def test_it_speaks_as_a_client_of_version_8(wrong: Wrong, server: ElasticS
     assert wrong.accepted == ["application/vnd.elasticsearch+json; compatible-with=8"]
 
 
-async def test_another_server_is_named_so(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.product, wrong.answers = "Other", [(200, {})]
-    with pytest.raises(ConfigurationError, match="is not Elasticsearch"):
-        await server.call(lambda client: client.info())
-
-
 async def test_silence_ends_at_the_timeout(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers, wrong.delay_s = [(200, {})], 3.0
     with pytest.raises(RetrievalFailure, match="did not respond in time"):

@@ -14,7 +14,6 @@ from service.core.domain import Passage
 from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag_dialogue import opening
-from service.workshop.facts.rows import TrainingRow
 from service.workshop.synthesis.contract import Dropped, Item, RowOrigin
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
@@ -83,30 +82,10 @@ def test_a_dialogue_in_the_turns_and_markers_of_the_loop() -> None:
     assert Counter(ask.stage for ask in asked) == {"reason": 3, "query": 8, "answer": 1}
 
 
-def test_the_loop_decides_at_every_turn_what_was_synthesised() -> None:
-    messages = messages_of(run(GOOD)[0])
-    assert decisions(QUESTION, messages) == ["composer of Norma", "Bellini birthplace", "Catania"]
-
-
-def test_only_the_model_s_own_turns_are_learnt() -> None:
-    (row,) = run(GOOD)[0].rows
-    made = TrainingRow.model_validate(
-        {**row.fields, "provenance": {"pipeline": "autorag", "teacher": "t", "item": "q"}}
-    )
-    assert [m.learn for m in made.messages] == [m.role == "assistant" for m in made.messages]
-
-
 def test_a_row_names_all_passages_that_were_shown() -> None:
     (row,) = run(GOOD)[0].rows
     assert set(row.source.titles) == {NORMA.title, BELLINI.title, VERDI.title}
     assert row.source.answer_titles == (BELLINI.title,)
-
-
-def test_queries_are_sampled_and_the_first_that_meets_a_sub_answer_is_taken() -> None:
-    _, asked, _ = run(GOOD)
-    samples = [ask for ask in asked if ask.stage == "query"]
-    assert all(ask.temperature > 0 for ask in samples)
-    assert "Model Analysis: I need to find" in samples[0].messages[0].content
 
 
 def test_without_a_sub_answer_any_query_is_taken_by_the_item_s_own_chance() -> None:
@@ -145,15 +124,6 @@ def test_chinese_characters_drop_the_item() -> None:
         run([], item=Item("q", ChainedQuestion("诺尔玛", "single", ("x",)), RowOrigin()))
     with pytest.raises(Dropped, match="Chinese"):
         run([*GOOD[:-2], "Bellini 生于 Catania.", "Catania"])
-
-
-def test_a_useless_reply_is_asked_for_again_and_counted() -> None:
-    cut = Reply("I need to", "length")
-    outcome, _, bad = run([cut, "###", *GOOD])
-    assert outcome.rows
-    assert bad == {"reason: truncated": 1, "reason: no reasoning": 1}
-    with pytest.raises(Dropped, match="reason: truncated"):
-        run([cut, cut, cut])
 
 
 def test_a_sample_that_is_no_query_is_one_less_and_without_any_the_item_is_dropped() -> None:

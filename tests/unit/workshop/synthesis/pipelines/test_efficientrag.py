@@ -11,7 +11,7 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import Dropped, Item, UnusableReply
+from service.workshop.synthesis.contract import Item, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
@@ -132,12 +132,6 @@ def test_a_bad_reply_is_asked_for_again_and_counted() -> None:
     assert bad == {"decompose: not JSON": 1, "decompose: truncated": 1}
     assert [ask.temperature for ask in asked[:3]] == [0.0, 0.7, 0.7]
     assert len(rows_of(outcome, "filter")) == 1
-
-
-def test_three_bad_decompositions_drop_the_item() -> None:
-    few = json.dumps({"question": "", "decomposed_questions": {"1": PARTS["1"]}})
-    with pytest.raises(Dropped, match=r"^decompose: wrong number of parts$"):
-        run_by_hand(PIPELINE, item_of(LINE), [few] * 3)
 
 
 def test_labels_that_fail_leave_the_passage_unmarked_and_the_next_hop_out() -> None:

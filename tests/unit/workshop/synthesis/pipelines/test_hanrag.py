@@ -39,11 +39,10 @@ from service.workshop.synthesis.pipelines.hanrag import (
     target_of,
     write_out,
 )
-from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link, filled
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
 from service.workshop.synthesis.teacher import AskTeacher
 from tests.unit.workshop.synthesis.stepping import (
     Outcome,
-    Reply,
     Said,
     finished,
     run_by_hand,
@@ -126,11 +125,6 @@ def test_the_teacher_judges_with_the_full_prompt_whatever_the_rows_have() -> Non
     assert len(prompts) == 5
 
 
-def test_rows_can_have_the_full_prompts() -> None:
-    outcome, _, _ = run_by_hand(pipeline("full"), item_of(CHAIN), judge, FOUND)
-    assert said(outcome, "route")[0][0] == TemplateSet("full").route(CHAIN.question)
-
-
 def test_a_single_question_passes_the_refiner_as_it_is() -> None:
     asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge, {WHERE: [VERDI]})
@@ -146,12 +140,6 @@ def test_a_compound_question_teaches_its_parts() -> None:
     ((_, target),) = said(outcome, "decompose")
     assert json.loads(target) == {"thought": "asks 2 things", "decomposition": [WHO, WHERE]}
     assert not calls
-
-
-def test_common_sense_teaches_its_route_alone() -> None:
-    asked = ChainedQuestion("Where is a cup?", "direct", ("shelf",))
-    outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge)
-    assert [row.fields["task"] for row in outcome.rows] == ["route"]
 
 
 def test_every_target_is_what_the_role_reads() -> None:
@@ -176,28 +164,6 @@ def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
     outcome, _, bad = run_by_hand(PIPELINE, item_of(CHAIN), ["no idea", "Who?", "Who is it?"])
     assert outcome.lost == {"verbalise: entity missing": 1}
     assert bad == {"verbalise: no question": 1, "verbalise: entity missing": 2}
-
-
-def test_a_label_against_the_gold_passage_is_left_out() -> None:
-    asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
-    outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), ["false"], {})
-    assert not said(outcome, "relevance")
-    assert outcome.lost == {"relevance: contradicts the gold passage": 1}
-    assert len(calls) == 1
-
-
-def test_a_label_that_cannot_be_read_is_asked_for_again() -> None:
-    asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
-    replies = ["well", Reply("tr", "length"), "true"]
-    outcome, _, bad = run_by_hand(PIPELINE, item_of(asked), replies, {})
-    assert [target for _, target in said(outcome, "relevance")] == ["true"]
-    assert bad == {"relevance: no verdict": 1, "relevance: truncated": 1}
-
-
-def test_placeholders_stand_for_earlier_answers_only() -> None:
-    assert filled("Who led #1 in #2 ?", ["Rome", "1831"]) == "Who led Rome in 1831 ?"
-    assert filled("Who led #2?", ["Rome"]) == "Who led #2?"
-    assert filled("Who led #12?", ["Rome"]) == "Who led #12?"
 
 
 @pytest.mark.parametrize(
