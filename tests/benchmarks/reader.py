@@ -1,7 +1,8 @@
 """What the extractive reader reads, declines and knows about itself.
 
     python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
-        [--only gold,five,none,nq,calibration,yes,company,time,service,follow_ups] [--calibrate]
+        [--only gold,five,none,nq,calibration,yes,languages,company,time,service,follow_ups]
+        [--calibrate]
 
 `--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
 `tokenizer.json`.
@@ -18,6 +19,9 @@ yes          1,000 questions of `boolq/` with held-out passages, or as many as t
              are told right, the share that is sure, and how many of these are right
 company      100 questions over documents as a company has them (`company/`), the ten best passages
              of a BM25 search: right, wrong with confidence, declined, by kind
+languages    `xquad_languages/` (dev), question and passage in eleven other languages: F1 with the
+             gold passage alone, forced to answer; with the threshold the share that is right (F1
+             of at least 0.5), wrong and declined; the same with another passage of its article
 time         five passages of 130 words: the median
 service      the questions of `company` asked of the whole service with this reader, without other
              settings; and the median time of an answer
@@ -69,6 +73,7 @@ PARTS: Final = (
     "nq",
     "calibration",
     "yes",
+    "languages",
     "company",
     "time",
     "service",
@@ -246,6 +251,42 @@ async def yes_or_no(reader: Traced, data: Path, size: int, *, calibrate: bool) -
     show("yes or no, right where sure", float(told[sure].mean()) if sure.any() else 0.0, sure.sum())
 
 
+async def languages(reader: Traced, data: Path, size: int) -> None:
+    """Questions in languages that the reader was not trained on: what it reads, and what it tells
+    instead of declining."""
+    for folder in sorted((data / "xquad_languages").iterdir()):
+        passages = list(read_lines(folder / "corpus.jsonl"))
+        of = {row["id"]: row for row in passages}
+        rows = list(read_lines(folder / "questions.jsonl"))
+        random.Random(0).shuffle(rows)
+        asked = []
+        for row in rows[:size]:
+            gold = of[row["supporting_passage_ids"][0]]
+            same = [
+                each for each in passages
+                if each["title"] == gold["title"] and not places(row["answers"], each["text"])
+            ]  # fmt: skip
+            asked.append(Asked(row["question"], tuple(row["answers"]), gold, tuple(same[:1])))
+        alone = await judged(reader, asked, lambda one: [one.gold])
+        other = await judged(
+            reader, [one for one in asked if one.others], others_of, answerable=False
+        )
+        f1_alone = statistics.fmean(row.overlap for row in alone)
+        print(f"{folder.name}: F1 {f1_alone:.3f}; {shares(alone)}; another: {shares(other)}")
+
+
+def shares(rows: Sequence[Judged]) -> str:
+    """How many are told rightly, told wrongly, told wrongly with confidence, and declined."""
+    told = [row for row in rows if row.reading.kind != "none"]
+    wrong = [row for row in told if not row.answerable or row.overlap < 0.5]
+    sure = [row for row in wrong if (row.reading.score or 0.0) >= CONFIDENT]
+    counts = {
+        "right": len(told) - len(wrong), "wrong": len(wrong), "of these confident": len(sure),
+        "declined": len(rows) - len(told),
+    }  # fmt: skip
+    return ", ".join(f"{name} {count / len(rows):.2f}" for name, count in counts.items())
+
+
 def company_passages() -> list[dict[str, Any]]:
     found = []
     for entry in read_files([COMPANY / "documents"]):
@@ -366,6 +407,8 @@ async def run(options: argparse.Namespace) -> None:
         scores("nq, gold alone", await judged(reader, rows, lambda one: [one.gold]))
     if "yes" in only:
         await yes_or_no(reader, options.data, 5 * options.n, calibrate=options.calibrate)
+    if "languages" in only:
+        await languages(reader, options.data, options.n)
     if "company" in only:
         await company(reader)
     if "time" in only:

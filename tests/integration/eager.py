@@ -18,7 +18,7 @@ from torch import Tensor
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import ContextRows, DraftToken, Scoring
 
-TOLERANCE = 1e-5  # of attention
+TOLERANCE = 3e-6  # of attention; the trained tiny model alone is within 1e-6
 OF_ENTROPY = 3e-5  # vLLM's own float32 logits: at worst 1.2e-5 with AVX-512, 1.6e-5 with AVX2
 
 

@@ -164,18 +164,20 @@ async def nothing_held(worker: VllmGenerator) -> bool:
 
 
 async def test_many_at_once(worker: VllmGenerator, eager: Eager) -> None:
+    """Of the 64 requests for text, half ask for signals."""
     long = passage(0, 25)
     drafts = [
         draft(worker, "Question: Who composed Norma?\nAnswer:", 24),
         draft(worker, f"Context: {long}\nQuestion: Where?\nAnswer:", 30),
         draft(worker, "The city of Zürich — é", 40, ("q",)),
+        *(draft(worker, f"City number {n} is", 6) for n in range(29)),
     ]
     scores = [
         worker.score(ScoreRequest("Norma was composed by Bellini. né", row_spans=((3, 9),))),
         worker.score(ScoreRequest(long, bos=True, row_spans=((500, 510),))),
         worker.score(ScoreRequest(token_ids=(312, 5, 9))),
     ]
-    others = [plain(worker, passage(n, 5)) for n in range(4)]
+    others = [plain(worker, passage(n, 5)) for n in range(32)]
     gone = [abandoned(worker, passage(50, 20)) for _ in range(2)]
 
     made, read, *_ = await asyncio.gather(
