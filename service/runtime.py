@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 
@@ -30,7 +30,7 @@ from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
 from service.engines.base import Generator, OpenedWhenNeeded, RawProbe
 from service.engines.factory import open_generator
-from service.engines.pool.workers import UNOBSERVED, PoolObserver, WorkerPool
+from service.engines.pool.workers import UNOBSERVED, PoolObserver
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResult, anyone
 from service.retrieval.search.hybrid import SnapshotRetriever
@@ -42,6 +42,7 @@ from service.telemetry.metrics import Metrics, Observation
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
+    from service.engines.pool.pool import PoolGenerator
     from service.retrieval.factory import EmbeddedStores
     from service.telemetry.spans import Tracing
 
@@ -395,10 +396,11 @@ def _describe(role: Role, settings: Settings) -> str:
 
 def _check_role(role: Role) -> Check | None:
     """Report a role whose model or adapter no worker of its pool serves."""
-    if role.model is None or not isinstance(role.generator, WorkerPool):
+    if role.model is None or not role.pooled:
         return None
-    up = [worker for worker in role.generator.workers() if worker.phase == "up"]
-    served = sorted({model for worker in up for model in worker.models})
+    pool = cast("PoolGenerator", role.generator)
+    up = [worker for worker in pool.workers() if worker.phase == "up"]
+    served = sorted({model for worker in up for model in worker.profile.models})
     if not up or role.model in served:
         return None
     wrong = (

@@ -16,8 +16,8 @@ from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.core.settings.urls import authorization
-from service.engines.factory import open_generator
-from service.engines.pool.workers import WorkerPool, WorkerState
+from service.engines.factory import open_pool
+from service.engines.pool.workers import Worker
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 
@@ -71,34 +71,34 @@ async def _transport(settings: Settings) -> list[Check]:
     return [Check("qdrant", True, f"{transport[0]}: {transport[1]}")] if transport else []
 
 
-async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
+async def _pools(settings: Settings) -> dict[str, list[Worker]]:
     """Return the workers of every pool after one check of each."""
-    pools: dict[str, list[WorkerState]] = {}
+    pools: dict[str, list[Worker]] = {}
     for name, engine in settings.engines.items():
         if engine.kind == "vllm":
-            pool = open_generator(name, engine)
+            pool = open_pool(name, engine)
             try:
                 with suppress(EngineFailure):  # the first table shows the failure
                     await pool.check()
-                pools[name] = pool.workers() if isinstance(pool, WorkerPool) else []
+                pools[name] = pool.workers()
             finally:
                 await pool.aclose()
     return pools
 
 
-def _pool_table(name: str, workers: Sequence[WorkerState]) -> Table:
+def _pool_table(name: str, workers: Sequence[Worker]) -> Table:
     table = Table(f"engine {name}", "state", "vLLM", "signals", "models", "", box=None)
     for worker in workers:
         colour = "green" if worker.phase == "up" else "red"
         table.add_row(
             worker.name,
             f"[{colour}]{worker.phase}[/]",
-            worker.version or "?",
-            "yes" if worker.signals else "no",
-            escape(", ".join(worker.models)),
-            escape(worker.problem or ""),
+            worker.profile.version or "?",
+            "yes" if worker.profile.signals else "no",
+            escape(", ".join(worker.profile.models)),
+            escape(worker.trouble or ""),
         )
-    versions = {worker.version for worker in workers if worker.version}
+    versions = {worker.profile.version for worker in workers if worker.profile.version}
     if len(versions) > 1:
         table.caption = f"versions differ: {', '.join(sorted(versions))}"
     return table

@@ -106,6 +106,19 @@ class Capabilities:
         return self.passages is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a worker serves. `signals`: it provides token signals; `obstacle`: why it does not,
+    although Revelator's plugin runs there.
+    """
+
+    models: tuple[str, ...]
+    version: str | None = None
+    context_tokens: int | None = None
+    signals: bool = False
+    obstacle: str | None = None
+
+
 class Generator(Protocol):
     """An engine.
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from service.core.errors import ConfigurationError
 from service.core.settings import EngineSettings
 from service.engines.base import Generator
 from service.engines.pool.workers import UNOBSERVED, PoolObserver
+
+if TYPE_CHECKING:
+    from service.engines.pool.pool import PoolGenerator
+    from service.engines.vllm import VllmGenerator
 
 
 def open_generator(
@@ -29,14 +35,21 @@ def open_generator(
         raise ConfigurationError(
             f"engines.{name}: kind {settings.kind!r} needs urls, the base URLs of its servers"
         )
-    from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
-
     if settings.kind == "openai":
+        from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
+
         return OpenAIGenerator(name, settings, observer.call_resent)
+    return open_pool(name, settings, observer)
+
+
+def open_pool(
+    name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
+) -> PoolGenerator:
+    """Create an engine of kind `vllm`."""
     from service.engines.pool.pool import PoolGenerator  # noqa: PLC0415
     from service.engines.vllm import VllmGenerator  # noqa: PLC0415
 
-    def connect(url: str) -> Generator:
+    def connect(url: str) -> VllmGenerator:
         own = settings.model_copy(update={"urls": [url]})
         return VllmGenerator(name, own, observer.call_resent)
 

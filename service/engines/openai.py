@@ -65,10 +65,12 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The response of `/models`: the names served, and whether the server is a vLLM."""
+    """The response of `/models`: the names served, including LoRA adapters, whether the server is a
+    vLLM, and the shortest context of its models if it reports that."""
 
-    models: tuple[str, ...]
-    is_vllm: bool
+    models: tuple[str, ...] = ()
+    is_vllm: bool = False
+    context_tokens: int | None = None
 
 
 class OpenAIGenerator:
@@ -266,16 +268,18 @@ class OpenAIGenerator:
         with self._boundary(response.url):
             if response.status == 404 and self._settings.model:
                 response.close()
-                return _Server((), False)
+                return _Server()
             if response.status != 200:
                 raise await self._refusal(response)
             with closing(response):
                 body = await read_whole(partial(self._read, response), LARGEST_BODY)
             try:
                 rows = orjson.loads(body)["data"]
+                contexts = [int(row["max_model_len"]) for row in rows if row.get("max_model_len")]
                 return _Server(
                     tuple(row["id"] for row in rows),
                     any(row.get("owned_by") == "vllm" for row in rows),
+                    min(contexts, default=None),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise BadCompletion("did not return its list of models as JSON") from None
@@ -380,6 +384,9 @@ class OpenAIGenerator:
         except (aiohttp.ClientError, RuntimeError) as error:
             what = f"closed the connection ({reason_of(error)})"
             raise self._failure(url, f"{what}; check the server's log") from None
+        except UnicodeError:  # from the look-up of the name
+            what = f"is not a valid host name; check engines.{self._name}.urls"
+            raise self._failure(url, what) from None
         except ValueError as error:  # BadReply, and endless lines or headers
             raise self._failure(url, f"{error}; check the server's log") from None
 

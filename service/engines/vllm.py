@@ -10,7 +10,7 @@ import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextlib import closing as closing_response
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -20,7 +20,13 @@ import orjson
 
 from service.core.concurrency import closing
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, FinishReason, GenerationRequest, TokenUsage
+from service.engines.base import (
+    Capabilities,
+    FinishReason,
+    GenerationRequest,
+    Profile,
+    TokenUsage,
+)
 from service.engines.openai import OpenAIGenerator
 from service.engines.openai_wire import (
     BadCompletion,
@@ -46,24 +52,7 @@ from service.vllm_plugin import HEADER, NAME, PROTOCOL
 
 # bytes of the answer to a score: the rows of 25 tokens with a context of 128,000
 LARGEST_REPLY = 64_000_000
-WITHOUT_PLUGIN = (
-    "does not provide token signals, because Revelator's plugin is not running; start the server "
-    "with `revelator worker`"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PluginInfo:
-    """The plugin's report: whether it provides signals, or why not; its ranks; its open calls; and
-    the calls and bytes that a rank kept when it last sent, besides those that it sent of.
-    """
-
-    signals: bool
-    reason: str | None
-    ranks: int = 0
-    calls: int = 0
-    worker_calls: int = 0
-    worker_bytes: int = 0
+WITHOUT_PLUGIN = "Revelator's plugin is not running; start the server with `revelator worker`"
 
 
 class VllmGenerator(OpenAIGenerator):
@@ -82,7 +71,8 @@ class VllmGenerator(OpenAIGenerator):
     async def check(self) -> None:
         """Check as OpenAIGenerator does. A worker without the plugin passes, but has no signals."""
         await super().check()
-        self._has_signals = (await self._obstacle()) is None
+        info = await self.plugin_info()
+        self._has_signals = info is not None and _obstacle(info) is None
 
     @asynccontextmanager
     async def signals(self, request: SignalRequest) -> AsyncGenerator[VllmSignalCall, None]:
@@ -128,16 +118,35 @@ class VllmGenerator(OpenAIGenerator):
         with self._boundary(self._base), malformed(answer):
             return _spans(signals["spans"])
 
-    async def _require_plugin(self) -> None:
-        """Raise EngineFailure if the worker provides no signals."""
-        if not self._has_signals:
-            if (obstacle := await self._obstacle()) is not None:
-                raise self._failure(self._base, obstacle)
-            self._has_signals = True
+    async def health(self) -> None:
+        """Raise EngineFailure if the worker is unhealthy, EngineUnreached if it accepts no
+        connection."""
+        response = await self._send("/../health", None)
+        if response.status >= 500:
+            raise await self._refusal(response)
+        response.close()
 
-    async def plugin_info(self) -> PluginInfo | None:
+    async def profile(self) -> Profile:
+        """Ask the worker what it serves. Raises EngineFailure."""
+        self._server = None
+        server = await self._learn()
+        if not server.models:
+            raise self._failure(self._base, "lists no models")
+        version = await self._report("/../version") or {}
+        info = await self.plugin_info()
+        obstacle = None if info is None else _obstacle(info)
+        signals = info is not None and obstacle is None
+        return Profile(
+            server.models, version.get("version"), server.context_tokens, signals, obstacle
+        )
+
+    async def plugin_info(self) -> dict[str, Any] | None:
         """Return the plugin's report, or None if the plugin does not run there."""
-        response = await self._send(f"/{NAME}/info", None)
+        return await self._report(f"/{NAME}/info")
+
+    async def _report(self, path: str) -> dict[str, Any] | None:
+        """Return the JSON object at an address, or None if the server has no such address."""
+        response = await self._send(path, None)
         if response.status == 404:
             response.close()
             return None
@@ -145,16 +154,15 @@ class VllmGenerator(OpenAIGenerator):
             raise await self._refusal(response)
         data = await self._whole(response)
         with self._boundary(response.url), malformed(data):
-            return read_info(orjson.loads(data))
+            return dict(orjson.loads(data))
 
-    async def _obstacle(self) -> str | None:
-        """Return why there are no signals, in the plugin's own words if it runs; None if there
-        are.
-        """
-        info = await self.plugin_info()
-        if info is None:
-            return WITHOUT_PLUGIN
-        return None if info.signals else f"does not provide token signals: {info.reason}"
+    async def _require_plugin(self) -> None:
+        """Raise EngineFailure if the worker provides no signals."""
+        if not self._has_signals:
+            info = await self.plugin_info()
+            if obstacle := WITHOUT_PLUGIN if info is None else _obstacle(info):
+                raise self._failure(self._base, f"does not provide token signals: {obstacle}")
+            self._has_signals = True
 
     async def _answer(
         self, path: str, body: dict[str, Any], headers: dict[str, str]
@@ -261,16 +269,11 @@ def read_scoring(body: Any) -> Scoring:
     return Scoring(tokens, rows, TokenUsage(int(body["prompt_tokens"]), 0))
 
 
-def read_info(body: Any) -> PluginInfo:
-    if body["protocol"] != PROTOCOL:
-        reason = (
-            f"its plugin uses protocol {body['protocol']}, not {PROTOCOL}; update the older side"
-        )
-        return PluginInfo(False, reason)
-    ranks = body["workers"]
-    most = (max((int(rank[name]) for rank in ranks), default=0) for name in ("calls", "bytes"))
-    signals, reason = bool(body["signals"]), body.get("reason")
-    return PluginInfo(signals, reason, len(ranks), int(body["calls"]), *most)
+def _obstacle(info: dict[str, Any]) -> str | None:
+    """Return why a worker whose plugin reports `info` has no signals, None if it has."""
+    if (protocol := info.get("protocol")) != PROTOCOL:
+        return f"its plugin uses protocol {protocol}, not {PROTOCOL}; update the older side"
+    return None if info.get("signals") else str(info.get("reason"))
 
 
 def _token(token: Any) -> DraftToken:

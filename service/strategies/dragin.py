@@ -52,7 +52,6 @@ from service.strategies.rind import (
     Signal,
     Word,
     find_end,
-    find_hit,
     find_token,
     generation_context,
     group_words,
@@ -60,7 +59,6 @@ from service.strategies.rind import (
     keep_content_words,
     last_tokens,
     query_text,
-    score_sentences,
     score_tokens,
     score_words,
     text_context,
@@ -259,7 +257,7 @@ class Dragin(Drafting):
         if not options.full_context and watch.tokens:
             ids = tuple(token.id for token in watch.tokens)
             scoring = await self._score(ScoreRequest(token_ids=ids))
-            draft.hit = watch.judge_scored(scoring)
+            draft.hit = watch.finish(scoring)
 
     async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> bool:
         """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
@@ -391,7 +389,7 @@ def hit_tokens(hit: Hit, rule: Rule) -> list[int]:
 
 @dataclass(slots=True)
 class DraftWatch:
-    """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
+    """Finds the hit of a draft. Feed it every token in order, then `finish`.
 
     If attention is that of the generation, and the whole draft need not be known, a sentence is
     judged as soon as it is complete, by the attention of queries up to its last token. So the
@@ -425,10 +423,13 @@ class DraftWatch:
         early = options.full_context and not options.whole_draft and self.splitter.incremental
         return self._judge_complete() if early and brings_word else None
 
-    def finish(self) -> Hit | None:
-        """End the draft, and judge the remaining sentences."""
+    def finish(self, scoring: Scoring | None = None) -> Hit | None:
+        """End the draft, and judge the remaining sentences; all of them by the attention of a pass
+        over the draft's tokens alone, if its `scoring` is given."""
         words = self.words()
-        if self.options.whole_draft:
+        if scoring is not None:
+            self._take(scoring)
+        elif self.options.whole_draft:
             self._fold(len(self.tokens) - 1)
         if self.options.rule.tokens:
             spans = [token.span for token in self.tokens]
@@ -442,22 +443,17 @@ class DraftWatch:
                 return hit
         return None
 
-    def judge_scored(self, scoring: Scoring) -> Hit | None:
-        """Judge the whole draft by the attention of a pass over its tokens alone."""
+    def _take(self, scoring: Scoring) -> None:
         if len(scoring.tokens) != len(self.tokens):
             raise EngineFailure(
                 f"the engine scored {len(scoring.tokens)} tokens of a draft of {len(self.tokens)}"
             )
         later = self.options.exclude_self
-        signals = [
-            Signal(scored.attention_max_later if later else scored.attention_max, token.entropy)
-            for scored, token in zip(scoring.tokens, self.tokens, strict=True)
+        self._maxima = [
+            token.attention_max_later if later else token.attention_max for token in scoring.tokens
         ]
-        check_numbers(signal.attention for signal in signals)
-        sentences, words = self.splitter.sentences(self.text), self.words()
-        scored = score_sentences(sentences, words, signals, self.options.rule)
-        self.scored = tuple(word for sentence in scored for word in sentence)
-        return find_hit(sentences, scored, self.options.rule, self.tagger)
+        self._folded = len(self.tokens)
+        check_numbers(self._maxima)
 
     def words(self) -> list[Word]:
         return group_words(self.text, [token.span for token in self.tokens])

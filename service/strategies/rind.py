@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -106,20 +106,6 @@ class Hit:
         return max(kept or self.words, key=lambda word: word.score)
 
 
-def assign(sentences: Sequence[str], words: Sequence[Word]) -> list[range]:
-    """Return the words of each sentence, by index: the fewest that contain it (step 4).
-
-    The last sentence takes the rest. One that is not found has none; its words go to the next.
-    """
-    assigned: list[range] = []
-    start = 0
-    for sentence in sentences[:-1]:
-        end = find_end(sentence, words, start)
-        assigned.append(range(start, end))
-        start = end
-    return [*assigned, range(start, len(words))] if sentences else []
-
-
 def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
     """Return the index after the last word of a sentence that begins at `start` or later. Return
     `start` if the sentence is not found.
@@ -184,27 +170,6 @@ def judge(
 def has_content(word: str, content: frozenset[str]) -> bool:
     """Whether a word contains a content word of its text, as in the official code."""
     return any(term in word for term in content)
-
-
-def find_hit(
-    sentences: Sequence[str], scored: Sequence[tuple[ScoredWord, ...]], rule: Rule, tag: Tagger
-) -> Hit | None:
-    """Return the first hit of a whole draft, whose sentences' words are `scored`."""
-    before: tuple[ScoredWord, ...] = ()
-    for number, own in enumerate(scored):
-        hit = judge(sentences[:number], sentences[number], own, rule, tag)
-        if hit is not None:
-            return replace(hit, before=before)
-        before += own
-    return None
-
-
-def score_sentences(
-    sentences: Sequence[str], words: Sequence[Word], signals: Sequence[Signal], rule: Rule
-) -> list[tuple[ScoredWord, ...]]:
-    """Score the words of each sentence of a whole draft."""
-    assigned = assign(sentences, words)
-    return [score_words([words[index] for index in own], signals, rule) for own in assigned]
 
 
 def score_tokens(

@@ -20,7 +20,8 @@ from service.answer.request import AnswerRequest
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.engines.pool import workers as limits
-from service.engines.pool.workers import PoolLimits, WorkerPool
+from service.engines.pool.pool import PoolGenerator
+from service.engines.pool.workers import PoolLimits
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
@@ -146,7 +147,7 @@ async def roll(listed: list[str], port: int) -> Row:
         first = {f"127.0.0.{n}": old.enter_context(start(f"127.0.0.{n}")) for n in (2, 3, 4)}
         async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
             pool = runtime.engines["default"]
-            assert isinstance(pool, WorkerPool)
+            assert isinstance(pool, PoolGenerator)
             await runtime.warm()
             started = time.monotonic()
             asking = [asyncio.create_task(_keep_asking(runtime, n, stop, row)) for n in range(16)]
@@ -168,7 +169,7 @@ async def _keep_asking(runtime: Runtime, number: int, stop: asyncio.Event, row: 
         row.outcomes.append(await ask(runtime, number, lambda: None))
 
 
-def _phase(pool: WorkerPool, name: str) -> str | None:
+def _phase(pool: PoolGenerator, name: str) -> str | None:
     return next((worker.phase for worker in pool.workers() if worker.name == name), None)
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
+from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.pool import workers
 from service.engines.pool.upkeep import Upkeep
 from service.engines.pool.workers import (
@@ -18,17 +18,16 @@ from service.engines.pool.workers import (
     WaitingCall,
     Worker,
     WorkerAdmission,
-    WorkerState,
     outage,
 )
 from service.engines.signals import (
     ScoreRequest,
     Scoring,
     SignalCall,
-    SignalGenerator,
     SignalRequest,
     Span,
 )
+from service.engines.vllm import VllmGenerator
 
 Result = TypeVar("Result")
 QUESTIONS: Final = 1024  # the most recent; a forgotten one may return to the worker that failed it
@@ -48,7 +47,7 @@ class PoolGenerator:
         self,
         name: str,
         settings: EngineSettings,
-        connect: Callable[[str], Generator],
+        connect: Callable[[str], VllmGenerator],
         observer: PoolObserver,
     ) -> None:
         self._name = name
@@ -73,7 +72,7 @@ class PoolGenerator:
     @property
     def capabilities(self) -> Capabilities:
         """What at least one worker supports. The context length is the shortest of all."""
-        profiles = [worker.profile for worker in self._workers.values() if worker.profile]
+        profiles = [worker.profile for worker in self._workers.values()]
         free = self._settings.constrained == "none"
         return Capabilities(
             choices=not free,
@@ -114,7 +113,7 @@ class PoolGenerator:
         try:
             async with (
                 self._worker_for(waiter) as worker,
-                _with_plugin(worker).signals(request) as call,
+                worker.client.signals(request) as call,
             ):
                 yield call
         except _WorkerLost as lost:
@@ -140,9 +139,9 @@ class PoolGenerator:
         if not any(worker.serves(waiter) for worker in self._workers.values()):
             raise outage(self._name, waiter, self._workers.values())
 
-    def workers(self) -> list[WorkerState]:
+    def workers(self) -> list[Worker]:
         """All known workers, by name."""
-        return [worker.describe() for _, worker in sorted(self._workers.items())]
+        return [worker for _, worker in sorted(self._workers.items())]
 
     async def aclose(self) -> None:
         """Stop the upkeep and close all connections; calls in progress fail."""
@@ -181,14 +180,14 @@ class PoolGenerator:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
 
     async def _again(
-        self, waiter: WaitingCall, call: Callable[[SignalGenerator], Awaitable[Result]]
+        self, waiter: WaitingCall, call: Callable[[VllmGenerator], Awaitable[Result]]
     ) -> Result:
         """Make a call with a single response, at one worker after the other until one succeeds."""
         retries = self._retries
         while True:
             try:
                 async with self._worker_for(waiter) as worker:
-                    return await call(_with_plugin(worker))
+                    return await call(worker.client)
             except _WorkerLost as lost:
                 if not retries:
                     raise lost.failure from None
@@ -219,9 +218,3 @@ class _WorkerLost(Exception):
         super().__init__(failure.detail)
         self.worker = worker
         self.failure = failure
-
-
-def _with_plugin(worker: Worker) -> SignalGenerator:
-    if not isinstance(worker.client, SignalGenerator):
-        raise TypeError(f"the client of {worker.name} does not support token signals")
-    return worker.client

@@ -11,13 +11,16 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal
 
 from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached, Overloaded
 from service.core.settings import EngineSettings
-from service.engines.base import Generator
+from service.engines.base import Profile
+
+if TYPE_CHECKING:
+    from service.engines.vllm import VllmGenerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,6 @@ class WaitingCall:
     avoid: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What a worker reported when it joined. `signals`: it provides token signals; `obstacle`: why
-    it does not, as reported by Revelator's plugin, None where the plugin does not run.
-    """
-
-    models: tuple[str, ...]
-    version: str | None = None
-    context_tokens: int | None = None
-    signals: bool = False
-    obstacle: str | None = None
-
-
 Phase = Literal["joining", "up", "ejected", "draining"]
 
 
@@ -82,20 +72,20 @@ class Worker:
     closed when it is ejected, which ends the calls in progress there.
     """
 
-    def __init__(self, url: URL, connect: Callable[[str], Generator]) -> None:
+    def __init__(self, url: URL, connect: Callable[[str], VllmGenerator]) -> None:
         self.url = url
         self.name = f"{url.host}:{url.port}"
         self.phase: Phase = "joining"
         self.failures = 0  # of calls and probes, in a row
-        self.profile: Profile | None = None
+        self.profile = Profile(())
         self.problem = "not probed yet"
         self.calls = 0
         self.tokens = 0
         self._connect = connect
-        self._client: Generator | None = None
+        self._client: VllmGenerator | None = None
 
     @property
-    def client(self) -> Generator:
+    def client(self) -> VllmGenerator:
         if self._client is None:
             self._client = self._connect(str(self.url))
         return self._client
@@ -117,7 +107,7 @@ class Worker:
 
     def serves(self, waiter: WaitingCall) -> bool:
         """Whether it is up, and has the model (or adapter) and the signals that a call needs."""
-        if self.phase != "up" or self.profile is None:
+        if self.phase != "up":
             return False
         if waiter.signals and not self.profile.signals:
             return False
@@ -125,47 +115,17 @@ class Worker:
 
     def why_not(self, waiter: WaitingCall) -> str:
         """Explain why it does not serve a call."""
-        if self.phase != "up" or self.profile is None:
+        if self.phase != "up":
             return f"{self.phase}, {self.problem}"
         if waiter.model is not None and waiter.model not in self.profile.models:
             return f"serves {', '.join(self.profile.models)}, not {waiter.model}"
         obstacle = self.profile.obstacle or "Revelator's plugin is not running"
         return f"provides no token signals: {obstacle}"
 
-    def describe(self) -> WorkerState:
-        profile = self.profile or Profile(())
-        return WorkerState(
-            self.name,
-            self.phase,
-            profile.models,
-            profile.version,
-            profile.signals,
-            self.calls,
-            profile.obstacle if self.phase == "up" else self.problem,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """The current state of one worker. `signals`: it provides token signals; `problem`: why it is
-    not up, or why it provides none although Revelator's plugin runs in it.
-    """
-
-    name: str
-    phase: Phase
-    models: tuple[str, ...]
-    version: str | None
-    signals: bool
-    calls: int
-    problem: str | None
-
-
-@runtime_checkable
-class WorkerPool(Protocol):
-    """An engine that consists of workers."""
-
-    def workers(self) -> list[WorkerState]:
-        """All known workers, by name."""
+    @property
+    def trouble(self) -> str | None:
+        """Why it is not up, or why it provides no signals although Revelator's plugin runs."""
+        return self.profile.obstacle if self.phase == "up" else self.problem
 
 
 class PoolObserver:

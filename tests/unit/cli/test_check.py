@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.vllm_plugin import PROTOCOL
 from tests.conftest import need
 from tests.support.workers import StubWorker, stub_workers
 
@@ -73,7 +74,7 @@ def test_what_the_plugin_misses_in_a_vllm_is_named(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "vLLM 0.99.0 is not supported: class Attention has no field sliding_window"
-    workers[0].tell(info={"signals": False, "reason": reason})
+    workers[0].tell(info={"protocol": PROTOCOL, "signals": False, "reason": reason})
     try:
         _, output = check(monkeypatch, [worker.url for worker in workers])
     finally:

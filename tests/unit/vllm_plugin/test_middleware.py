@@ -201,7 +201,7 @@ async def test_leaving_frees_everything(tokenizer: Any) -> None:
         await nothing_open()
         info = await worker.plugin_info()
         assert info is not None
-        assert (info.worker_calls, info.worker_bytes) == (0, 0)
+        assert [(rank["calls"], rank["bytes"]) for rank in info["workers"]] == [(0, 0)]
         assert len(vllm.runner.tap.calls) == 1  # that of `info`, until the next
 
 

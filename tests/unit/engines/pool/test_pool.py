@@ -13,11 +13,12 @@ import pytest
 from service.core.concurrency import closing, gather
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
-from service.engines.base import GenerationRequest, complete
+from service.engines.base import GenerationRequest, Profile, complete
 from service.engines.factory import open_generator
 from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import PoolLimits
+from service.vllm_plugin import PROTOCOL
 from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio
@@ -283,14 +284,13 @@ async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
 async def test_the_table_of_workers() -> None:
     async with stubs(2) as (one, other), pool_of(one, other) as pool:
         other.version = "0.31.0"
-        other.info = {"signals": False, "reason": "a part of vLLM has moved"}
+        other.info = {"protocol": PROTOCOL, "signals": False, "reason": "a part of vLLM has moved"}
         await pool.check()
         rows = {row.name: row for row in pool.workers()}
 
-    assert rows[name_of(one)].version == "0.32.0"
-    assert rows[name_of(other)].version == "0.31.0"
-    assert rows[name_of(one)].models == ("stub-model",)
-    assert not rows[name_of(one)].signals
-    assert rows[name_of(one)].problem is None
-    assert rows[name_of(other)].phase == "up"
-    assert rows[name_of(other)].problem == "a part of vLLM has moved"
+    first, second = rows[name_of(one)], rows[name_of(other)]
+    assert first.profile == Profile(("stub-model",), "0.32.0")
+    assert first.trouble is None
+    assert second.profile.version == "0.31.0"
+    assert second.phase == "up"
+    assert second.trouble == "a part of vLLM has moved"

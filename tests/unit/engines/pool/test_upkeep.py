@@ -11,10 +11,11 @@ from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
+from service.engines.base import Profile
 from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.upkeep import Upkeep, addresses
-from service.engines.pool.workers import PoolLimits, PoolObserver, Profile, Worker
+from service.engines.pool.workers import PoolLimits, PoolObserver, Worker
 from service.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -59,16 +60,16 @@ async def test_a_name_that_cannot_be_looked_up_is_told(host: str) -> None:
         await addresses([URL(f"http://{host}:8000/v1")], True)
 
 
-class FakeProbe:
-    """Finds every worker healthy. `before` is called with a worker's URL at each probe."""
+class FakeClient:
+    """A worker that is healthy. `before` is called with its URL at each probe."""
 
-    def __init__(self, before: Callable[[URL], None] = lambda url: None) -> None:
-        self._before = before
+    def __init__(self, url: str, before: Callable[[URL], None] = lambda url: None) -> None:
+        self._url, self._before = URL(url), before
 
-    async def health(self, base: URL) -> None:
-        self._before(base)
+    async def health(self) -> None:
+        self._before(self._url)
 
-    async def profile(self, base: URL) -> Profile:
+    async def profile(self) -> Profile:
         return Profile(("base",))
 
     async def aclose(self) -> None:
@@ -82,6 +83,7 @@ class World(PoolObserver):
         self.workers: dict[str, Worker] = {}
         self.broken: set[str] = set()
         self.gone: list[str] = []
+        self.before: Callable[[URL], None] = lambda url: None
         settings = EngineSettings.model_validate(
             {"kind": "vllm", "urls": ["http://a:80/v1", "http://b:80/v1"], "resolve": resolve}
         )
@@ -89,12 +91,14 @@ class World(PoolObserver):
             "e",
             settings,
             self.workers,
-            lambda url: pytest.fail("no call is made"),
+            self.connect,  # type: ignore[arg-type]
             self,
             lambda: None,
             PoolLimits(**{"probe_s": 0.01, "resolve_s": 0.0, **limits}),  # type: ignore[arg-type]
         )
-        self.upkeep._probe = FakeProbe()  # type: ignore[assignment]
+
+    def connect(self, url: str) -> FakeClient:
+        return FakeClient(url, lambda own: self.before(own))  # noqa: PLW0108 (it changes)
 
     def worker_gone(self, worker: str) -> None:
         self.gone.append(worker)
@@ -158,8 +162,7 @@ async def test_a_worker_that_is_gone_is_no_longer_in_the_metrics(
     settings = EngineSettings(kind="vllm", urls=["http://w:80/v1"], resolve=True)
     metrics = Metrics()
     with mock.patch.object(limits, "LIMITS", PoolLimits(resolve_s=0.0)):
-        pool = PoolGenerator("e", settings, lambda url: pytest.fail("no call is made"), metrics)
-    pool._upkeep._probe = FakeProbe()  # type: ignore[assignment]
+        pool = PoolGenerator("e", settings, FakeClient, metrics)  # type: ignore[arg-type]
     await pool._upkeep.round()
     assert b'revelator_worker_up{worker="10.0.0.2:80"} 1.0' in metrics.render()
 
@@ -188,10 +191,10 @@ async def test_a_probe_does_not_readmit_a_worker_that_calls_ejected_meanwhile() 
     worker = world.workers["a:80"]
 
     def lose_a_call(base: URL) -> None:
-        if base == worker.url:
+        if base.host == worker.url.host:
             world.upkeep.call_failed(worker, EngineUnreached("nobody listens"))
 
-    world.upkeep._probe = FakeProbe(lose_a_call)  # type: ignore[assignment]
+    world.before = lose_a_call
     await world.upkeep.round()
 
     assert world.phases() == ["ejected", "up"]

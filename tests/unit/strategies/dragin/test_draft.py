@@ -110,12 +110,12 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
         ScoredToken(token.id, token.span, a, 0.0)
         for token, a in zip(tokens, WORKED_ATTENTION, strict=True)
     )
-    hit = own.judge_scored(Scoring(scored))
+    hit = own.finish(Scoring(scored))
     assert hit is not None
     assert hit.strongest.word.text == "Palermo."
     assert hit.strongest.score == pytest.approx(1.60, abs=5e-3)
     with pytest.raises(EngineFailure, match="15 tokens of a draft of 16"):
-        own.judge_scored(Scoring(scored[:-1]))
+        own.finish(Scoring(scored[:-1]))
 
 
 def test_the_end_token_counts_to_the_last_word() -> None:
@@ -161,4 +161,4 @@ def test_attention_that_is_no_number_is_an_engine_s_failure() -> None:
     own = watch(OFFICIAL)
     own.feed(DraftToken(1, "a", (0, 1), 1.0, -1.0))
     with pytest.raises(EngineFailure, match="float32"):
-        own.judge_scored(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))
+        own.finish(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))

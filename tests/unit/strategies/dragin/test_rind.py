@@ -1,21 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.signals import Span
+from service.engines.signals import ScoredToken, Scoring, Span
+from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
     Rule,
     Signal,
-    Word,
-    assign,
-    find_hit,
+    find_end,
     group_words,
-    score_sentences,
     score_words,
 )
 from tests.unit.strategies.dragin.drafts import (
@@ -24,30 +23,35 @@ from tests.unit.strategies.dragin.drafts import (
     WORKED,
     WORKED_ATTENTION,
     WORKED_ENTROPY,
+    pieces_of,
     signals_of,
     spans_of,
+    tokens_of,
     words_of,
 )
 
 SIGNALS = signals_of(WORKED_ATTENTION, WORKED_ENTROPY)
 
 
-def hit_of(
-    sentences: list[str], words: list[Word], signals: list[Signal], rule: Rule
-) -> Hit | None:
-    return find_hit(sentences, score_sentences(sentences, words, signals, rule), rule, TAGGER)
+def hit_of(text: str, signals: list[Signal], rule: Rule) -> Hit | None:
+    watch = DraftWatch(replace(OFFICIAL, rule=rule), TAGGER, SPLITTER)
+    entropies = [signal.weight for signal in signals]
+    for token in tokens_of(pieces_of(text), entropies, [()] * len(signals)):
+        watch.feed(token)
+    scored = [ScoredToken(token.id, token.span, signal.attention, 0.0)
+              for token, signal in zip(watch.tokens, signals, strict=True)]  # fmt: skip
+    return watch.finish(Scoring(tuple(scored)))
 
 
 def test_the_worked_example_s_numbers() -> None:
-    words, sentences = words_of(WORKED), SPLITTER.sentences(WORKED)
-    assert [len(indexes) for indexes in assign(sentences, words)] == [6, 5, 5]
+    words = words_of(WORKED)
     first = score_words(words[:6], SIGNALS)
     assert first[0].score == pytest.approx(0.80)
     assert max(word.score for word in first) == first[0].score
     second = score_words(words[6:11], SIGNALS)
     assert second[4].score == pytest.approx(1.60, abs=5e-3)
 
-    hit = hit_of(sentences, words, SIGNALS, Rule(1.0))
+    hit = hit_of(WORKED, SIGNALS, Rule(1.0))
     assert hit is not None
     assert hit.previous == "Norma was composed by Vincenzo Bellini."
     assert hit.sentence == "He was born in Palermo."
@@ -61,14 +65,14 @@ def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
     signals = signals_of((0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10))
     plain = score_words(words, signals)[4]
     assert (plain.attention, plain.score) == (0.05, pytest.approx(5 * 0.05 / 0.90 * 1.10))
-    assert hit_of(["He was born in Palermo."], words, signals, Rule(1.0)) is None
+    assert hit_of("He was born in Palermo.", signals, Rule(1.0)) is None
 
     rule = Rule(1.0, weigh_last=True)
     weighed = score_words(words, signals, rule)
     assert weighed[4].attention == pytest.approx(0.85 / 4)
     assert weighed[4].score == pytest.approx(1.10)  # an average word's is its entropy
     assert weighed[0].score == pytest.approx(5 * 0.22 / (0.85 + 0.2125) * 0.40)
-    hit = hit_of(["He was born in Palermo."], words, signals, rule)
+    hit = hit_of("He was born in Palermo.", signals, rule)
     assert hit is not None
     assert hit.strongest.word.text == "Palermo."
 
@@ -89,23 +93,22 @@ def test_a_sentence_without_attention_has_no_score() -> None:
 
 
 def test_the_filter_clears_words_but_not_the_trigger() -> None:
-    words, sentences = words_of("He was there. Norma sang."), ["He was there.", "Norma sang."]
+    text = "He was there. Norma sang."
     signals = [Signal(1, 0.1), Signal(1, 9), Signal(1, 0.1), Signal(1, 9), Signal(1, 0)]
-    hit = hit_of(sentences, words, signals, Rule(1.0))
+    hit = hit_of(text, signals, Rule(1.0))
     assert hit is not None
     assert hit.sentence == "He was there."
     assert not any(hit.flags)
     assert hit.strongest.word.text == "was"
 
-    gated = hit_of(sentences, words, signals, Rule(1.0, gate_on_filter=True))
+    gated = hit_of(text, signals, Rule(1.0, gate_on_filter=True))
     assert gated is not None
     assert gated.sentence == "Norma sang."
     assert gated.flags == (True, False)
 
 
-def test_the_last_word_is_never_looked_at_but_belongs_to_the_last_sentence() -> None:
-    words = words_of("One. Two")
-    assert assign(["One. Two", "!"], words) == [range(0), range(2)]
+def test_the_last_word_is_never_looked_at() -> None:
+    assert find_end("One. Two", words_of("One. Two"), 0) == 0
 
 
 def words(pieces: list[str], spans: list[Span] | None = None) -> list[tuple[str, list[int]]]:
