@@ -13,7 +13,7 @@ import pytest
 from service.api import documents
 from service.api import wire as bodies
 from service.api.documents import BATCH
-from service.cli.upload import ingest_through
+from service.cli.upload import Upload
 from service.retrieval.ingest.pipeline import Listener, Progress
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored
@@ -173,7 +173,7 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
 
     async with stored(tmp_path / "data") as service:
         with pytest.raises(KeyboardInterrupt):
-            await ingest_through(service.url, [file], "mine", config(), Listener(interrupt))
+            await Upload(service.url, [file], "mine", config(), Listener(interrupt)).ingest()
         assert await state(service) == (128, "building")
         async with service.http.get("/readyz") as response:
             assert "an ingest is running, or was interrupted; run it again" in await response.text()
@@ -182,7 +182,7 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         assert await state(service) == (127, "building")
     async with stored(tmp_path / "data") as service:
         assert await state(service) == (127, "building")
-        report = await ingest_through(service.url, [file], "mine", config(), Listener())
+        report = await Upload(service.url, [file], "mine", config(), Listener()).ingest()
         assert (report.indexed, report.unchanged) == (173, 127)
         assert await state(service) == (300, "complete")
 
