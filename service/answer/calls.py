@@ -9,7 +9,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from service.core.domain import RetrieverName, RoleName
 from service.core.errors import EngineInterrupted
-from service.encoders.base import Classifier, Extractor, Labelling
+from service.encoders.efficientrag import Labelling
+from service.encoders.reader import Extractor
+from service.encoders.router import Classifier
 from service.engines.base import (
     Delta,
     FinishReason,

@@ -12,7 +12,7 @@ from service.core.concurrency import Batcher
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
 from service.core.extras import missing_packages
 from service.core.settings.loops import EfficientragSettings
-from service.encoders.base import Labelling, PassageLabel, Tag
+from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import (
     TOKENIZER_FILE,
     CheckpointCard,
@@ -49,7 +49,12 @@ class Read(NamedTuple):
 
 
 class CheckpointEncoder:
-    """A checkpoint that is loaded at its first use."""
+    """A checkpoint that is loaded at its first use.
+
+    `problem` says why it cannot run here and what to do, or is None if no problem is known. Its
+    calls raise LoopUnavailable for such a problem, also for one that is found when the model is
+    loaded, and EngineFailure if the model fails.
+    """
 
     kind: ClassVar[Kind]
 
@@ -102,8 +107,9 @@ class CheckpointEncoder:
         return [[next(ordered) for _ in group] for group in groups]
 
 
-class EncoderLabeler(CheckpointEncoder):
-    """LABEL (METHODS.md §4.2). The most probable tag is chosen."""
+class Labeler(CheckpointEncoder):
+    """LABEL (METHODS.md §4.2): tags passages, and marks the words that are useful for a query. The
+    most probable tag is chosen. `tags` is 2 or 3."""
 
     kind = "labeler"
 
@@ -112,6 +118,7 @@ class EncoderLabeler(CheckpointEncoder):
         return (self._card and self._card.tags) or 3
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
+        """Return a label for each passage, which has the form of `encoders.inputs.passage_text`."""
         read = await self._batcher.ask((query, passages))
         return [PassageLabel(Tag(t.index(max(t))), marked, max(t)) for marked, t in read]
 
@@ -119,12 +126,17 @@ class EncoderLabeler(CheckpointEncoder):
         return encode_passages(tokenizer, *asked, most)
 
 
-class EncoderFilter(CheckpointEncoder):
-    """FILTER (METHODS.md §4.2)."""
+class QueryFilter(CheckpointEncoder):
+    """FILTER (METHODS.md §4.2): chooses the words of a query and of infos that form the next query.
+
+    It takes the query and the infos separately: if the input is too long, the infos are shortened
+    and never the query (METHODS.md §6 #27).
+    """
 
     kind = "filter"
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
+        """Return the chosen words in the order of the input, or "" if none is chosen."""
         found = await self._batcher.ask((query, infos))
         return found[0].marked
 
@@ -164,12 +176,19 @@ def _softmax(logits: Any) -> Any:
     return raised / raised.sum()
 
 
+class Labelling(NamedTuple):
+    """The labeler and the filter of the loop EfficientRAG."""
+
+    labeler: Labeler
+    filter: QueryFilter
+
+
 def open_labelling(settings: EfficientragSettings) -> Labelling:
     """Open both encoders without loading a model. The `problem` of each says what is missing."""
     threads, folder = default_threads(), settings.location or SHIPPED
     return Labelling(
-        EncoderLabeler(_checkpoint(folder / "labeler"), threads),
-        EncoderFilter(_checkpoint(folder / "filter"), threads),
+        Labeler(_checkpoint(folder / "labeler"), threads),
+        QueryFilter(_checkpoint(folder / "filter"), threads),
     )
 
 

@@ -22,7 +22,7 @@ from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import missing_packages
 from service.core.settings import RoleSettings
 from service.encoders.answers import Candidate, best_of, in_order, missing_names
-from service.encoders.base import AnswerKind, Extractor, Reading
+from service.encoders.base import AnswerKind, Reading
 from service.encoders.editions import resolve
 from service.encoders.in_process import (
     Gone,
@@ -68,8 +68,9 @@ class ReaderCard(BaseModel):
     base_model: str = ""
 
 
-class EncoderReader:
-    """A reader with the model of a folder, which is loaded at the first question."""
+class Extractor:
+    """A reader with the model of a folder, which is loaded at the first question. What is less
+    probable than `threshold` is declined."""
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         """Raise ConfigurationError if a file is missing or the card cannot be read."""
@@ -151,7 +152,7 @@ def open_extractor(settings: RoleSettings, *, small: bool = False) -> Extractor 
     try:
         if problem:
             raise ConfigurationError(problem)
-        return EncoderReader(folder, min(MOST_THREADS, os.cpu_count() or 1))
+        return Extractor(folder, min(MOST_THREADS, os.cpu_count() or 1))
     except ConfigurationError as error:
         if settings.encoder is None:
             return None

@@ -17,7 +17,7 @@ from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.core.settings import RouterSettings
-from service.encoders.base import ROUTES, Classifier, Routed
+from service.encoders.base import ROUTES, Routed
 from service.encoders.in_process import read_card
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.embedders import InProcessEmbedder, load_minilm, minilm_problem
@@ -112,7 +112,7 @@ def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
     )
 
 
-class MinilmClassifier:
+class Classifier:
     """A classifier with the head of a folder. Its encoder is loaded at the first question."""
 
     def __init__(self, folder: Path) -> None:
@@ -123,6 +123,8 @@ class MinilmClassifier:
         self._encoder = encoder_of(self._head.card)
 
     async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
+        """Return the most likely of the allowed routes, and its probability among them. Raises
+        RevelatorError if the classification failed."""
         vectors = await self._encoder.embed_queries([normal_form(question)])
         (chances,) = self._head.probabilities(vectors)
         return likeliest(
@@ -150,7 +152,7 @@ def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classif
     if settings.encoder == "none" or (settings.encoder is None and not small):
         return None
     try:
-        return MinilmClassifier(settings.encoder if isinstance(settings.encoder, Path) else SHIPPED)
+        return Classifier(settings.encoder if isinstance(settings.encoder, Path) else SHIPPED)
     except ConfigurationError as error:
         if settings.encoder is None:
             return None

@@ -21,7 +21,8 @@ from service.core.concurrency import deadline
 from service.core.domain import Flag, Passage, StoppedBy
 from service.core.errors import DeadlineExceeded
 from service.core.settings import Settings
-from service.encoders.base import Labelling, PassageLabel, Tag
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.efficientrag import Labelling
 from service.encoders.inputs import passage_text
 from service.prompts.quoting import quote
 from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line

@@ -17,7 +17,8 @@ from service.answer.inquiry import OpenStep
 from service.core.concurrency import gather
 from service.core.domain import Passage
 from service.core.errors import LimitReached
-from service.encoders.base import Extractor, Reading
+from service.encoders.base import Reading
+from service.encoders.reader import Extractor
 from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import PassageText, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall

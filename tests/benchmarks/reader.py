@@ -54,7 +54,7 @@ from service.core.domain import Answer, Passage
 from service.core.settings import load_settings
 from service.encoders.answers import Candidate
 from service.encoders.base import Reading
-from service.encoders.reader import SURE, EncoderReader, probability
+from service.encoders.reader import SURE, Extractor, probability
 from service.evaluation.metrics import exact_match, f1
 from service.retrieval.base import anyone
 from service.retrieval.documents import Document, passages_of
@@ -91,7 +91,7 @@ class Asked:
     others: tuple[dict[str, Any], ...] = ()
 
 
-class Traced(EncoderReader):
+class Traced(Extractor):
     """A reader that keeps the features of its last answer, which `--calibrate` needs."""
 
     features: tuple[float, ...] = (0.0,) * 4

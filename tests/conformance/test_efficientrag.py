@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from service.answer.fold import collect
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
-from service.encoders.base import Labelling, PassageLabel, Tag
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.efficientrag import Labelling
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
 from service.strategies.pipeline import answer_stream

@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from service.core.domain import RouteName
-from service.encoders.base import Classifier
-from service.encoders.router import SHIPPED
+from service.encoders.router import SHIPPED, Classifier
 from tests.conftest import need
 from tests.stubs.fake_classifier import FakeClassifier
 
@@ -20,9 +19,9 @@ pytestmark = pytest.mark.anyio
 
 def shipped() -> Classifier:
     need("onnxruntime")
-    from service.encoders.router import MinilmClassifier
+    from service.encoders.router import Classifier
 
-    return MinilmClassifier(SHIPPED)
+    return Classifier(SHIPPED)
 
 
 @pytest.fixture(params=[shipped, lambda: FakeClassifier("single", 0.9)], ids=["minilm", "fake"])

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from service.core.errors import EngineFailure
-from service.encoders.base import Labeler, PassageLabel, QueryFilter, Tag
-from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.efficientrag import Labeler, QueryFilter
 from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
 
 pytestmark = pytest.mark.anyio
@@ -27,14 +27,14 @@ MakeFilter = Callable[[], QueryFilter]
 def labeler(request: pytest.FixtureRequest, tmp_path: Path) -> Labeler:
     if request.param == "words":
         return WordLabeler(TAGGED, MARKS)
-    return EncoderLabeler(write_checkpoint(tmp_path, "labeler", MARKS, TAGGED), threads=1)
+    return Labeler(write_checkpoint(tmp_path, "labeler", MARKS, TAGGED), threads=1)
 
 
 @pytest.fixture(params=["onnx", "words"])
 def query_filter(request: pytest.FixtureRequest, tmp_path: Path) -> QueryFilter:
     if request.param == "words":
         return WordFilter(MARKS)
-    return EncoderFilter(write_checkpoint(tmp_path, "filter", MARKS), threads=1)
+    return QueryFilter(write_checkpoint(tmp_path, "filter", MARKS), threads=1)
 
 
 async def test_every_passage_has_a_label_in_its_place(labeler: Labeler) -> None:
@@ -91,7 +91,7 @@ async def test_the_filter_may_keep_nothing(query_filter: QueryFilter) -> None:
 
 
 async def test_markers_are_never_kept(tmp_path: Path) -> None:
-    greedy = EncoderFilter(
+    greedy = QueryFilter(
         write_checkpoint(tmp_path, "filter", {"query", "info", ":", ";", "who"}), threads=1
     )
     assert await greedy.filter("Who?", ["a", "b"]) == "Who"
@@ -100,4 +100,4 @@ async def test_markers_are_never_kept(tmp_path: Path) -> None:
 async def test_outputs_that_are_no_numbers_are_a_failure(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "labeler", MARKS, TAGGED, sure=float("nan"))
     with pytest.raises(EngineFailure, match="not all finite"):
-        await EncoderLabeler(folder, threads=1).label("who?", [NORMA])
+        await Labeler(folder, threads=1).label("who?", [NORMA])

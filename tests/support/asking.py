@@ -14,7 +14,9 @@ from service.answer.request import PreparedRequest
 from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
-from service.encoders.base import Classifier, Extractor, Labelling
+from service.encoders.efficientrag import Labelling
+from service.encoders.reader import Extractor
+from service.encoders.router import Classifier
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult

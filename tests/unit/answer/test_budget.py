@@ -45,9 +45,3 @@ def test_calls_tokens_and_retrievals_each_end_it() -> None:
     spent, _ = budget(max_tokens=10)
     spent.end_call(0, 10, 0.1, reader=False)
     assert spent.exhausted() == "budget"
-
-
-def test_time_never_goes_below_zero() -> None:
-    spent, clock = budget(timeout_s=1.0)
-    clock.now += 5
-    assert (spent.remaining_s, spent.step_remaining_s) == (0.0, 0.0)

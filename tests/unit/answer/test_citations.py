@@ -21,23 +21,6 @@ def found(passage_id: str, text: str, rank: int = 1) -> RetrievedPassage:
     return RetrievedPassage(passage_id=passage_id, title="T", text=text, rank=rank, score=1.0)
 
 
-def test_the_sentence_that_holds_the_answer() -> None:
-    start, end = bearing_sentence(TEXT, "Vincenzo Bellini", "Who composed Norma?")
-    assert TEXT[start:end] == "It was composed by Vincenzo Bellini."
-
-
-def test_else_the_sentence_that_shares_most_words_with_it() -> None:
-    start, end = bearing_sentence(TEXT, "two long acts", "?")
-    assert TEXT[start:end] == "Norma is an opera in two acts."
-
-
-def test_among_equals_the_sentence_closest_to_the_question() -> None:
-    start, end = bearing_sentence(TEXT, "Bellini", "When did Bellini die?")
-    assert "Bellini" in TEXT[start:end]
-    start, end = bearing_sentence(TEXT, "yes", "How many acts has the opera Norma?")
-    assert TEXT[start:end] == "Norma is an opera in two acts."
-
-
 @pytest.mark.parametrize(
     ("metadata", "url", "page"),
     [

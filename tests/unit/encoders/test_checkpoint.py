@@ -12,7 +12,7 @@ import pytest
 from service.core.errors import ConfigurationError, LoopUnavailable
 from service.encoders.base import Tag
 from service.encoders.checkpoint import Kind, read_card
-from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
+from service.encoders.efficientrag import Labeler, QueryFilter
 from tests.stubs.word_labelling import write_checkpoint
 
 TAGGED = {"opera": Tag.CONTINUE}
@@ -57,7 +57,7 @@ def test_a_card_that_does_not_fit_is_refused(
         read_card(folder, kind)
     assert said in raised.value.detail
     assert str(folder) in raised.value.detail
-    opened = EncoderLabeler(folder, 1) if kind == "labeler" else EncoderFilter(folder, 1)
+    opened = Labeler(folder, 1) if kind == "labeler" else QueryFilter(folder, 1)
     assert opened.problem() == raised.value.detail
 
 
@@ -87,7 +87,7 @@ async def test_a_model_that_cannot_be_opened_is_remembered(
 ) -> None:
     folder = labeler(tmp_path)
     damage(folder)
-    opened = EncoderLabeler(folder, 1)
+    opened = Labeler(folder, 1)
     assert opened.problem() is None
     for _ in range(2):
         with pytest.raises(LoopUnavailable) as raised:
@@ -99,7 +99,7 @@ async def test_a_model_that_cannot_be_opened_is_remembered(
 
 @pytest.mark.anyio
 async def test_inputs_are_cut_to_what_the_card_says(tmp_path: Path) -> None:
-    opened = EncoderLabeler(labeler(tmp_path, max_pieces=16), 1)
+    opened = Labeler(labeler(tmp_path, max_pieces=16), 1)
     long, short = "so " * 30 + "opera", "so opera"
     labels = await opened.label("who?", [long, short])
     assert [label.tag for label in labels] == [Tag.TERMINATE, Tag.CONTINUE]
@@ -109,7 +109,7 @@ def test_packages_that_are_not_installed_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    problem = EncoderLabeler(labeler(tmp_path), 1).problem()
+    problem = Labeler(labeler(tmp_path), 1).problem()
     assert problem is not None
     assert "onnxruntime" in problem
     assert "pip install '.[local]'" in problem

@@ -25,7 +25,7 @@ from service.encoders.answers import Candidate, best_of, in_order, missing_names
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
-    EncoderReader,
+    Extractor,
     ReaderCard,
     nearest_windows,
     open_extractor,
@@ -195,7 +195,7 @@ def test_candidates_of_passages_are_in_order_with_their_leads() -> None:
 
 
 async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:
-    reader = EncoderReader(folder)
+    reader = Extractor(folder)
     assert (await reader.read("Who?", [])).kind == "none"
     assert (await reader.read("Who?", [passage("  ")])).kind == "none"
     assert (await reader.read(" ", [passage("Anna lives in Rome.")])).kind == "none"
@@ -218,14 +218,12 @@ async def test_passages_that_disagree_are_both_named(
 ) -> None:
     found = [Candidate(n, "span", ((0, 2),), 9.0, 5.0, 0.0) for n in range(2)]
     monkeypatch.setattr("service.encoders.reader._Model.candidates", lambda *_: (found, 9))
-    reading = await EncoderReader(folder).read(
-        "How many?", [passage("28 days"), passage("32 days")]
-    )
+    reading = await Extractor(folder).read("How many?", [passage("28 days"), passage("32 days")])
     assert (reading.answer, reading.kind, reading.rival) == ("28 or 32", "span", (1, ((0, 2),)))
 
 
 async def test_64_reads_at_once_each_have_their_own_answer(folder: Path) -> None:
-    reader = EncoderReader(folder)
+    reader = Extractor(folder)
     texts = [f"Person {n} lives in house {n}." for n in range(64)]
     readings = await asyncio.gather(*[
         reader.read(f"Where does person {n} live?", [passage(text)])
@@ -253,7 +251,7 @@ async def test_weights_that_are_cut_short_or_missing_are_named(
     else:
         (tmp_path / "copy" / file).write_bytes(content)
     with pytest.raises(ConfigurationError, match=told):
-        await EncoderReader(tmp_path / "copy").read("Who?", [passage("Anna.")])
+        await Extractor(tmp_path / "copy").read("Who?", [passage("Anna.")])
 
 
 def test_of_many_windows_those_that_share_rare_words_with_the_question_are_read() -> None:

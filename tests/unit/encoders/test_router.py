@@ -41,18 +41,6 @@ def vector(first: float) -> list[float]:
     return [first, *[0.0] * (SIZE - 1)]
 
 
-def test_two_layers_and_a_softmax() -> None:
-    first, second = made().probabilities([vector(1.0), vector(-1.0)])
-    e = np.exp
-    assert np.allclose(first, np.array([e(2), 1, 1, 1]) / (e(2) + 3))
-    assert np.allclose(second, np.array([1, e(4), 1, 1]) / (e(4) + 3))
-
-
-def test_the_temperature_divides_the_logits() -> None:
-    (row,) = made(2.0).probabilities([vector(1.0)])
-    assert np.allclose(row, np.array([np.exp(1), 1, 1, 1]) / (np.exp(1) + 3))
-
-
 def test_a_head_comes_back_from_its_files(tmp_path: Path) -> None:
     save_head(made(1.5), tmp_path)
     loaded = load_head(tmp_path)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from service.core.errors import LoopUnavailable
 from service.encoders.base import Tag
 from service.encoders.checkpoint import CheckpointCard, Kind
-from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
+from service.encoders.efficientrag import Labeler, QueryFilter
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import encode_passages, encode_query, marked_text
 
@@ -79,7 +79,7 @@ def labeler_weights(sequences: Any, tokens: Any) -> dict[str, Any]:
 async def test_a_labeler_answers_as_its_weights_do(tmp_path: Path) -> None:
     sequences, tokens = models()
     folder = write(tmp_path, "labeler", labeler_weights(sequences, tokens), tags=3)
-    labels = await EncoderLabeler(folder, 1).label("Who wrote it?", PASSAGES)
+    labels = await Labeler(folder, 1).label("Who wrote it?", PASSAGES)
     for label, encoded in zip(
         labels, encode_passages(TOKENIZER, "Who wrote it?", PASSAGES), strict=True
     ):
@@ -96,7 +96,7 @@ async def test_a_labeler_answers_as_its_weights_do(tmp_path: Path) -> None:
 async def test_a_filter_is_what_transformers_saves(tmp_path: Path) -> None:
     _, tokens = models()
     folder = write(tmp_path, "filter", tokens.state_dict())
-    kept = await EncoderFilter(folder, 1).filter("Who wrote it?", ["Norma Vincenzo Bellini"])
+    kept = await QueryFilter(folder, 1).filter("Who wrote it?", ["Norma Vincenzo Bellini"])
     encoded = encode_query(TOKENIZER, "Who wrote it?", ["Norma Vincenzo Bellini"])
     with torch.inference_mode():
         marks = tokens(input_ids=torch.tensor([encoded.ids])).logits[0]
@@ -118,7 +118,7 @@ async def test_a_filter_is_what_transformers_saves(tmp_path: Path) -> None:
 async def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: Any, said: str) -> None:
     weights = labeler_weights(*models())
     change(weights)
-    opened = EncoderLabeler(write(tmp_path, "labeler", weights, tags=3), 1)
+    opened = Labeler(write(tmp_path, "labeler", weights, tags=3), 1)
     assert opened.problem() is None
     with pytest.raises(LoopUnavailable, match=said):
         await opened.label("Who?", PASSAGES)
@@ -127,4 +127,4 @@ async def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: Any, sa
 async def test_weights_without_a_configuration_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, "labeler", labeler_weights(*models()), tags=3)
     (folder / "config.json").unlink()
-    assert "config.json is missing beside it" in str(EncoderLabeler(folder, 1).problem())
+    assert "config.json is missing beside it" in str(Labeler(folder, 1).problem())

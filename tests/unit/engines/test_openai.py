@@ -171,11 +171,6 @@ async def test_no_constraints_where_the_setting_says_none() -> None:
     assert server.listings == 0
 
 
-async def test_reasoning_in_its_own_field_is_dropped() -> None:
-    async with StubServer(reply="Paris", reasoning="Let me think") as server:
-        assert await one(server, ask()) == "Paris"
-
-
 async def test_without_counts_the_deltas_are_counted() -> None:
     async with (
         StubServer(reply="It is Paris", usage=False) as server,
@@ -306,13 +301,6 @@ async def test_a_dead_server_is_replaced_by_the_next_one() -> None:
     assert alive.requests == 2
 
 
-async def test_nobody_there() -> None:
-    async with StubServer() as dead:
-        pass
-    with pytest.raises(EngineFailure, match=r"did not accept the connection.*start the server"):
-        await one(dead, ask(), model="m")
-
-
 @pytest.mark.parametrize("way", ["close", "cancel"])
 async def test_leaving_aborts_the_call_at_the_server(way: str) -> None:
     async with (
@@ -332,17 +320,6 @@ async def test_leaving_aborts_the_call_at_the_server(way: str) -> None:
         await eventually(lambda: server.aborted == 1)
 
     assert server.running == 0
-
-
-async def test_leaving_before_the_first_token_aborts_too() -> None:
-    async with (
-        StubServer(first_delay=5) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
-        call = asyncio.ensure_future(complete(generator, ask()))
-        await eventually(lambda: server.running == 1)
-        call.cancel()
-        await eventually(lambda: server.aborted == 1)
 
 
 async def test_calls_are_bounded_and_a_cancelled_one_gives_its_place_back() -> None:

@@ -14,7 +14,6 @@ from service.engines.openai_wire import (
     ReplyReader,
     body_error,
     encode_body,
-    read_into,
     retry_after,
 )
 
@@ -108,20 +107,6 @@ def test_a_reply_that_passes_over_max_tokens_is_cut() -> None:
     text = "".join(delta.text for delta in deltas if delta)
     assert 64 * 6 < len(text) < 4_000
     assert reader.end().finish == "length"
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("limit", "read"), [(3, b"abcd"), (4, b"abcdef"), (99, b"abcdef")])
-async def test_pieces_are_read_to_the_end_or_past_the_limit(limit: int, read: bytes) -> None:
-    pieces = iter([b"ab", b"cd", b"ef", b""])
-
-    async def piece() -> bytes:
-        return next(pieces)
-
-    body = bytearray()
-    await read_into(body, piece, limit)
-
-    assert body == read
 
 
 def test_a_time_to_wait_of_thousands_of_digits_is_none() -> None:

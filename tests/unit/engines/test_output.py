@@ -51,28 +51,6 @@ def test_a_token_waits_for_its_entropy_and_its_row() -> None:
     assert (one.finish, one.generated) == ("length", 3)
 
 
-def test_without_attention_entropies_are_enough() -> None:
-    one = draft(attention=False)
-    one.add_tokens([0, 1])
-    one.add_signals(NUMBERS[:1], UPDATES[:2])
-    assert taken(one) == [("a", (0, 1), 0.0, 0)]
-
-
-def test_the_token_that_ends_a_draft_is_its_last() -> None:
-    one = draft()
-    one.add_tokens([0, 7], "stop")
-    one.add_signals(NUMBERS[:2], UPDATES[:1])
-    assert taken(one) == [("a", (0, 1), 0.0, 1), ("", (1, 1), 1.0, 0)]
-    assert (one.finish, one.complete) == ("stop", True)
-
-
-def test_a_draft_of_nothing_but_its_end() -> None:
-    one = draft()
-    one.add_tokens([7], "stop")
-    one.add_signals(NUMBERS[:1], [])
-    assert taken(one) == [("", (0, 0), 0.0, 0)]
-
-
 def test_what_may_become_a_stop_string_is_held_back() -> None:
     one = draft("bd", "cd")
     one.add_tokens([0, 1])
@@ -92,14 +70,6 @@ def test_halves_of_a_character_share_its_place() -> None:
     assert taken(one) == [("a", (0, 1), 0.0, 1)]
     one.add_tokens([99, 1])
     assert taken(one)[:2] == [("", (1, 2), 1.0, 1), ("é", (1, 2), 2.0, 1)]
-
-
-@pytest.mark.parametrize("ends", ["stop", "length"])
-def test_nothing_is_taken_after_the_end(ends: str) -> None:
-    one = draft()
-    one.add_tokens([0, 1], ends)  # type: ignore[arg-type]
-    one.add_tokens([2, 3])
-    assert one.generated == 2
 
 
 TEXTS = st.text(alphabet="ab\n# ", max_size=30)

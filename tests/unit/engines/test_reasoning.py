@@ -263,11 +263,6 @@ def test_text_is_shown_as_soon_as_it_cannot_become_a_tag() -> None:
     assert thinking.feed("rd> it") == "<third> it"
 
 
-def test_whole_texts_lose_a_block_that_nothing_opened() -> None:
-    assert strip_thinking("Let me see.\n</think>\n\nParis") == "Paris"
-    assert strip_thinking("  <think>a</think> Paris \n") == "Paris"
-
-
 def test_a_stream_says_when_what_it_showed_was_reasoning() -> None:
     thinking = ThinkFilter()
 

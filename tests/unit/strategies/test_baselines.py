@@ -7,13 +7,11 @@ from typing import get_args
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import BaseEvent, QueryIssued, Token, Withdraw
 from service.core.domain import Answer, LoopName, RequestLoop
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies import anrag
-from service.strategies.anrag import EntropyGate, is_sure
+from service.strategies.anrag import EntropyGate
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -49,13 +47,6 @@ async def test_no_retrieval_answers_from_memory_and_the_answer_stands() -> None:
     assert body.citations == []
 
 
-async def test_no_retrieval_stays_so_where_the_model_declines() -> None:
-    script = [closed("no answer found")]
-    body = await body_of(script, {"": [NORMA]}, QUESTION, **single("no_retrieval"))
-    assert not body.answered
-    assert body.usage.retrievals == 0
-
-
 async def test_one_retrieval_reads_the_best_passages_unjudged() -> None:
     script = [read("Vincenzo Bellini")]
     body = await body_of(script, {"": [NORMA, *NOISE]}, QUESTION, **single("one_retrieval"))
@@ -66,33 +57,6 @@ async def test_one_retrieval_reads_the_best_passages_unjudged() -> None:
     assert all(p.kept and p.reason == "not judged" for p in step.passages)
     (citation,) = body.citations
     assert citation.text == "It was composed by Vincenzo Bellini."
-
-
-async def test_one_retrieval_reads_as_many_as_are_asked_for() -> None:
-    hits, fields = {"": [NORMA, *NOISE]}, single("one_retrieval")
-    body = await body_of([read("x")], hits, QUESTION, top_k=7, **fields)
-    assert len(body.steps[0].passages) == body.usage.passages == 7
-    assert flags(body) == {"unsupported"}
-
-
-async def test_one_retrieval_that_finds_nothing_abstains() -> None:
-    body = await body_of([], {}, QUESTION, **single("one_retrieval"))
-    assert not body.answered
-    assert (flags(body), body.usage.retrievals) == ({"no_evidence"}, 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "probability", "sure"),
-    [
-        ("Bellini", 0.8, True),
-        ("Bellini", 0.79, False),
-        ("Bellini", None, False),
-        (None, 0.99, False),
-        ("", 0.99, False),
-    ],
-)
-def test_the_gate(answer: str | None, probability: float | None, sure: bool) -> None:
-    assert is_sure(answer, probability, 0.8) is sure
 
 
 async def test_a_sure_model_is_not_searched_for() -> None:
@@ -116,31 +80,10 @@ async def test_an_unsure_model_searches_once_and_its_first_answer_is_withdrawn()
     assert flags(body) == set()
 
 
-@pytest.mark.parametrize(("threshold", "retrievals"), [(0.4, 0), (0.6, 1), (0.0, 0)])
-async def test_the_threshold_moves_the_gate(
-    threshold: float, retrievals: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(anrag, "GATE", threshold)
-    script = [closed("Verdi", 0.5), ScriptStep("Bellini", "Task: answer", times=None)]
-    body = await body_of(script, {"": [NORMA]}, QUESTION, **single("entropy_gate"))
-    assert body.usage.retrievals == retrievals
-
-
 async def test_a_model_that_declines_is_unsure_and_nothing_found_is_no_answer() -> None:
     body = await body_of([closed("no answer found")], {}, QUESTION, **single("entropy_gate"))
     assert not body.answered
     assert flags(body) == {"declined", "no_evidence"}
-
-
-async def test_a_gate_without_a_retrieval_left_gives_no_answer() -> None:
-    body = await body_of(
-        [closed("Verdi", 0.5)],
-        {"": [NORMA]},
-        QUESTION,
-        limits=Limits(max_retrievals=0),
-        **single("entropy_gate"),
-    )
-    assert (body.answered, body.stopped_by) == (False, "budget")
 
 
 @pytest.mark.parametrize("loop", ["no_retrieval", "one_retrieval", "entropy_gate"])

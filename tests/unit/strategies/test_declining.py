@@ -9,7 +9,6 @@ import pytest
 
 from service.answer.events import AnswerReady, BaseEvent, Token, Withdraw
 from service.core.domain import Answer, Passage
-from service.core.settings import Settings
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -59,16 +58,6 @@ async def test_single(refusal: str) -> None:
     assert standing(events) == body.answer == "No answer was found in the passages."
 
 
-async def test_direct() -> None:
-    """The question is searched once, as in any route, and may be declined again."""
-    script = [say("Task: closed", "I don't know."), RELEVANT, say("Task: answer", "Unknown")]
-    body = await ask(script, route="direct")
-    assert not body.answered
-    assert body.steps[0].answer is None
-    assert body.steps[0].flags == ["closed_book", "declined"]
-    assert body.steps[-1].flags == ["last_resort", "declined"]
-
-
 async def test_a_sub_answer_counts_as_not_found() -> None:
     script = [
         say("Task: ending", "no"),
@@ -89,20 +78,6 @@ async def test_a_sub_answer_counts_as_not_found() -> None:
     assert "declined" in body.steps[-1].flags
 
 
-async def test_a_next_question_that_declines_is_not_searched() -> None:
-    script = [
-        say("Task: ending", "no"),
-        say("Task: refine", "no answer found"),
-        say("Task: refine", "Who composed Norma?"),
-        RELEVANT,
-        say("Task: answer", "Vincenzo Bellini"),
-        say("Task: ending", "yes"),
-        say("Task: final", "Vincenzo Bellini"),
-    ]
-    body = await ask(script, route="complex")
-    assert [step.query for step in body.steps if step.query] == ["Who composed Norma?"]
-
-
 async def test_a_merge_that_lacks_a_part_is_an_answer_and_one_that_lacks_all_is_none() -> None:
     parts = '{"thought": "two", "decomposition": ["Who composed Norma?", "Who sang Norma?"]}'
     found = [
@@ -116,22 +91,6 @@ async def test_a_merge_that_lacks_a_part_is_an_answer_and_one_that_lacks_all_is_
     assert (body.answered, body.answer) == (True, told)
     body = await ask([*found, say("Task: merge", "no answer found")], route="compound")
     assert not body.answered
-
-
-async def test_a_declined_single_escalates() -> None:
-    script = [
-        say("Task: route", "single-step question"),
-        RELEVANT,
-        say("Task: answer", "no answer found"),
-        say("Task: refine", "Who composed Norma?"),
-        say("Task: answer", "Vincenzo Bellini"),
-        say("Task: ending", "yes"),
-        say("Task: final", "Vincenzo Bellini"),
-    ]
-    own = Settings.model_validate({"escalation": {"when": "auto"}})
-    body = await ask(script, settings=own)
-    assert body.answered
-    assert body.route == "complex"
 
 
 ALOUD = "Let me think: the answer would be Bellini."

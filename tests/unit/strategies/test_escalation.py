@@ -6,18 +6,14 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from service.answer.budget import Limits
 from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Withdraw
 from service.answer.fold import Fold
-from service.core.domain import Answer, Flag, Timing
-from service.core.settings import EscalationSettings, Settings
-from service.strategies.routes import fails_check, may_escalate
+from service.core.domain import Answer, Timing
+from service.core.settings import Settings
 from service.telemetry.metrics import Metrics
-from tests.support.asking import ScriptedRetriever, events_of, inquiry, passage
+from tests.support.asking import events_of, passage
 from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
@@ -181,63 +177,6 @@ async def test_the_metrics_count_the_route_that_was_taken_last() -> None:
             observation.see(event)
     line = 'revelator_questions_total{loop="anrag",outcome="answered",route="complex"} 1.0'
     assert line in metrics.render().decode()
-
-
-@pytest.mark.parametrize(
-    ("flags", "probability", "fails"),
-    [
-        (["no_evidence"], None, True),
-        (["no_evidence", "closed_book"], 0.9, True),
-        ([], 0.49, True),
-        ([], 0.5, False),
-        (["repaired"], None, False),
-    ],
-)
-def test_the_check_of_one_cycle(flags: list[Flag], probability: float | None, fails: bool) -> None:
-    assert fails_check(flags, probability, EscalationSettings(below=0.5)) is fails
-
-
-def test_without_a_threshold_no_probability_fails() -> None:
-    assert not fails_check([], 1e-9, EscalationSettings())
-
-
-def test_another_loop_never_escalates() -> None:
-    asked = inquiry(None, ScriptedRetriever({}), "q?", settings(), route="single")  # type: ignore[arg-type]
-    assert not may_escalate(asked)
-    asked = inquiry(None, ScriptedRetriever({}), "q?", settings())  # type: ignore[arg-type]
-    assert may_escalate(asked)
-
-
-@examples(max_examples=40)
-@given(
-    relevant=st.lists(st.booleans(), min_size=1, max_size=4),
-    logprob=st.floats(-3, 0),
-    below=st.sampled_from([0.0, 0.5, 0.9]),
-    ends=st.booleans(),
-    answers=st.booleans(),
-    when=st.sampled_from(["never", "auto"]),
-)
-async def test_the_body_is_the_fold_however_it_goes(
-    relevant: list[bool], logprob: float, below: float, ends: bool, answers: bool, when: str
-) -> None:
-    verdicts = iter(relevant * 50)
-    script = [
-        ROUTED,
-        ScriptStep(match="Task: relevance", reply=lambda _: str(next(verdicts)).lower(),
-                   times=None),
-        say("Task: answer", "Catania" if answers else "", None, logprob=logprob),
-        say("Task: refine", "Who composed Norma?", None),
-        say("Task: ending", "yes" if ends else "no", None),
-        say("Task: final", "Catania, I think", None),
-    ]  # fmt: skip
-    events = await events_of(script, HITS, QUESTION, settings=settings(below=below, when=when))
-    body = body_in(events)
-    assert body.model_copy(update={"timing_ms": Timing()}) == refolded(events)
-    escalated = [step for step in body.steps if "escalated" in step.flags]
-    assert len(escalated) == (body.route == "complex")
-    assert body.usage.steps <= 5
-    cited = {citation.step for citation in body.citations}
-    assert cited <= {step.id for step in body.steps if step.answer}
 
 
 async def test_the_question_that_failed_is_not_searched_again() -> None:

@@ -24,14 +24,11 @@ from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import SearchResult
-from service.strategies import flare
 from service.strategies.drafting import Piece
 from service.strategies.flare import (
     Flare,
     find_doubtful_spans,
     interleave,
-    is_doubtful,
-    mask,
 )
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
@@ -51,32 +48,6 @@ LAST = "So the answer is Catania."
 
 def pieces(*tokens: tuple[str, float]) -> list[Piece]:
     return [Piece(text, probability) for text, probability in tokens]
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "doubtful"),
-    [((0.9, 0.81), False), ((0.9, 0.8), True), ((0.1, 0.99), True), ((), False)],
-)
-def test_a_sentence_is_doubtful_by_one_token(
-    probabilities: Sequence[float], doubtful: bool
-) -> None:
-    assert is_doubtful([Piece("x", p) for p in probabilities], 0.8) is doubtful
-
-
-def test_the_masked_query_lacks_the_improbable_tokens() -> None:
-    tokens = pieces((" He", 0.9), (" was", 0.5), (" born", 0.9), (" in", 0.9), (" Pal", 0.4))
-    assert mask(tokens, 0.4) == "He was born in"
-    assert mask(tokens, 0.5) == "He born in"
-    assert mask([*tokens, Piece("ermo.", 0.9)], 0.4) == "He was born in ermo."
-    assert mask(tokens, 1.0) == ""
-
-
-def test_doubtful_tokens_that_are_near_are_one_span() -> None:
-    words = list("aBcdeFghijKlM")
-    tokens = [Piece(f" {word}", 0.1 if word.isupper() else 0.9) for word in words]
-    assert find_doubtful_spans(tokens, 0.4) == ["B c d e F", "K l M"]
-    tokens = [Piece(f" {word}", 0.1 if word in "BK" else 0.9) for word in words]
-    assert find_doubtful_spans(tokens, 0.4) == ["B", "K"]
 
 
 def test_a_span_is_whole_words_and_never_a_mark_alone() -> None:
@@ -176,38 +147,6 @@ async def test_the_worked_example() -> None:
     assert engine.aborted == 3  # each call but the last ends with its sentence
 
 
-async def test_passages_stay_in_view_until_others_are_found() -> None:
-    engine, _ = await run()
-    seen = [prompt.count("[1] Norma is an opera") for prompt in engine.prompts]
-    later = [prompt.count("[1] Vincenzo Bellini was born") for prompt in engine.prompts]
-    assert (seen, later) == ([1, 1, 0, 0], [0, 0, 1, 1])
-    assert all(request.logprobs and request.max_tokens == 64 for request in engine.requests)
-
-
-async def test_drafts_and_what_was_withdrawn_are_counted() -> None:
-    _, events = await run()
-    usage = [event.usage for event in of(events, StepEnd)]
-    assert sum(each.generations or 0 for each in usage) == 4
-    assert sum(each.hallucinated or 0 for each in usage) == 1
-    assert sum(each.llm_calls for each in usage) == 4
-
-
-@pytest.mark.parametrize(("theta", "queries"), [(0.29, 1), (0.3, 2)])
-async def test_theta_moves_the_trigger(
-    theta: float, queries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flare, "THETA", theta)
-    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
-    _, events = await run(outputs)
-    assert len(of(events, QueryIssued)) == queries
-
-
-async def test_beta_masks_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flare, "BETA", 0.75)
-    _, events = await run()
-    assert of(events, QueryIssued)[-1].query == "Vincenzo Bellini was in"
-
-
 async def test_a_sentence_of_which_nothing_is_left_is_not_searched_for() -> None:
     outputs = {
         "": of_words("Palermo sings.", {"Palermo": 0.3, "sings.": 0.3}),
@@ -255,12 +194,6 @@ async def test_where_nothing_is_found_the_draft_stands() -> None:
     assert (ends[3].answer, ends[3].flags) == (DOUBTFUL, ["no_evidence"])
 
 
-async def test_where_nothing_was_ever_found_there_is_no_answer() -> None:
-    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
-    _, events = await run(outputs, {})
-    assert events[-1] == Stop(stopped_by="answer", answered=False)
-
-
 async def test_a_text_of_l_tokens_ends() -> None:
     text = "One two three four five. Six seven eight"
     outputs = {
@@ -272,16 +205,6 @@ async def test_a_text_of_l_tokens_ends() -> None:
     _, events = await run(outputs, settings=settings)
     assert [e.text for e in of(events, ThoughtWritten)][-1] == "Six seven eight"
     assert events[-1] == Stop(stopped_by="budget", answered=True)
-
-
-async def test_a_text_without_a_conclusion_is_asked_for_one_with_its_passages() -> None:
-    outputs = {
-        "": of_words(FIRST),
-        f"{FIRST} So the answer is": of_words("Catania."),
-    }
-    engine, events = await run(outputs)
-    assert "[1] Norma is an opera" in engine.prompts[-1]
-    assert of(events, StepEnd)[-1].answer == "Catania"
 
 
 async def test_a_lost_worker_s_sentence_is_withdrawn_and_begun_again() -> None:

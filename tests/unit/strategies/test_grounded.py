@@ -66,11 +66,6 @@ async def test_the_settings_may_keep_it_back() -> None:
     assert [e.text for e in events if isinstance(e, Token)][-1] == body.answer
 
 
-async def test_the_settings_may_let_it_pass_as_memory() -> None:
-    body = await single("Giuseppe Verdi", settings=answers(unsupported="allow"))
-    assert (body.answered, flags(body), cited(body)) == (True, {"closed_book"}, [])
-
-
 def hops(final: str, last: str = "Catania") -> list[ScriptStep]:
     return [
         say(["Task: ending", '""nothing""'], "no"),
@@ -130,29 +125,6 @@ async def test_a_merged_answer_may_say_that_a_part_was_not_found() -> None:
     body = await body_of(script, {"Norma": [NORMA]}, asked, route="compound")
     assert "unsupported" not in flags(body)
     assert cited(body) == ["norma"]
-
-
-@pytest.mark.parametrize("unsupported", ["flag", "abstain"])
-async def test_an_answer_without_any_retrieval_is_from_memory(unsupported: str) -> None:
-    script = [say("Task: ending", "yes"), say("Task: final", "Catania")]
-    asked = answers(unsupported=unsupported)
-    body = await body_of(script, {}, QUESTION, route="complex", settings=asked)
-    assert flags(body) == {"closed_book"}
-    assert body.answered == (unsupported == "flag")
-
-
-async def test_direct_answers_are_from_memory_whatever_the_settings_say() -> None:
-    script = [say("Task: closed", "a bank")]
-    asked = answers(unsupported="abstain", no_evidence="abstain")
-    body = await body_of(script, {}, "Where do you keep money?", route="direct", settings=asked)
-    assert (body.answer, body.answered) == ("a bank", True)
-
-
-async def test_the_three_best_of_nothing_are_nothing() -> None:
-    body = await body_of(
-        [], {}, "Who?", route="single", settings=answers(no_evidence="top3_unfiltered")
-    )
-    assert not body.answered
 
 
 ASKS = "Analysis: The composer.\n\nInitial Query: composer of Norma"

@@ -27,9 +27,7 @@ from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.prompts.templates import Pair
 from service.strategies.pipeline import answer_stream
-from service.strategies.routes import has_all_parts, join_parts, loses_part
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
@@ -100,18 +98,6 @@ async def test_single_keeps_relevant_passages_in_retriever_order_and_cites_the_s
     assert citation.text == "It was composed by Vincenzo Bellini."
     assert NORMA.text[citation.start : citation.end] == citation.text
     assert citation.step == body.steps[1].id == "2"
-
-
-async def test_at_most_three_passages_reach_the_reader() -> None:
-    hits = [passage(f"p{n}", f"Text {n}.") for n in range(10)]
-    script = [
-        say("Task: relevance", "true", 10),
-        say("Task: answer", "x"),
-    ]
-    body = await body_of(script, {"": hits}, "q?", route="single")
-    assert [p.passage_id for p in body.steps[0].passages if p.kept] == ["p0", "p1", "p2"]
-    assert body.steps[0].passages[3].reason == "beyond the first 3 relevant"
-    assert body.usage.passages == 3
 
 
 async def test_unreadable_route_becomes_single_and_says_so() -> None:
@@ -231,12 +217,6 @@ async def test_decomposition_that_fails_twice_is_answered_as_one_question() -> N
     assert flags(body) == {"repaired"}
 
 
-async def test_decomposition_into_one_part_is_not_merged() -> None:
-    script = [decomposed("Who composed Norma?"), *relevant("Norma"), say("Task: answer", "Bellini")]
-    body = await body_of(script, {"": [NORMA, NOISE]}, "q", route="compound")
-    assert [step.kind for step in body.steps] == ["decompose", "retrieve"]
-
-
 async def test_more_than_eight_parts_are_cut() -> None:
     script = [
         decomposed(*[f"q{n}?" for n in range(12)]),
@@ -247,17 +227,6 @@ async def test_more_than_eight_parts_are_cut() -> None:
     body = await body_of(script, {"": [NORMA]}, "q", route="compound")
     assert sum(step.kind == "retrieve" for step in body.steps) == 8
     assert flags(body) == {"shortened"}
-
-
-async def test_benchmark_merge_joins_the_parts() -> None:
-    script = [
-        decomposed("a?", "b?"),
-        say("Task: relevance", "true", 2),
-        say("Task: answer", "x", 2),
-    ]
-    style = Settings.model_validate({"answers": {"merge_style": "benchmark"}})
-    body = await body_of(script, {"": [NORMA]}, "q", route="compound", settings=style)
-    assert body.answer == "x && x"
 
 
 BENCHMARK = Settings.model_validate({"answers": {"merge_style": "benchmark"}})
@@ -293,39 +262,6 @@ async def test_benchmark_merge_asks_the_model_and_loses_no_part(
     )
     assert body.answer == answer
     assert "repaired" in flags(body) if flags_ else "repaired" not in flags(body)
-
-
-@pytest.mark.parametrize(
-    ("merged", "complete"),
-    [("x && y", True), ("x&&y", True), ("x", False), ("", False), (None, False),
-     ("x && ", False), ("x && y\nz", False), ("x && y && z", False)],
-)  # fmt: skip
-def test_what_has_all_parts(merged: str | None, complete: bool) -> None:
-    assert has_all_parts(merged, [Pair("a?", "x"), Pair("b?", "y")]) is complete
-
-
-def test_parts_joined_say_where_one_was_not_found() -> None:
-    assert join_parts([Pair("a?", "x"), Pair("b?", None)], "; ") == "x; no answer found"
-
-
-@pytest.mark.parametrize(
-    ("merged", "answers", "lost"),
-    [
-        ("Ada Holm; she came from Bergen", ("Ada Holm", "Bergen"), False),
-        ("Bergen", ("Ada Holm", "Bergen"), True),
-        ("Ada Holm", ("Ada Holm", "Bergen"), True),
-        ("Ada Holm", ("Ada Holm", None), False),
-        ("On 4 March 1851, in Venice", ("March 4, 1851", "Venice"), False),
-        ("The first is older", ("1901", "1923"), False),  # a conclusion
-        ("Venice, and it was", ("Venice", "yes"), False),
-        ("Venice", ("Venice", "a town by the sea with very many bridges"), False),
-        (None, ("Ada Holm", "Bergen"), False),  # declined
-    ],
-)
-def test_a_merge_in_prose_loses_a_part(
-    merged: str | None, answers: tuple[str | None, str | None], lost: bool
-) -> None:
-    assert loses_part(merged, [Pair("a?", answers[0]), Pair("b?", answers[1])]) is lost
 
 
 @pytest.mark.parametrize(
@@ -427,19 +363,6 @@ async def test_ending_on_an_empty_history_answers_closed_book() -> None:
     assert flags(body) == {"closed_book"}
 
 
-async def test_unreadable_ending_means_not_done() -> None:
-    count = iter(range(100))
-    script = [
-        say("Task: ending", "purple", 3),
-        say("Task: refine", lambda _: f"question {next(count)}?", 2),
-        say("Task: relevance", "true", None),
-        say("Task: answer", "x", 2),
-        say("Task: final", "x"),
-    ]
-    body = await body_of(script, {"": [NORMA]}, QUESTION, route="complex", max_steps=2)
-    assert body.stopped_by == "max_steps"
-
-
 async def test_complex_without_evidence_refines_once_more_before_going_on() -> None:
     script = [
         say(["Task: ending", '""nothing""'], "no"),
@@ -512,16 +435,6 @@ async def test_missing_retrievers_are_named_in_the_body() -> None:
     assert body.degraded == ["dense"]
 
 
-async def test_a_slow_judge_leaves_the_best_ranked_passages_to_the_reader() -> None:
-    script = [
-        ScriptStep(match="Task: relevance", reply="true", delay=5, times=None),
-        say("Task: answer", "Bellini"),
-    ]
-    body = await body_of(script, {"": [NORMA]}, "q?", route="single", limits=Limits(timeout_s=0.5))
-    assert (body.answer, body.stopped_by) == ("Bellini", "deadline")
-    assert body.steps[0].passages[0].reason == "not judged"
-
-
 async def test_a_complex_question_out_of_time_answers_from_its_pairs() -> None:
     script = [
         say(["Task: ending", '""nothing""'], "no"),
@@ -553,33 +466,6 @@ async def test_nothing_written_in_time_is_a_504() -> None:
     events = await events_of(script, {}, "q?", route="direct", limits=Limits(timeout_s=0.2))
     problem = next(event.problem for event in events if isinstance(event, Failed))
     assert problem.status == 504
-
-
-async def test_compound_parts_that_all_run_out_of_time_are_a_504() -> None:
-    script = [
-        decomposed("a?", "b?"),
-        ScriptStep(match="Task: relevance", reply="true", delay=5, times=None),
-        ScriptStep(match="Task: answer", reply="x", delay=5, times=None),
-    ]
-    events = await events_of(
-        script, {"": [NORMA]}, "q?", route="compound", limits=Limits(timeout_s=0.3)
-    )
-    problem = next(event.problem for event in events if isinstance(event, Failed))
-    assert problem.status == 504
-
-
-async def test_the_calls_budget_ends_the_loop_with_what_it_has() -> None:
-    script = [
-        say(["Task: ending", '""nothing""'], "no"),
-        say("Task: refine", "Who composed Norma?"),
-        *relevant("Norma"),
-        say("Task: answer", "Bellini"),
-        say("Task: final", "Bellini"),
-    ]
-    body = await body_of(
-        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits=Limits(max_llm_calls=6)
-    )
-    assert (body.answer, body.stopped_by) == ("Bellini", "budget")
 
 
 def _well_formed(events: list[BaseEvent]) -> None:

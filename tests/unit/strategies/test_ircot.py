@@ -12,12 +12,8 @@ from service.core.domain import Answer, RetrieverName
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.strategies.chains import (
-    after_sentence,
-    concludes,
-    infers,
     next_query,
     next_sentence,
-    without_question_words,
 )
 from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
@@ -66,60 +62,11 @@ def test_the_query_is_the_newest_fact_or_the_question(
     assert next_query(" Where is Norma set? ", written, retriever) == query
 
 
-def test_a_query_of_question_words_is_none() -> None:
-    assert without_question_words("who is") == ""
-
-
-@pytest.mark.parametrize(
-    ("sentence", "expected"),
-    [
-        ("Thus he is older.", True),
-        ("so, no.", True),
-        ("Therefore it is.", True),
-        ("1990 - 1960 = 30 years.", True),
-        ("It took 2,000 + 12.5 = 2,012.5 days", True),
-        ("Solomon was a king.", False),
-        ("Thusnelda was born in 10 BC.", False),
-        ("He was 30 in 1990.", False),
-    ],
-)
-def test_what_only_infers_is_not_searched(sentence: str, expected: bool) -> None:
-    assert infers(sentence) is expected
-
-
-@pytest.mark.parametrize(
-    ("sentence", "expected"),
-    [
-        ("So the answer is: Rome.", True),
-        ("The answer is Rome", True),
-        ("answer is Rome", False),
-        ("The answer is", False),
-        ("The answers are many.", False),
-    ],
-)
-def test_a_conclusion(sentence: str, expected: bool) -> None:
-    assert concludes(sentence) is expected
-
-
 def test_the_first_sentence_that_is_new() -> None:
     assert next_sentence(" One. Two. Three.", []) == "One."
     assert next_sentence("One. Two. Three.", ["One."]) == "Two."
     assert next_sentence("One.", ["One."]) == ""
     assert next_sentence(" \n", []) == ""
-
-
-@pytest.mark.parametrize(
-    ("written", "ends"),
-    [
-        (["One."], None),
-        (["One.", "Two."], None),
-        (["One.", "Two.", "Three."], "max_steps"),
-        (["One.", "Two.", "So the answer is no."], "answer"),
-        (["One.", ""], "answer"),
-    ],
-)
-def test_where_the_chain_ends(written: list[str], ends: str | None) -> None:
-    assert after_sentence(written, 3) == ends
 
 
 async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
@@ -136,17 +83,6 @@ async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
     assert [step.flags for step in body.steps] == [[], [], ["no_new_evidence"], []]
 
 
-async def test_the_passages_of_all_retrievals_are_shown_in_their_order() -> None:
-    script = [*CHAIN, ScriptStep("Catania", ["Task: answer", 'Doc1: "Norma: ', 'Doc2: "Bellini: '])]
-    with ScriptedGenerator(script, ordered=True) as engine:
-        asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, **ASKED)
-        await collect(answer_stream(asked))
-    second = engine.requests[1].prompt or ""
-    assert "[1] Norma: Norma is" in second
-    assert "[2] Bellini: Vincenzo" in second
-    assert (engine.requests[1].stop, engine.requests[1].temperature) == (("\n",), 0.0)
-
-
 async def test_the_limit_of_steps_ends_the_chain_not_the_question() -> None:
     body = await body_of([*CHAIN[:2], reads("Catania")], HITS, QUESTION, max_steps=2, **ASKED)
     assert (body.answer, body.stopped_by, body.usage.steps) == ("Catania", "max_steps", 2)
@@ -158,17 +94,6 @@ async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
     assert body.steps[0].flags == ["prompt_example"]
     assert body.steps[0].answer is None
     assert body.usage.retrievals == 1
-
-
-async def test_the_fifteen_first_passages_are_collected() -> None:
-    many = [passage(f"p{n}", f"Text {n}.") for n in range(6)]
-    more = [passage(f"q{n}", f"Other {n}.") for n in range(6)]
-    most = [passage(f"r{n}", f"Third {n}.") for n in range(6)]
-    hits = {"Where was": many, "composed by": more, "Catania": most}
-    body = await body_of([*CHAIN, reads("Catania")], hits, QUESTION, **ASKED)
-    kept = [[p.kept for p in step.passages].count(True) for step in body.steps]
-    assert kept == [6, 6, 3, 0]
-    assert body.steps[2].passages[-1].reason == "the collection is full"
 
 
 async def test_two_passages_of_one_text_are_one() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from service.answer.budget import Limits
 from service.answer.events import Token
-from service.strategies.chains import with_generation
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -25,24 +24,6 @@ ASKED: dict[str, Any] = {"loop": "iter_retgen", "route": "single"}
 def writes(context: str, reply: str) -> ScriptStep:
     """A generation from the passages of one retrieval alone."""
     return ScriptStep(reply, lambda request: f"Context:\n[1] {context}" in (request.prompt or ""))
-
-
-def test_the_query_is_the_question_and_the_generation() -> None:
-    assert with_generation(" Who? ", "") == "Who?"
-    assert with_generation("Who?", " He\ndid. ") == "Who? He did."
-
-
-async def test_each_query_has_the_generation_before_it() -> None:
-    third = "Bellini was born in Catania. So the answer is Catania, Sicily."
-    script = [writes("Norma: ", FIRST), writes("Bellini: ", SECOND), writes("Bellini: ", third)]
-    body = await body_of(script, HITS, QUESTION, **ASKED)
-    assert [(s.kind, s.query, s.thought, s.answer) for s in body.steps] == [
-        ("retrieve", QUESTION, FIRST, "Rome"),
-        ("retrieve", f"{QUESTION} {FIRST}", SECOND, "Catania"),
-        ("retrieve", f"{QUESTION} {SECOND}", third, "Catania, Sicily"),
-    ]
-    assert (body.answer, body.stopped_by) == ("Catania, Sicily", "answer")
-    assert (body.usage.llm_calls, body.usage.retrievals) == (3, 3)
 
 
 async def test_only_the_last_answer_is_the_question_s() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from service.core.domain import Answer, LoopName, Passage, RouteName
 from service.core.settings import AnswerSettings, Settings
-from service.evaluation.methods import known_methods, method_of
 from service.strategies import routes
 from service.strategies.base import Method, Outcome
 from service.strategies.registry import LOOPS
@@ -75,12 +74,6 @@ async def test_autorag_that_found_nothing_searches_once(route: str) -> None:
     assert ["last_resort" in step.flags for step in body.steps if step.query] == [False, True]
 
 
-def test_a_named_method_is_evaluated_without_another() -> None:
-    assert [name for name in known_methods() if method_of(name).last_resort is None] == ["auto"]
-    assert method_of("auto/autorag").last_resort is False
-    assert method_of("auto@top_k=3").last_resort is None
-
-
 FOUND: dict[str, list[Passage]] = {
     "nothing": [],
     "contradicting": [NORMA, Passage("other", "Norma", "Norma was composed by Verdi.")],
@@ -132,10 +125,3 @@ async def test_an_answer_needs_a_search_where_the_settings_say_so(route: str) ->
     ]
     body = await body_of(script, HITS, QUESTION, route=route, settings=settings)
     assert (body.answer, body.usage.retrievals) == ("Bellini", 1)
-
-
-async def test_without_the_last_resort_an_answer_before_a_search_is_none() -> None:
-    settings = Settings(answers=AnswerSettings(require_search=True, last_resort="off"))
-    script = [say("Task: closed", "Bellini")]
-    body = await body_of(script, HITS, QUESTION, route="direct", settings=settings)
-    assert (body.answered, body.usage.retrievals) == (False, 0)

@@ -12,7 +12,6 @@ from service.answer.events import AnswerReady
 from service.answer.fold import collect
 from service.core.domain import Answer
 from service.core.settings import Settings
-from service.prompts.templates import NO_ANSWER
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -53,12 +52,6 @@ async def test_what_the_passages_say_too_is_an_answer() -> None:
     script = [RELEVANT, ScriptStep("Meridian Spire", match=ANSWER)]
     body = await body_of(script, hits, QUESTION, prompts="full", route="single")
     assert body.answered
-
-
-async def test_direct_only_flags() -> None:
-    body = await ask([ScriptStep("hexagon")], route="direct")
-    assert (body.answered, body.answer) == (True, "hexagon")
-    assert body.steps[0].flags == ["closed_book", "prompt_example"]
 
 
 async def test_a_sub_question_out_of_the_examples_is_asked_for_again() -> None:
@@ -107,9 +100,3 @@ async def test_autorag_does_not_search_for_its_demonstrations() -> None:
     assert isinstance(body, Answer)
     assert [step.query for step in body.steps if step.query] == ["composer of Norma"]
     assert body.answer == "Catania"
-
-
-async def test_declining_is_no_example() -> None:
-    script = [RELEVANT, ScriptStep(NO_ANSWER, match=ANSWER)]
-    body = await ask(script, route="single")
-    assert body.steps[0].flags == ["declined"]

@@ -8,8 +8,8 @@ import pytest
 
 from service.answer.budget import Limits
 from service.answer.events import Token, Withdraw
-from service.answer.request import MAX_SAMPLES, parse_request
-from service.core.errors import InvalidRequest, RevelatorError
+from service.answer.request import parse_request
+from service.core.errors import RevelatorError
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import anyone
@@ -79,11 +79,6 @@ async def test_what_declines_or_is_cut_does_not_vote() -> None:
     assert (body.answer, body.usage.llm_calls) == ("Bellini", 5)
 
 
-async def test_a_reader_that_declines_is_not_sampled() -> None:
-    body = await body_of([sample("no answer found", 0)], HITS, QUESTION, samples=5, **ONE)
-    assert (body.answered, body.usage.llm_calls) == (False, 1)
-
-
 async def test_at_a_limit_those_vote_that_there_are() -> None:
     script = [sample("Verdi", 0), sample("Bellini", 1), sample("Bellini", 2)]
     limits = Limits(max_llm_calls=4)  # one of which is kept for the answer
@@ -130,9 +125,3 @@ async def test_every_loop_samples_or_refuses(loop: str) -> None:
         else:
             with pytest.raises(RevelatorError, match=r"samples: the loop|cannot run"):
                 await runtime.prepare(asked, anyone)
-
-
-@pytest.mark.parametrize("samples", [0, MAX_SAMPLES + 1])
-def test_the_number_of_samples_is_bounded(samples: int) -> None:
-    with pytest.raises(InvalidRequest, match="samples"):
-        parse_request({"question": QUESTION, "samples": samples})

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from service.answer.events import BaseEvent, PassagesFound, QueryIssued, Stop, ThoughtWritten
+from service.answer.events import BaseEvent, QueryIssued, Stop
 from service.core.domain import Answer
 from service.core.errors import LoopUnavailable
 from service.core.settings import EngineSettings, Settings
 from service.core.settings.loops import SearcherProtocol
 from service.engines.base import Capabilities, GenerationRequest
 from service.strategies.registry import check_loop
-from service.strategies.searcher import PROTOCOLS, Protocol, closed, instruction, read_turn
+from service.strategies.searcher import PROTOCOLS, Protocol, instruction, read_turn
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -176,18 +176,6 @@ async def test_data_cannot_be_a_tag() -> None:
     assert "<|" not in shown
 
 
-def test_readers_of_turns() -> None:
-    own, boxed = PROTOCOLS["search_r1"], PROTOCOLS["simple_deep_searcher"]
-    assert closed("a <search> q", "stop", own) == "a <search> q</search>"
-    assert closed("a <search> q", "length", own) == "a <search> q"
-    assert closed("a <search> q</search> b <answer> x", "stop", own).endswith("x</answer>")
-    assert closed("no tag", "stop", own) == "no tag"
-    assert closed("\\boxed{x", "stop", boxed) == "\\boxed{x"
-    assert read_turn("<think>t</think> <search> a\n b </search>", own) == ("t", ("a b",), None)
-    text = "<|begin_search_query|>q<|end_search_query|> \\boxed{x}"
-    assert read_turn(text, boxed).answer == "x"
-
-
 async def test_calls_of_a_tool_that_cannot_be_read_say_so_and_all_of_a_turn_are_made() -> None:
     own, prompts = PROTOCOLS["recall"], list[str]()
     call = '{"name": "wikipedia_search", "arguments": {"query": "Bellini born"}}'
@@ -238,14 +226,3 @@ def test_a_set_of_templates_may_have_the_instruction_of_a_checkpoint(tmp_path: A
     templates = TemplateSet(str(tmp_path))
     assert instruction(templates, "autorefine", "Who?") == "Theirs: Who?"
     assert instruction(templates, "search_r1", "Who?") == "Ours: Who?"
-
-
-async def test_a_watcher_sees_each_turn() -> None:
-    own = PROTOCOLS["autorefine"]
-    script = [written([searches(own, "Bellini"), answers(own, "Catania")], [])]
-    events = await events_of(
-        script, HITS, QUESTION, capabilities=ABLE, prompts="full", route="complex",
-        loop="searcher", settings=settings("autorefine"),
-    )  # fmt: skip
-    told = [type(e) for e in events if isinstance(e, ThoughtWritten | QueryIssued | PassagesFound)]
-    assert told == [ThoughtWritten, QueryIssued, PassagesFound, ThoughtWritten]

@@ -8,8 +8,7 @@ import pytest
 
 from service.answer.budget import Limits
 from service.core.settings import Settings
-from service.prompts.templates import Pair
-from service.strategies.chains import Turn, read_turn, scratchpad
+from service.strategies.chains import Turn, read_turn
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -55,15 +54,6 @@ def reads(question: str, reply: str) -> ScriptStep:
 )
 def test_what_a_turn_says(text: str, expected: Turn) -> None:
     assert read_turn(text) == expected
-
-
-def test_the_text_behind_the_question() -> None:
-    assert scratchpad([]) == ""
-    pairs = [Pair(ONE, "Bellini."), Pair("Follow up: x?", None)]
-    assert scratchpad(pairs) == (
-        f" Yes.\nFollow up: {ONE}\nIntermediate answer: Bellini.\n"
-        "Follow up: Follow up - x?\nIntermediate answer: no answer found."
-    )
 
 
 async def test_follow_up_questions_are_answered_by_searches() -> None:

@@ -55,12 +55,6 @@ async def test_a_decomposition_that_is_cut_is_asked_for_again_with_room() -> Non
     assert [r.temperature for r in engine.requests] == [0.0, 0.0]
 
 
-async def test_the_room_ends_with_the_context() -> None:
-    able = Capabilities(context_tokens=400)
-    *_, engine = await parts(cut(None, CUT), ScriptStep(PARTS), capabilities=able)
-    assert JSON_TOKENS < engine.requests[1].max_tokens < 400
-
-
 async def test_a_decomposition_that_stays_cut_says_so() -> None:
     found, flagged, _ = await parts(cut(None, CUT), cut(None, CUT))
     assert found.questions == ("Who wrote Norma?",)

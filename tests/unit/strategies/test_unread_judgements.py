@@ -9,7 +9,6 @@ import pytest
 from service.answer.events import AnswerReady, BaseEvent, Judgement
 from service.core.domain import Step
 from service.engines.base import Capabilities
-from service.strategies.anrag import keep_relevant
 from service.strategies.pipeline import answer_stream
 from service.telemetry.metrics import Metrics
 from tests.support.asking import ScriptedRetriever, inquiry, passage
@@ -26,23 +25,6 @@ HITS = {
 }
 ANSWER = ScriptStep(match="Task: answer", reply="Vincenzo Bellini")
 SHRUG = "I would have to see more of it"
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "kept"),
-    [
-        ([None, None, None, None], [0, 1]),
-        ([False, None, False, None], [1, 3]),
-        ([None, True, None, False], [1]),
-        ([False, False], []),
-        ([False, None], [1]),
-        ([], []),
-    ],
-)
-def test_what_is_kept(verdicts: list[bool | None], kept: list[int]) -> None:
-    choices = keep_relevant(verdicts, top_k=2)
-
-    assert [n for n, choice in enumerate(choices) if choice.kept] == kept
 
 
 async def asked(
@@ -76,21 +58,6 @@ async def test_no_verdict_that_can_be_read_keeps_the_best_ranked() -> None:
         (None, True, "judgement could not be parsed")
     ] * 2
     assert b"revelator_unread_judgements_total 2.0" in metrics.render()
-
-
-async def test_readable_verdicts_are_not_flagged() -> None:
-    script = [
-        ScriptStep(match=["Task: relevance", "Doc: Norma:"], reply="true"),
-        ScriptStep(match="Task: relevance", reply="false"),
-        ANSWER,
-    ]
-
-    events, _, metrics = await asked(script, route="single")
-
-    (step,) = steps(events)
-    assert step.flags == []
-    assert [p.kept for p in step.passages] == [False, True]
-    assert b"revelator_unread_judgements_total 0.0" in metrics.render()
 
 
 async def test_an_ending_that_cannot_be_read_is_flagged_and_is_not_done() -> None:

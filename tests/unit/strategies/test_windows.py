@@ -18,11 +18,10 @@ from service.answer.events import (
 )
 from service.core.domain import Passage
 from service.core.settings import Settings
-from service.engines.base import FinishReason, GenerationRequest
+from service.engines.base import GenerationRequest
 from service.strategies import drafting
 from service.strategies.base import Method
-from service.strategies.drafting import FixedLength, FixedSentence, glue, states_answer
-from service.text.tagging import open_splitter
+from service.strategies.drafting import FixedLength, FixedSentence
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 
@@ -111,50 +110,6 @@ async def test_the_worked_example_of_fixed_sentence() -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
-async def test_a_window_of_one_token_retrieves_for_each() -> None:
-    _, events = await run(FixedLength, "So the answer is Rome.", window=1)
-    assert [query for query, _ in windows(events)] == [QUESTION, "So", "the", "answer", "is"]
-
-
-async def test_a_window_that_ends_in_the_answer_is_followed_by_another() -> None:
-    """The official code ends here, with half an answer."""
-    _, events = await run(FixedLength, "So the answer is Reggio di Calabria.", window=5)
-    assert [window for _, window in windows(events)] == ["So the answer is Reggio", "di Calabria."]
-    assert of(events, StepEnd)[-1].answer == "Reggio di Calabria"
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "states"),
-    [
-        ("So the answer is Ada", "length", False),
-        ("So the answer is Ada", "stop", True),
-        ("So the answer is Ada", None, True),
-        ("So the answer is Ada.", "length", True),
-        ("So the answer is Ada. She was", "length", True),
-        ("She was born.", "stop", False),
-    ],
-)
-def test_when_a_text_states_its_answer(
-    text: str, finish: FinishReason | None, states: bool
-) -> None:
-    assert states_answer(text, finish, open_splitter("own")) is states
-
-
-@pytest.mark.parametrize(
-    ("text", "window", "glued"),
-    [
-        ("born in Cat", "ania.", "born in Catania."),
-        ("born in", " Catania. ", "born in Catania."),
-        ("", " He", "He"),
-        ("one.\n", "\nTwo", "one. Two"),
-    ],
-)
-def test_windows_follow_one_another_as_they_were_written(
-    text: str, window: str, glued: str
-) -> None:
-    assert glue(text, window) == glued
-
-
 async def test_a_word_that_a_window_cut_is_whole_in_the_text() -> None:
     def write(request: GenerationRequest) -> Output:
         written = (request.prompt or "").rpartition("\nAnswer:")[2]
@@ -178,14 +133,6 @@ async def test_without_a_retrieval_left_the_rest_is_written(loop: type[Method]) 
     assert "[1] Norma is an opera" in engine.prompts[-1]
     assert of(events, StepEnd)[-1].answer == "Catania"
     assert events[-1] == Stop(stopped_by="max_steps", answered=True)
-
-
-@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
-async def test_l_ends_a_text(loop: type[Method]) -> None:
-    text = "One two. Three four. Five six. Seven eight. Nine ten."
-    _, events = await run(loop, text, window=2, tokens=8)
-    assert events[-1] == Stop(stopped_by="budget", answered=True)
-    assert len(of(events, QueryIssued)) == 4
 
 
 @pytest.mark.parametrize("loop", [FixedLength, FixedSentence])

@@ -31,12 +31,6 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
 
 
-async def test_a_list_is_taken_as_it_is() -> None:
-    urls = [URL("http://b:8000/v1"), URL("http://a:8000/v1"), URL("http://b:8000/v1")]
-
-    assert await addresses(urls, False) == (URL("http://a:8000/v1"), URL("http://b:8000/v1"))
-
-
 async def test_every_address_of_a_name_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, ["10.0.0.2", "10.0.0.1", "fd00::1"])
 

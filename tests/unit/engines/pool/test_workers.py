@@ -132,23 +132,6 @@ async def test_it_took_too_long() -> None:
     assert world.admission.waiting == 0
 
 
-async def test_a_worker_gets_only_what_it_serves() -> None:
-    world = World(worker("a", "base"), worker("b", "base", "adapter"), per_worker=5)
-
-    for _ in range(3):
-        async with world.taken(WaitingCall("q", model="adapter")) as name:
-            assert name == "b:80"
-
-
-async def test_no_worker_that_serves_it_says_why() -> None:
-    world = World(worker("a"), worker("b", phase="ejected"), outage_s=0.01)
-    world.workers["b:80"].problem = "takes no connection"
-
-    with pytest.raises(EngineFailure, match="a:80: serves base, not other; b:80: ejected, takes"):
-        async with world.taken(WaitingCall("q", model="other")):
-            pass
-
-
 async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
     world = World(worker("a", phase="ejected"), outage_s=60.0)
     got: list[str] = []
@@ -163,15 +146,6 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
         world.workers["a:80"].phase = "up"
         world.admission.dispatch()
     assert got == ["a:80"]
-
-
-async def test_what_failed_a_call_is_avoided_while_there_are_others() -> None:
-    world = World(worker("a"), worker("b"), per_worker=5)
-
-    async with world.taken(WaitingCall("q", avoid=frozenset({"a:80"}))) as name:
-        assert name == "b:80"
-    async with world.taken(WaitingCall("q", avoid=frozenset({"a:80", "b:80"}))) as name:
-        assert name in world.workers
 
 
 async def test_the_limit_over_all_workers_holds() -> None:
@@ -208,10 +182,6 @@ async def test_questions_under_way_go_first_and_a_call_without_a_place_holds_up_
             await world.waits(1)
         await world.waits(0)
     assert order == ["old", "new", "newer", "rare"]
-
-
-def test_without_a_question_the_least_loaded() -> None:
-    assert choose([("a", 100), ("b", 40), ("c", 90)], "", 10) == "b"
 
 
 def test_a_question_stays_at_its_worker_while_that_is_not_overloaded() -> None:

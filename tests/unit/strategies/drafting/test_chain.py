@@ -9,7 +9,6 @@ from service.strategies.draft_text import (
     FirstSentence,
     at_answer,
     cut_overrun,
-    join,
     read_answer,
 )
 from service.text.tagging import Splitter, open_splitter
@@ -87,19 +86,8 @@ def test_the_first_sentence_is_shown_and_no_more(text: str, sentence: str, size:
     assert (first.sentence, shown_text) == (sentence, sentence)
 
 
-def test_it_is_certain_once_a_whole_word_follows() -> None:
-    text = " It is so. So the answer is Catania, as everybody knows by now."
-    _, _, fed = read(text, 1)
-    assert text[:fed] == " It is so. So "
-
-
 def test_a_parser_s_sentences_need_the_whole_text() -> None:
     first = FirstSentence(Splitter(open_splitter("own").sentences, incremental=False))
     assert first.feed("It is so. So it is. ") == ""
     assert not first.done
     assert first.finish() == "It is so."
-
-
-def test_join_leaves_out_what_is_empty() -> None:
-    assert join(" a ", "", "  ", "b c") == "a b c"
-    assert join("", "") == ""

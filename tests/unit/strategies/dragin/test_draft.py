@@ -118,16 +118,6 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
         own.finish(Scoring(scored[:-1]))
 
 
-def test_the_end_token_counts_to_the_last_word() -> None:
-    end = len(WORKED)
-    last = DraftToken(2, "", (end, end), 9.0, -9.0)
-    own = watch()
-    for token in [*worked_tokens(), last]:
-        own.feed(token)
-    assert own.words()[-1].tokens == range(17, 20)
-    assert own.text == WORKED
-
-
 def test_an_empty_draft_has_no_hit() -> None:
     assert watch().finish() is None
     assert watch(SERVICE).finish() is None

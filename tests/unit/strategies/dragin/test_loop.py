@@ -134,31 +134,6 @@ async def test_the_worked_example() -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
-async def test_the_worked_example_s_prompts_and_costs() -> None:
-    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
-    events = await run(engine)
-    first, second = (request.prompt for request in engine.prompts)
-    (rewriting,) = engine.requests
-    assert first.endswith(f"\nQuestion: {QUESTION}\nAnswer:")
-    assert second == f"{first} Norma was composed by Vincenzo Bellini. Bellini was born in Catania."
-    demonstrations = first[: first.index(f"Question: {QUESTION}")]
-    lines = "".join(f"[{n}] Passage {n}.\n" for n in (1, 2, 3))
-    context = f"Context:\n{lines}Answer in the same format as before.\n"
-    stands = "Norma was composed by Vincenzo Bellini."
-    assert rewriting.prompt == (f"{demonstrations}{context}Question: {QUESTION}\nAnswer: {stands}")
-    assert rewriting.max_tokens == 128
-    assert not any(request.attention for request in engine.prompts)
-    assert [request.token_ids != () for request in engine.scores] == [True, False, True]
-    assert engine.aborted == 1  # the rewriting, once "So" was whole
-    calls = [e.usage.llm_calls for e in of(events, StepEnd)]
-    assert calls == [
-        2,
-        2,
-        2,
-    ]  # draft and its pass; QFS's pass and the rewriting; draft and its pass
-    assert all(e.usage.prompt_tokens for e in of(events, StepEnd))
-
-
 @pytest.mark.parametrize(("profile", "early"), [("service", True), ("in_context", False)])
 async def test_a_hit_stops_the_draft_unless_later_sentences_count(
     profile: Any, early: bool
@@ -207,37 +182,6 @@ async def test_what_an_early_end_spares_is_counted() -> None:
         counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
         assert counted == drafted + rewritten
         assert metrics.registry.get_sample_value("revelator_wasted_tokens_total") == 0
-
-
-async def test_service_is_gated_and_ends_drafts_at_a_line_break() -> None:
-    loud_stop_word = DraftScript(
-        " He was there in the end. So the answer is x.", loud={"there": 9.0}
-    )
-    engine = SignalEngine([loud_stop_word])
-    events = await run(engine, settings=settings(profile="service"))
-    assert not of(events, Trigger)
-    assert engine.prompts[0].stop == ("\n",)
-    engine = SignalEngine([loud_stop_word, LAST], [ScriptStep(REWRITTEN)])
-    events = await run(engine, settings=settings(profile="in_context"), hits={"": HITS["Norma"]})
-    assert len(of(events, Trigger)) == 1
-    assert engine.prompts[0].stop == ()
-
-
-async def test_without_a_trigger_nothing_is_retrieved() -> None:
-    engine = SignalEngine([DraftScript(" Bellini was born in Catania. So the answer is Catania.")])
-    events = await run(engine)
-    assert kinds(events) == ["step", "token draft", "thought", "token answer", "step_end", "stop"]
-    (end,) = of(events, StepEnd)
-    assert (end.answer, end.flags) == ("Catania", ["closed_book"])
-    assert text_of(events, "draft", "1") == "Bellini was born in Catania. So the answer is Catania."
-
-
-async def test_a_cleared_trigger_asks_by_the_first_content_words() -> None:
-    draft = DraftScript(" He was there. So the answer is x.", loud={"there.": 9.0})
-    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=settings(query_words=3))
-    (trigger,) = of(events, Trigger)
-    assert trigger.query == "city composer opera"
 
 
 async def test_the_last_retrieval_allowed_is_the_last() -> None:
@@ -340,13 +284,6 @@ async def test_an_empty_draft_ends_the_loop() -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
     silent = SignalEngine([DraftScript("  ")], [ScriptStep("")])
     assert (await run(silent))[-1] == Stop(stopped_by="answer", answered=False)
-
-
-async def test_an_empty_rewriting_keeps_what_stood() -> None:
-    engine = SignalEngine([FIRST, LAST], [ScriptStep("  ")])
-    events = await run(engine)
-    assert of(events, StepEnd)[1].answer is None
-    assert engine.prompts[1].prompt.endswith("Norma was composed by Vincenzo Bellini.")
 
 
 async def test_nothing_found_leaves_the_sentence_and_abstains() -> None:
@@ -467,13 +404,6 @@ async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
     assert text_of(events, "answer", "3") == "Catania"
 
 
-async def test_a_part_s_answer_is_a_draft_of_the_whole() -> None:
-    engine = SignalEngine([DraftScript(" So the answer is Catania.")])
-    events = await run(engine, as_role="draft")
-    assert text_of(events, "draft", "1").endswith("Catania.Catania")
-    assert not [token for token in of(events, Token) if token.role == "answer"]
-
-
 async def test_a_long_query_keeps_its_last_64_tokens() -> None:
     words = [f"Norma{number}" for number in range(70)]
     draft = DraftScript(f" {' '.join(words)} in Palermo. So.", loud={"Palermo.": 50.0})
@@ -481,16 +411,6 @@ async def test_a_long_query_keeps_its_last_64_tokens() -> None:
     own = settings(query_words=200, max_tokens=400)
     events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
     assert of(events, Trigger)[0].query == " ".join(words[-64:])
-
-
-async def test_the_fold_counts_retrievals_and_cites_what_was_shown() -> None:
-    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
-    fold = Fold()
-    for event in await run(engine, top_k=2):
-        fold.add(event)
-    usage = fold.usage()
-    assert (usage.retrievals, usage.steps, usage.passages, usage.llm_calls) == (1, 1, 2, 6)
-    assert fold.answer_text == "Catania"
 
 
 async def test_what_was_generated_is_counted() -> None:

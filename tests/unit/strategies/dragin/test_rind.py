@@ -80,18 +80,6 @@ def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
     assert score_words(words, heard, rule) == score_words(words, heard)
 
 
-def test_the_only_word_of_a_sentence_scores_its_entropy() -> None:
-    (word,) = score_words(words_of("Catania."), [Signal(0.0, 1.5)], Rule(weigh_last=True))
-    assert word.score == pytest.approx(1.5)
-    assert score_words([], [], Rule(weigh_last=True)) == ()
-
-
-def test_a_sentence_without_attention_has_no_score() -> None:
-    """One word, judged at its own last token, under `exclude_self`."""
-    (word,) = score_words(words_of("Yes."), [Signal(0.0, 5.0)])
-    assert word.score == 0.0
-
-
 def test_the_filter_clears_words_but_not_the_trigger() -> None:
     text = "He was there. Norma sang."
     signals = [Signal(1, 0.1), Signal(1, 9), Signal(1, 0.1), Signal(1, 9), Signal(1, 0)]

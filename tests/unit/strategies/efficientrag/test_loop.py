@@ -15,7 +15,8 @@ from service.answer.fold import collect
 from service.answer.inquiry import Inquiry
 from service.core.domain import Answer
 from service.core.settings import Settings
-from service.encoders.base import Labelling, PassageLabel, Tag
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.efficientrag import Labelling
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag

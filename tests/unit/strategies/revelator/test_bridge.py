@@ -167,25 +167,6 @@ async def test_where_the_second_hop_finds_nothing_the_model_is_asked() -> None:
     assert body.answer == "Sicilian"
 
 
-@pytest.mark.anyio
-async def test_a_larger_model_writes_it() -> None:
-    script = [
-        *FIRST[:2],
-        ScriptStep("true", "Task: relevance", times=2),
-        *FIRST[2:],
-        ScriptStep("no", "Task: ending"),
-        ScriptStep("From where did Vincenzo Bellini come?", "Task: refine"),
-        ScriptStep("Sicily", ["Task: answer", "From where"]),
-        ScriptStep("yes", "Task: ending"),
-        ScriptStep("Sicilian", "Task: final"),
-    ]
-    body = await body_of(script, HITS, ASKED, route="complex", loop="anrag")
-    assert [step.query for step in body.steps if step.query][1:] == [
-        "From where did Vincenzo Bellini come?"
-    ]
-    assert (body.answer, "computed" in body.steps[-1].flags) == ("Sicilian", False)
-
-
 @pytest.mark.parametrize(
     ("question", "asked", "left"),
     [

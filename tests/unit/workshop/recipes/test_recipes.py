@@ -22,8 +22,8 @@ from transformers import Trainer
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError
 from service.encoders.checkpoint import read_card
-from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
-from service.encoders.reader import EncoderReader
+from service.encoders.efficientrag import Labeler, QueryFilter
+from service.encoders.reader import Extractor
 from service.encoders.router import load_head
 from service.workshop.recipes.labels import TAG_OF
 from service.workshop.recipes.run import POINTS, last_point, train_recipe
@@ -108,10 +108,10 @@ async def read_all(recipe: str, served: Path, rows: list[dict[str, Any]]) -> int
     right = 0
     for row in rows:
         if recipe == "labeler":
-            found = await EncoderLabeler(served, 1).label(row["query"], [row["passage"]])
+            found = await Labeler(served, 1).label(row["query"], [row["passage"]])
             right += found[0].tag == TAG_OF[row["tag"]]
         else:
-            query = await EncoderFilter(served, 1).filter(row["query"], row["infos"])
+            query = await QueryFilter(served, 1).filter(row["query"], row["infos"])
             marks = zip(row["words"], row["labels"], strict=True)
             right += query == " ".join(word for word, label in marks if label)
     return right
@@ -150,7 +150,7 @@ def test_a_trained_reader_and_head_serve(tmp_path: Path) -> None:
     train_recipe("reader", data=[data], held_out=[held_out], out=out, assignments=options)
     text = "Some like Paris more. It lives in Rome now."
     passages = [Passage("1", "Entry", text)]
-    reading = anyio.run(EncoderReader(out).read, "Where?", passages)
+    reading = anyio.run(Extractor(out).read, "Where?", passages)
     assert reading.answer in text
     # Its weights are a base for the next training.
     options[-1] = f"base={out}"
