@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 import anyio
 
 from service.answer.budget import Budget, Limits
-from service.answer.calls import Role, Roles, Trace
+from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
@@ -44,7 +44,7 @@ from service.telemetry.tracing import open_tracing, traced
 if TYPE_CHECKING:
     from service.engines.pool.pool import PoolGenerator
     from service.retrieval.factory import EmbeddedStores
-    from service.telemetry.spans import Tracing
+    from service.telemetry.spans import QuestionTrace, Tracing
 
 INSTANCE: Final = secrets.token_hex(3)  # identifies this process in the ids of its answers
 PROBE: Final = "ready"  # the query of a readiness check
@@ -163,7 +163,7 @@ class Runtime:
         request: PreparedRequest,
         answer_id: str,
         retriever: Retriever,
-        trace: Trace | None,
+        trace: QuestionTrace | None,
     ) -> Inquiry:
         own = self.settings.limits
         limits = Limits(

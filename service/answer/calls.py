@@ -1,13 +1,13 @@
-"""Roles, the state of one engine call, its restart, and its observers."""
+"""Roles, the state of one engine call, and its restart."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from service.core.domain import RetrieverName, RoleName
+from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.efficientrag import Labelling
 from service.encoders.reader import Extractor
@@ -22,7 +22,6 @@ from service.engines.base import (
 )
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import SearchResult
 
 AnyRequest = GenerationRequest | SignalRequest | ScoreRequest
 Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
@@ -108,34 +107,6 @@ class EngineCall:
 
 
 EndCall = Callable[[EngineCall], None]
-
-
-class Trace(Protocol):
-    """Creates spans of a question's calls and searches. Each method returns the function that ends
-    the span.
-    """
-
-    def call(self, step: str, role: Role) -> EndCall: ...
-
-    def search(
-        self, step: str, retriever: RetrieverName
-    ) -> Callable[[SearchResult | None], None]: ...
-
-
-class CallObserver(Protocol):
-    """Receives the measurements of each call for the metrics (seconds)."""
-
-    def generation(
-        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
-    ) -> None: ...
-
-    def wasted(self, tokens: int) -> None: ...
-
-    def saved(self, tokens: int) -> None: ...
-
-    def unread_judgements(self, count: int) -> None: ...
-
-    def worker_in_flight(self, worker: str, change: int) -> None: ...
 
 
 async def with_restarts(

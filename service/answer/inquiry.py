@@ -11,17 +11,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from service.answer.budget import Budget, Stopwatch
 from service.answer.calls import (
     AnyRequest,
-    CallObserver,
     EngineCall,
     Request,
     Role,
     Roles,
-    Trace,
     expected_tokens,
     texts_of,
     with_restarts,
@@ -47,6 +45,10 @@ from service.core.private import hold
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchResult
+
+if TYPE_CHECKING:
+    from service.telemetry.metrics import Metrics
+    from service.telemetry.spans import QuestionTrace
 
 T = TypeVar("T")
 Emit = Callable[[BaseEvent], Awaitable[None]]
@@ -82,8 +84,8 @@ class Inquiry:
     roles: Roles
     retriever: Retriever
     settings: Settings
-    observer: CallObserver | None = None
-    trace: Trace | None = None
+    observer: Metrics | None = None
+    trace: QuestionTrace | None = None
     emit: Emit = discard
     retrieval_time: Stopwatch = field(default_factory=Stopwatch)
     generation_time: Stopwatch = field(default_factory=Stopwatch)

@@ -108,13 +108,15 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a worker serves. `signals`: it provides token signals; `obstacle`: why it does not,
-    although Revelator's plugin runs there.
+    """What a server serves: its models, including LoRA adapters, and the shortest of their contexts
+    if it reports that. Of a vLLM worker: `version`; `signals`: it provides token signals;
+    `obstacle`: why it does not, although Revelator's plugin runs there.
     """
 
-    models: tuple[str, ...]
-    version: str | None = None
+    models: tuple[str, ...] = ()
+    is_vllm: bool = False
     context_tokens: int | None = None
+    version: str | None = None
     signals: bool = False
     obstacle: str | None = None
 

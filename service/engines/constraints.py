@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +17,9 @@ from service.engines.encoding import PromptEncoder
 Logits = NDArray[np.float32]
 
 
-class ConstraintError(ValueError):
-    """The constraint itself cannot be satisfied (for example an unsupported schema)."""
-
-
-class Constraint(Protocol):
-    """A constraint. `label` is the exact text of a finished choice, None where the tokens are the
-    text.
-    """
-
-    label: str | None
-
-    def mask(self, logits: Logits) -> Logits:
-        """Return logits (vocabulary,) with −inf for tokens that must not come next."""
-
-    def advance(self, token: int) -> bool:
-        """Take the chosen token. Returns True if nothing may follow it."""
-
-
 class ChoiceConstraint:
     """Restricts the output to choices, each of which may be spelt in several ways. Ends as soon as
-    one choice is left.
+    one choice is left. `label` is its exact text.
 
     A choice that is the beginning of others ends by an end token, which competes with their tokens.
     """
@@ -52,6 +34,7 @@ class ChoiceConstraint:
         self._ends = tuple(end_tokens)
 
     def mask(self, logits: Logits) -> Logits:
+        """Return logits (vocabulary,) with −inf for tokens that must not come next."""
         nexts = (spelling[self._length : self._length + 1] for spelling, _ in self._left)
         allowed = [token for next_ in nexts for token in next_ or self._ends]
         masked = np.full_like(logits, -np.inf)
@@ -59,6 +42,7 @@ class ChoiceConstraint:
         return masked
 
     def advance(self, token: int) -> bool:
+        """Take the chosen token. Returns True if nothing may follow it."""
         place = self._length
         self._length += 1
         if token in self._ends:
@@ -73,11 +57,12 @@ class ChoiceConstraint:
 
 class SchemaConstraint:
     """Restricts the output to JSON of a schema, by llguidance. One leading space is allowed,
-    because many models write one.
+    because many models write one. The tokens are the text, so there is no `label`.
     """
 
+    label: str | None = None
+
     def __init__(self, matcher: Any, vocabulary: int) -> None:
-        self.label: str | None = None
         self._matcher = matcher
         self._vocabulary = vocabulary
 
@@ -89,10 +74,11 @@ class SchemaConstraint:
 
     def advance(self, token: int) -> bool:
         if not self._matcher.consume_token(token):
-            raise ConstraintError(
-                f"the output cannot follow the schema: {self._matcher.get_error()}"
-            )
+            raise ValueError(f"the output cannot follow the schema: {self._matcher.get_error()}")
         return bool(self._matcher.is_stopped())
+
+
+Constraint = ChoiceConstraint | SchemaConstraint
 
 
 def log_chance(logits: Logits, token: int) -> float:
@@ -112,7 +98,7 @@ class Constraints:
         self._compiled = lru_cache(maxsize=64)(self._compile)
 
     def of(self, request: GenerationRequest) -> Constraint | None:
-        """Return the constraint of a request. Raises ConstraintError if its schema is invalid or
+        """Return the constraint of a request. Raises ValueError if its schema is invalid or
         not supported by llguidance."""
         if request.choices:
             spellings = ((ids, each) for each in request.choices for ids in self._spellings(each))
@@ -143,5 +129,5 @@ class Constraints:
         grammar = llguidance.LLMatcher.grammar_from_lark(f"start: / ?/ body\nbody: %json {body}")
         matcher = llguidance.LLMatcher(self._lexicon, grammar, log_level=0)
         if matcher.is_error():
-            raise ConstraintError(f"the JSON schema cannot be used: {matcher.get_error()}")
+            raise ValueError(f"the JSON schema cannot be used: {matcher.get_error()}")
         return matcher

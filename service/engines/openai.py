@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +27,7 @@ from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
 from service.core.trace_context import outgoing
-from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.base import Capabilities, Delta, GenerationRequest, Profile
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (
     LARGEST_BODY,
@@ -63,16 +63,6 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """The response of `/models`: the names served, including LoRA adapters, whether the server is a
-    vLLM, and the shortest context of its models if it reports that."""
-
-    models: tuple[str, ...] = ()
-    is_vllm: bool = False
-    context_tokens: int | None = None
-
-
 class OpenAIGenerator:
     """Sends chats and raw completions to the servers of `settings.urls`.
 
@@ -98,7 +88,7 @@ class OpenAIGenerator:
         self._current = 0
         self._slots = asyncio.Semaphore(settings.max_concurrency)
         self._learning = asyncio.Lock()
-        self._server: _Server | None = None
+        self._server: Profile | None = None
         self._refused: set[tuple[str, bool]] = set()
         # until the server reports that it has no priority scheduling
         self._priority = settings.kind == "vllm"
@@ -257,18 +247,18 @@ class OpenAIGenerator:
             raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
         return server.models[0]
 
-    async def _learn(self) -> _Server:
+    async def _learn(self) -> Profile:
         async with self._learning:
             if self._server is None:
                 self._server = await self._ask_models()
             return self._server
 
-    async def _ask_models(self) -> _Server:
+    async def _ask_models(self) -> Profile:
         response = await self._send("/models", None)
         with self._boundary(response.url):
             if response.status == 404 and self._settings.model:
                 response.close()
-                return _Server()
+                return Profile()
             if response.status != 200:
                 raise await self._refusal(response)
             with closing(response):
@@ -276,10 +266,10 @@ class OpenAIGenerator:
             try:
                 rows = orjson.loads(body)["data"]
                 contexts = [int(row["max_model_len"]) for row in rows if row.get("max_model_len")]
-                return _Server(
+                return Profile(
                     tuple(row["id"] for row in rows),
-                    any(row.get("owned_by") == "vllm" for row in rows),
-                    min(contexts, default=None),
+                    is_vllm=any(row.get("owned_by") == "vllm" for row in rows),
+                    context_tokens=min(contexts, default=None),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise BadCompletion("did not return its list of models as JSON") from None

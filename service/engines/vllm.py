@@ -136,9 +136,7 @@ class VllmGenerator(OpenAIGenerator):
         info = await self.plugin_info()
         obstacle = None if info is None else _obstacle(info)
         signals = info is not None and obstacle is None
-        return Profile(
-            server.models, version.get("version"), server.context_tokens, signals, obstacle
-        )
+        return replace(server, version=version.get("version"), signals=signals, obstacle=obstacle)
 
     async def plugin_info(self) -> dict[str, Any] | None:
         """Return the plugin's report, or None if the plugin does not run there."""

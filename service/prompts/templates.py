@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from service.prompts.quoting import is_marker, quote
 from service.text.grounding import bears, is_yes_no
@@ -46,18 +46,14 @@ class Pair(NamedTuple):
     answer: str | None
 
 
-class Spoken(NamedTuple):
-    """A message in a prompt: its author ("User", "Assistant"), and its text."""
+class Titled(Protocol):
+    """A passage in a prompt: of a store, of a search, or of an event."""
 
-    by: str
-    text: str
+    @property
+    def title(self) -> str: ...
 
-
-class PassageText(NamedTuple):
-    """A passage in a prompt."""
-
-    title: str
-    text: str
+    @property
+    def text(self) -> str: ...
 
 
 class Prompt(str):
@@ -164,29 +160,29 @@ class TemplateSet:
     def refine(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("refine", question=quote(question), history=thought_block(history))
 
-    def condense(self, question: str, turns: Sequence[Spoken]) -> Prompt:
+    def condense(self, question: str, turns: Sequence[tuple[str, str]]) -> Prompt:
         return self.render("condense", question=quote(question), history=turn_lines(turns))
 
-    def shorten(self, message: str, turns: Sequence[Spoken]) -> Prompt:
+    def shorten(self, message: str, turns: Sequence[tuple[str, str]]) -> Prompt:
         return self.render("shorten", question=quote(message), history=turn_lines(turns))
 
     def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("ending", question=quote(question), history=thought_block(history))
 
-    def relevance(self, question: str, passage: PassageText) -> Prompt:
+    def relevance(self, question: str, passage: Titled) -> Prompt:
         return self.render("relevance", question=quote(question), passage=passage_line(passage))
 
-    def select(self, question: str, passages: Sequence[PassageText]) -> Prompt:
+    def select(self, question: str, passages: Sequence[Titled]) -> Prompt:
         return self.render("select", question=quote(question), passages=passage_lines(passages))
 
-    def answer(self, question: str, passages: Sequence[PassageText]) -> Prompt:
+    def answer(self, question: str, passages: Sequence[Titled]) -> Prompt:
         return self.render("answer", question=quote(question), passages=passage_lines(passages))
 
     def structured(
         self,
         question: str,
         answer: str,
-        passages: Sequence[PassageText],
+        passages: Sequence[Titled],
         schema: Mapping[str, Any],
         instructions: str,
     ) -> Prompt:
@@ -222,12 +218,12 @@ def invitation(memory: bool) -> str:
     return MEMORY if memory else ""
 
 
-def passage_lines(passages: Sequence[PassageText]) -> str:
+def passage_lines(passages: Sequence[Titled]) -> str:
     """Return a line ``Doc1: "Title: text"`` for each passage."""
     return "".join(f'Doc{n}: "{passage_line(each)}"\n' for n, each in enumerate(passages, 1))
 
 
-def passage_line(passage: PassageText) -> str:
+def passage_line(passage: Titled) -> str:
     """Return ``Title: text``, or the text alone if there is no title. A title that is a field
     marker gets no colon.
     """
@@ -251,9 +247,10 @@ def thought_block(history: Sequence[Pair]) -> str:
     return "\n".join([*lines, '""'])
 
 
-def turn_lines(turns: Sequence[Spoken]) -> str:
-    """Return ``User: text`` and ``Assistant: text`` lines; no text can imitate such a line."""
-    return "".join(f"{turn.by}: {quote(turn.text)}\n" for turn in turns)
+def turn_lines(turns: Sequence[tuple[str, str]]) -> str:
+    """Return ``User: text`` and ``Assistant: text`` lines of pairs of author and text; no text can
+    imitate such a line."""
+    return "".join(f"{author}: {quote(text)}\n" for author, text in turns)
 
 
 def pair_lines(pairs: Sequence[Pair]) -> str:

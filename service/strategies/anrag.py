@@ -15,11 +15,7 @@ from service.core.errors import LimitReached
 from service.core.settings import Settings
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome, lacking_logprobs
-from service.strategies.reader import (
-    Verdict,
-    answer_from_memory,
-    reader_of,
-)
+from service.strategies.reader import Reader, Verdict, answer_from_memory, reader_of
 
 TOP_K: Final = 3
 # `entropy_gate` searches if the geometric mean of the probabilities of its tokens is lower
@@ -40,7 +36,7 @@ class Anrag(Method):
 
     async def run(self) -> Outcome:
         async with self.within(self.scope.only_step("retrieve", self.question)) as step:
-            await Cycle(step, self.question, self.as_role, judged=self.judged).run()
+            await search_and_read(step, self.question, self.as_role, judged=self.judged)
         return Outcome(step.answer, self.stopped_by)
 
 
@@ -93,7 +89,7 @@ class EntropyGate(Method):
                 step.answer = None
         if not kept:
             async with self.step("retrieve") as step:
-                await Cycle(step, self.question, self.as_role, judged=False).run()
+                await search_and_read(step, self.question, self.as_role, judged=False)
         return Outcome(step.answer, self.stopped_by)
 
 
@@ -103,71 +99,68 @@ def is_sure(answer: str | None, probability: float | None, threshold: float) -> 
     return bool(answer) and probability is not None and probability >= threshold
 
 
-class Cycle:
-    """One search in an open step, and the answer from what is kept of it.
+async def search_and_read(
+    step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
+) -> None:
+    """Search once in an open step, and answer from what is kept of it.
 
     The answer, or None, is left in `step.answer`, and the limit of the question that was reached,
     if any, in `step.stopped_by`. If nothing is `judged`, only the passages for the reader are
     fetched, and all of them are shown to it.
     """
+    settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
+    own = None if reader.reads_all else step.inquiry.roles.reader.generator.capabilities.passages
+    top_k = step.inquiry.request.top_k or own or TOP_K
+    try:
+        result = await step.search(question, max(settings.fetch_k, top_k) if judged else top_k)
+    except LimitReached as limit:
+        step.stopped_by = limit.stopped_by
+        return
+    if judged and "relevance" not in settings.skip:
+        await step.show_passages(result)
+        choices = await _judge(step, reader, result, top_k)
+    else:
+        choices = keep_first(len(result.passages), top_k)
+        await step.show_passages(result, choices)
+    await _read(step, reader, result, choices, as_role)
 
-    def __init__(
-        self, step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
-    ) -> None:
-        self.step, self.question, self.as_role = step, question, as_role
-        self.settings = step.inquiry.settings.hanrag
-        self.fetches_more = judged
-        self.judged = judged and "relevance" not in self.settings.skip
-        self.reader = reader_of(step, question)
-        model = step.inquiry.roles.reader.generator.capabilities
-        own = None if self.reader.reads_all else model.passages
-        self.top_k = step.inquiry.request.top_k or own or TOP_K
 
-    async def run(self) -> None:
-        fetched = max(self.settings.fetch_k, self.top_k) if self.fetches_more else self.top_k
-        try:
-            result = await self.step.search(self.question, fetched)
-        except LimitReached as limit:
-            self.step.stopped_by = limit.stopped_by
+async def _judge(step: OpenStep, reader: Reader, result: SearchResult, top_k: int) -> list[Choice]:
+    """Judge all hits concurrently, as far as the limits of the question allow."""
+    verdicts = await reader.judge([hit.passage for hit in result.passages])
+    limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
+    if limits:
+        step.stopped_by = limits[0].stopped_by
+    choices = keep_relevant(verdicts, len(verdicts) if reader.reads_all else top_k)
+    for hit, choice in zip(result.passages, choices, strict=True):
+        await step.judged(hit.passage.passage_id, choice, _relevant(choice))
+    return choices
+
+
+async def _read(
+    step: OpenStep,
+    reader: Reader,
+    result: SearchResult,
+    choices: Sequence[Choice],
+    as_role: TokenRole,
+) -> None:
+    """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
+    §1.2)."""
+    found = [hit.passage for hit in result.passages]
+    kept = [passage for passage, choice in zip(found, choices, strict=True) if choice.kept]
+    if not kept:
+        step.flag("no_evidence")
+        if not step.inquiry.abstains:
+            step.flag("closed_book")
+        elif step.inquiry.settings.answers.no_evidence == "abstain" or not found:
             return
-        if self.judged:
-            await self.step.show_passages(result)
-            await self._read(result, await self._judge(result))
         else:
-            choices = keep_first(len(result.passages), self.top_k)
-            await self.step.show_passages(result, choices)
-            await self._read(result, choices)
-
-    async def _judge(self, result: SearchResult) -> list[Choice]:
-        """Judge all hits concurrently, as far as the limits of the question allow."""
-        verdicts = await self.reader.judge([hit.passage for hit in result.passages])
-        limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
-        if limits:
-            self.step.stopped_by = limits[0].stopped_by
-        top_k = len(verdicts) if self.reader.reads_all else self.top_k
-        choices = keep_relevant(verdicts, top_k)
-        for hit, choice in zip(result.passages, choices, strict=True):
-            await self.step.judged(hit.passage.passage_id, choice, _relevant(choice))
-        return choices
-
-    async def _read(self, result: SearchResult, choices: Sequence[Choice]) -> None:
-        """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
-        §1.2)."""
-        step, found = self.step, [hit.passage for hit in result.passages]
-        kept = [passage for passage, choice in zip(found, choices, strict=True) if choice.kept]
-        if not kept:
-            step.flag("no_evidence")
-            if not step.inquiry.abstains:
-                step.flag("closed_book")
-            elif step.inquiry.settings.answers.no_evidence == "abstain" or not found:
-                return
-            else:
-                kept = found[:TOP_K]
-                for passage in kept:
-                    choice = Choice(True, "no passage was relevant")
-                    await step.judged(passage.passage_id, choice, False)
-        await self.reader.read(kept, self.as_role)
-        step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
+            kept = found[:TOP_K]
+            for passage in kept:
+                choice = Choice(True, "no passage was relevant")
+                await step.judged(passage.passage_id, choice, False)
+    await reader.read(kept, as_role)
+    step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
 def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
@@ -228,7 +221,7 @@ async def search_once(scope: Scope, question: str, stopped_by: StoppedBy) -> Out
     """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
     async with scope.step("retrieve", question) as step:
         step.flag("last_resort")
-        await Cycle(step, question, "answer").run()
+        await search_and_read(step, question, "answer")
     return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 

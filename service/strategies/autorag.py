@@ -22,7 +22,7 @@ from service.core.domain import AutoragMode, CallUsage, Passage, StepKind
 from service.core.errors import LimitReached
 from service.core.settings import AutoragSettings
 from service.engines.base import GenerationRequest
-from service.prompts.templates import PassageText, Prompt
+from service.prompts.templates import Prompt
 from service.strategies.autorag_dialogue import (
     ANYWHERE,
     AT_LINES,
@@ -394,8 +394,7 @@ class Autorag(Method):
 
     async def _answer_from_passages(self, step: OpenStep) -> None:
         newest = list(self.seen.values())[-(self.able.passages or EVIDENCE) :]
-        texts = [PassageText(each.title, each.text) for each in newest]
-        prompt = self.templates.answer(self.policy.question, texts)
+        prompt = self.templates.answer(self.policy.question, newest)
         await write_answer(step, prompt, self.as_role, DIRECT_TOKENS)
         self.answer = step.answer or ""
         if step.stopped_by != "answer":

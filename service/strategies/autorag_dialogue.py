@@ -15,7 +15,6 @@ from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
 from service.prompts.templates import (
     SHIPPED,
-    PassageText,
     TemplateSet,
     is_example,
     load_template,
@@ -392,7 +391,7 @@ def document_text(texts: Iterable[str]) -> str:
 def titled_text(passages: Iterable[Passage]) -> str:
     """As `document_text`, with each text after its title, for models that were not trained on texts
     alone."""
-    return " ".join(passage_line(PassageText(each.title, each.text)) for each in passages)
+    return " ".join(map(passage_line, passages))
 
 
 def _question(question: str) -> Message:

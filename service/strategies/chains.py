@@ -17,7 +17,7 @@ from service.core.domain import RetrieverName, StoppedBy
 from service.core.errors import LimitReached
 from service.engines.base import Completion, GenerationRequest
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER, Pair, PassageText, Prompt, TemplateSet, is_example
+from service.prompts.templates import NO_ANSWER, Pair, Prompt, TemplateSet, is_example
 from service.retrieval.base import SearchResult
 from service.strategies.anrag import TOKENS_PER_LETTER, best_first
 from service.strategies.base import Method, Outcome
@@ -162,10 +162,9 @@ class Chain(Method):
     ) -> None:
         """Write the answer to a step's question from passages; from memory, if there are none."""
         question = step.question or ""
-        texts = [PassageText(passage.title, passage.text) for passage in shown]
         ask = self.templates
-        prompt = ask.answer(question, texts) if texts else ask.closed(question)
-        await write_answer(step, prompt, as_role, closed=not texts)
+        prompt = ask.answer(question, shown) if shown else ask.closed(question)
+        await write_answer(step, prompt, as_role, closed=not shown)
         await verify(step, question, shown)
 
 

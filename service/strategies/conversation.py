@@ -18,7 +18,7 @@ from service.answer.events import ThoughtWritten
 from service.answer.inquiry import OpenStep, Scope
 from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
-from service.prompts.templates import Pair, Prompt, Spoken
+from service.prompts.templates import Pair, Prompt
 from service.strategies.drafting import gives_signals
 from service.strategies.planner import QUESTION, planner_of, write_question
 from service.strategies.rules import ASKING, DEMONSTRATIVES, PRONOUNS
@@ -131,8 +131,11 @@ async def condense(scope: Scope) -> None:
 
 
 def _long_prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
-    turns = [Spoken(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history]
-    return step.inquiry.roles.revelator.templates.shorten(_ends(message), turns[-SHOWN_TURNS:])
+    return step.inquiry.roles.revelator.templates.shorten(_ends(message), _last_turns(history))
+
+
+def _last_turns(history: Sequence[Turn]) -> list[tuple[str, str]]:
+    return [(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history[-SHOWN_TURNS:]]
 
 
 def _ends(message: str) -> str:
@@ -148,8 +151,7 @@ def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
     """
     templates = step.inquiry.roles.revelator.templates
     if templates.has("condense"):
-        turns = [Spoken(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history]
-        return templates.condense(message, turns[-SHOWN_TURNS:])
+        return templates.condense(message, _last_turns(history))
     return templates.refine(message, pairs_of(history)[-SHOWN_PAIRS:])
 
 

@@ -7,11 +7,10 @@ as enough text was written.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
-from typing import ClassVar, Final, NamedTuple, TypeGuard
+from typing import ClassVar, Final, TypeGuard
 
 import anyio.to_thread
 
@@ -83,19 +82,12 @@ class DraftOptions:
 DraftReader = FirstSentence | WholeText
 
 
-class Piece(NamedTuple):
-    """One delta of a text: usually a token. `probability` is None if it was not asked for."""
-
-    text: str
-    probability: float | None
-
-
 @dataclass(slots=True)
 class WrittenText:
     """What one call wrote. `finish` is None if it was ended early."""
 
     reading: DraftReader
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Delta] = field(default_factory=list)
     finish: FinishReason | None = None
 
     @property
@@ -103,8 +95,8 @@ class WrittenText:
         return self.reading.kept
 
     @property
-    def tokens(self) -> list[Piece]:
-        """The pieces of what is kept: those that begin before its end."""
+    def tokens(self) -> list[Delta]:
+        """The deltas of what is kept, usually a token each: those that begin before its end."""
         text = "".join(piece.text for piece in self.pieces)
         end = len(text) - len(text.lstrip()) + len(self.kept)
         starts = accumulate((len(piece.text) for piece in self.pieces), initial=0)
@@ -117,8 +109,7 @@ class WrittenText:
 
     def take(self, delta: Delta) -> None:
         if delta.text:
-            chance = None if delta.logprob is None else math.exp(min(0.0, delta.logprob))
-            self.pieces.append(Piece(delta.text, chance))
+            self.pieces.append(delta)
         self.finish = delta.finish or self.finish
 
 

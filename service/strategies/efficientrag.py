@@ -8,8 +8,6 @@ model, or of the encoder that reads in its place, over the pool.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -25,9 +23,9 @@ from service.encoders.base import PassageLabel, Tag
 from service.encoders.efficientrag import Labelling
 from service.encoders.inputs import passage_text
 from service.prompts.quoting import quote
-from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
+from service.prompts.templates import Prompt, TemplateSet, passage_line
 from service.strategies.base import Method, Outcome
-from service.strategies.reader import AnswerText, reader_of, verify, write_answer
+from service.strategies.reader import reader_of, verify, write_answer
 from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
 from service.strategies.reading.text import (
     has_word,
@@ -54,9 +52,6 @@ SCHEMA: Final = {
     "required": [KEY],
     "additionalProperties": False,
 }
-_OPENING = re.compile(rf'\A\s*(?:```(?:json)?\s*)?\{{\s*"{KEY}"\s*:\s*"')
-_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose second half has not arrived
-_WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
 # ---- decisions after a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25), pure
@@ -301,7 +296,7 @@ class EfficientRag(Method):
         return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - len(prompt.encode()))
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
-        """Stream the answer. An encoder, which joins no passages, reads the last query, which names
+        """Write the answer. An encoder, which joins no passages, reads the last query, which names
         what was found before. With the official prompt, an example of the prompt stands."""
         official = self.official
         if self.inquiry.roles.extractor is not None and passages and not official:
@@ -309,8 +304,11 @@ class EfficientRag(Method):
         prompt = reading_prompt(self.templates, self.question, passages, official)
         if self.templates.has(TEMPLATE) and (official or passages):
             await write_answer(
-                step, prompt, self.as_role, READ_TOKENS, closed=official, form=AnswerField
-            )
+                step, prompt, self.as_role, READ_TOKENS,
+                closed=official, schema=SCHEMA, read=read_field,
+            )  # fmt: skip
+            if step.answer and answer_in(step.written) is None:
+                step.flag("repaired")
         else:
             await write_answer(step, prompt, self.as_role, closed=not passages)
         return await verify(step, self.query, passages)
@@ -326,48 +324,22 @@ def reading_prompt(
     (the embedded model's) uses its `answer` prompt. The official prompt invites an answer from
     memory, so it is also used if there is nothing to read; in all other cases `closed` is.
     """
-    texts = [PassageText(passage.title, passage.text) for passage in passages]
-    if templates.has(TEMPLATE) and (official or texts):
+    if templates.has(TEMPLATE) and (official or passages):
         name = TEMPLATE_OFFICIAL if official and templates.has(TEMPLATE_OFFICIAL) else TEMPLATE
-        lines = "".join(f"{passage_line(text)}\n" for text in texts)
+        lines = "".join(f"{passage_line(passage)}\n" for passage in passages)
         return templates.render(name, question=quote(question), passages=lines)
-    return templates.answer(question, texts) if texts else templates.closed(question)
+    return templates.answer(question, passages) if passages else templates.closed(question)
 
 
-class AnswerField(AnswerText):
-    """Separates the answer from the JSON around it while the JSON is being written.
-
-    White space is held back until a word follows, so that, for plain JSON, the joined pieces equal
-    the result of `answer_in`.
-    """
-
-    schema = SCHEMA
-
-    def feed(self, text: str) -> str:
-        """Take the next piece of the output. Return what can be shown of the answer."""
-        self.text += text
-        opening = _OPENING.match(self.text)
-        if opening is None:
-            return ""
-        whole = _WHOLE.match(self.text, opening.end())
-        written = json.loads(f'"{whole[0]}"', strict=False) if whole else ""
-        fresh = str(written).strip()[len(self.shown) :]
-        if _HALF_PAIR.search(fresh):
-            return ""
-        self.shown += fresh
-        return fresh
-
-    def read(self, step: OpenStep, *, stopped: bool, last: bool) -> AnswerReading:
-        """Read the answer in the JSON, at a limit of the question the part of it that was shown.
-        Output without JSON is retried once; then its plain text is the answer."""
-        found = answer_in(self.text) or (self.shown if stopped else "")
-        question = step.question or ""
-        whole = read_answer(self.text, question)
-        if whole.declined or (found and read_answer(found, question).declined):
-            return DECLINED
-        if found:
-            return AnswerReading(found)
-        return whole if last else NOTHING
+def read_field(text: str, question: str, last: bool) -> AnswerReading:
+    """Read the answer in the JSON. Output without JSON is retried once; the plain text of the
+    `last` one is the answer."""
+    found, whole = answer_in(text), read_answer(text, question)
+    if whole.declined or (found and read_answer(found, question).declined):
+        return DECLINED
+    if found:
+        return AnswerReading(found)
+    return whole if last else NOTHING
 
 
 def answer_in(text: str) -> str | None:

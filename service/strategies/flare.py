@@ -9,6 +9,7 @@ sentence that the model then writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,13 +20,14 @@ from service.answer.events import ThoughtWritten, Trigger, Withdraw
 from service.core.domain import ScoredPassage
 from service.core.errors import EngineFailure
 from service.core.settings import Settings
+from service.engines.base import Delta
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.base import lacking_logprobs, lacking_template
 from service.strategies.calls import PromptCall
 from service.strategies.draft_text import ROLES, FirstSentence, join
-from service.strategies.drafting import Drafting, Piece, WrittenText
+from service.strategies.drafting import Drafting, WrittenText
 
 # a sentence with a token of this probability or less is searched for and written again
 THETA: Final = 0.8
@@ -71,7 +73,7 @@ class Flare(Drafting):
     async def _write_sentence(self, most: int) -> WrittenText:
         read = partial(FirstSentence, self.splitter, LEAST)
         written = await self.continue_text(read, most, logprobs=True)
-        if any(piece.probability is None for piece in written.pieces):
+        if any(piece.logprob is None for piece in written.pieces):
             engine = self.reader.generator.name
             raise EngineFailure(
                 f"the engine {engine!r} reported no probability for some of its tokens"
@@ -152,22 +154,22 @@ def asking_prompt(templates: TemplateSet, passage: str, span: str) -> Prompt:
     return templates.render(ASKING, passage=quote(passage), query=quote(span))
 
 
-def _probability(token: Piece) -> float:
-    return 0.0 if token.probability is None else token.probability
+def _probability(token: Delta) -> float:
+    return 0.0 if token.logprob is None else math.exp(min(0.0, token.logprob))
 
 
-def is_doubtful(tokens: Sequence[Piece], theta: float) -> bool:
+def is_doubtful(tokens: Sequence[Delta], theta: float) -> bool:
     """Whether any token is as improbable as `theta`, or more so."""
     return any(_probability(token) <= theta for token in tokens)
 
 
-def mask(tokens: Sequence[Piece], beta: float) -> str:
+def mask(tokens: Sequence[Delta], beta: float) -> str:
     """Return the implicit query: the sentence without its tokens of `beta` or less."""
     kept = (token.text if _probability(token) > beta else " " for token in tokens)
     return " ".join("".join(kept).split())
 
 
-def find_doubtful_spans(tokens: Sequence[Piece], beta: float) -> list[str]:
+def find_doubtful_spans(tokens: Sequence[Delta], beta: float) -> list[str]:
     """Return the spans that explicit queries ask for: tokens of `beta` or less, in one span with
     what lies between them if they are fewer than `GAP` tokens apart, widened to whole words. A span
     without a letter or a digit is left out."""

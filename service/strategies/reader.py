@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any, Final
 
 from service.answer.calls import chat
-from service.answer.events import BaseEvent, Place, RetrievedPassage, Token, TokenRole, Withdraw
-from service.answer.inquiry import OpenStep
+from service.answer.events import Place, RetrievedPassage, Token, TokenRole, Withdraw
+from service.answer.inquiry import OpenStep, discard
 from service.core.concurrency import gather
 from service.core.domain import Passage
 from service.core.errors import LimitReached
 from service.encoders.base import Reading
 from service.encoders.reader import Extractor
 from service.engines.base import Delta, GenerationRequest, TokenUsage
-from service.prompts.templates import PassageText, Prompt
+from service.prompts.templates import Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.reading.answers import AnswerReading, read_answer
 from service.strategies.reading.questions import numbers_up_to, parse_numbers, parse_verdict
@@ -43,30 +43,6 @@ Verdict = bool | None | LimitReached
 # ---- an answer in one call
 
 
-class AnswerText:
-    """A reply while it is written: `text` is all of it, `shown` what is emitted as the answer."""
-
-    schema: Mapping[str, Any] | None = None
-
-    def __init__(self) -> None:
-        self.text = self.shown = ""
-
-    def restart(self) -> bool:
-        """Discard everything. Return whether some of it was shown."""
-        shown, self.text, self.shown = self.shown, "", ""
-        return bool(shown)
-
-    def feed(self, text: str) -> str:
-        """Take the next piece of the reply. Return what can be shown of the answer."""
-        self.text += text
-        self.shown += text
-        return text
-
-    def read(self, step: OpenStep, *, stopped: bool, last: bool) -> AnswerReading:
-        """Read the reply, which a limit of the question `stopped`; `last`: there is no other."""
-        return read_answer(self.text, step.question or "", parts=step.kind == "merge")
-
-
 async def write_answer(
     step: OpenStep,
     prompt: Prompt,
@@ -74,7 +50,8 @@ async def write_answer(
     max_tokens: int = ANSWER_TOKENS,
     *,
     closed: bool = False,
-    form: Callable[[], AnswerText] = AnswerText,
+    schema: Mapping[str, Any] | None = None,
+    read: Callable[[str, str, bool], AnswerReading] | None = None,
 ) -> None:
     """Stream a reader's answer and leave it in `step.answer`.
 
@@ -88,19 +65,24 @@ async def write_answer(
     in clean form, flagged `repaired`, so that the remaining tokens are the answer. At a limit of
     the question, given in `step.stopped_by`, the answer is the text written so far. An answer that
     is cut is flagged `shortened`. Then further samples `vote`.
+
+    A reply that is held to a `schema` is not shown while it is written; `read` finds the answer in
+    it, given its text, the question, and whether it is the last one.
     """
     echoed = False
     for again, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
-        reply, stopped = form(), False
-        request = chat(
-            prompt, max_tokens=max_tokens, temperature=temperature, json_schema=reply.schema
-        )
+        stopped = False
+        request = chat(prompt, max_tokens=max_tokens, temperature=temperature, json_schema=schema)
         try:
-            await _stream(step, request, reply, as_role)
+            show = discard if schema else None
+            await step.write("reader", request, as_role, final=as_role == "answer", show=show)
         except LimitReached as limit:
             stopped, step.stopped_by = True, limit.stopped_by
-        last = stopped or bool(again)
-        reading = reply.read(step, stopped=stopped, last=last)
+        text, question, last = step.written, step.question or "", stopped or bool(again)
+        if read:
+            reading = read(text, question, last)
+        else:
+            reading = read_answer(text, question, parts=step.kind == "merge")
         example = reading.answer is not None and prompt.gives(reading.answer)
         step.answer = reading.answer if closed or not example else None
         echoed = echoed or example
@@ -108,11 +90,11 @@ async def write_answer(
             step.flag("declined")
         elif (closed and example) or (last and echoed and not step.answer):
             step.flag("prompt_example")
-        elif reading.answer is None and reply.text.strip() and not stopped:
-            step.answer = last_clause(reply.text, step.question or "", prompt.shown)
+        elif reading.answer is None and text and not stopped:
+            step.answer = last_clause(text, question, prompt.shown)
             if again and step.answer is None:
                 step.flag("unread_answer")
-        await _correct(step, reply, as_role)
+        await _correct(step, "" if schema else text, as_role)
         if step.answer or reading.declined or last:
             break
     await vote(step, prompt, as_role, max_tokens)
@@ -128,33 +110,18 @@ def last_clause(text: str, question: str, shown: str) -> str | None:
     return clause if new and bears(shown, clause) else None
 
 
-async def _correct(step: OpenStep, reply: AnswerText, as_role: TokenRole) -> None:
-    """Replace what was shown of a reply by the answer, if they differ."""
-    if step.cut and step.answer and ends_with(reply.text, step.answer):
+async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
+    """Replace what was `shown` of a reply by the answer, if they differ."""
+    if step.cut and step.answer and ends_with(step.written, step.answer):
         step.flag("shortened")
-    if step.answer == (reply.shown or None):
+    if step.answer == (shown or None):
         return
-    if step.answer:
-        step.flag("repaired")
-    if reply.shown:
+    if shown:
+        if step.answer:
+            step.flag("repaired")
         await step.emit(Withdraw(role=as_role, reason="repair"))
     if step.answer:
         await step.emit(Token(role=as_role, text=step.answer))
-
-
-async def _stream(
-    step: OpenStep, request: GenerationRequest, reply: AnswerText, as_role: TokenRole
-) -> None:
-    """Make one call, and emit the tokens of the answer in its reply."""
-
-    async def show(event: BaseEvent) -> None:
-        if isinstance(event, Token):
-            if fresh := reply.feed(event.text):
-                await step.emit(Token(role=as_role, text=fresh))
-        elif reply.restart():
-            await step.emit(event)
-
-    await step.write("reader", request, as_role, final=as_role == "answer", show=show)
 
 
 async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) -> None:
@@ -218,7 +185,7 @@ def majority(answers: Sequence[str]) -> str:
 # ---- readers
 
 
-def reader_of(step: OpenStep, question: str) -> PromptReader | EncoderReader:
+def reader_of(step: OpenStep, question: str) -> Reader:
     """Return the reader that the settings name."""
     extractor = step.inquiry.roles.extractor
     if extractor is None:
@@ -264,10 +231,9 @@ class PromptReader:
     async def _selected(self, passages: Sequence[Passage]) -> list[Verdict]:
         """Show the judge all passages at once. A reply that cannot be read judges none of them."""
         judge, count = self._step.inquiry.roles.judge, len(passages)
-        texts = [PassageText(passage.title, passage.text) for passage in passages]
         call = PromptCall("judge", partial(parse_numbers, most=count), schema=numbers_up_to(count))
         try:
-            reply = await call.ask(self._step, judge.templates.select(self._question, texts))
+            reply = await call.ask(self._step, judge.templates.select(self._question, passages))
         except LimitReached as limit:
             return [limit] * count
         if reply.value is None:
@@ -277,15 +243,14 @@ class PromptReader:
 
     async def _asked(self, passage: Passage) -> Verdict:
         judge = self._step.inquiry.roles.judge
-        prompt = judge.templates.relevance(self._question, PassageText(passage.title, passage.text))
+        prompt = judge.templates.relevance(self._question, passage)
         try:
             return (await RELEVANCE.ask(self._step, prompt)).value
         except LimitReached as limit:
             return limit
 
     async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
-        texts = [PassageText(passage.title, passage.text) for passage in passages]
-        prompt = self._step.inquiry.roles.reader.templates.answer(self._question, texts)
+        prompt = self._step.inquiry.roles.reader.templates.answer(self._question, passages)
         await write_answer(self._step, prompt, as_role)
         await verify(self._step, self._question, passages)
 
@@ -359,3 +324,6 @@ class EncoderReader:
             usage = TokenUsage(reading.pieces, 0)
             call.see(Delta("", finish="stop", usage=usage, worker=WORKER))
         return reading
+
+
+Reader = PromptReader | EncoderReader

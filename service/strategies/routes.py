@@ -26,7 +26,7 @@ from service.core.errors import LimitReached
 from service.core.settings import EscalationSettings
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
-from service.strategies.anrag import Cycle
+from service.strategies.anrag import search_and_read
 from service.strategies.base import Method, Outcome
 from service.strategies.planner import judge_ending, planner_of
 from service.strategies.reader import PROSE_TOKENS, write_answer
@@ -82,7 +82,7 @@ class Single(Method):
         escalates, settings = may_escalate(self.inquiry), self.inquiry.settings.escalation
         async with self.step("retrieve") as step:
             step.weighed = escalates and settings.below > 0
-            await Cycle(step, self.question, "answer").run()
+            await search_and_read(step, self.question, "answer")
         failed = fails_check(step.flags, step.probability, settings)
         if not (escalates and failed) or self.inquiry.budget.exhausted():
             return Outcome(step.answer, step.stopped_by)
@@ -192,7 +192,7 @@ class Complex(Method):
         return seed
 
     async def _retrieve(self, step: OpenStep, seed: str) -> None:
-        await Cycle(step, seed, "draft").run()
+        await search_and_read(step, seed, "draft")
         self.unread = step.left_unread
         if step.answer or step.stopped_by == "answer":
             self.pairs.append(Pair(seed, step.answer))

@@ -16,9 +16,10 @@ from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Valid
 from service.answer.events import RetrievedPassage
 from service.answer.inquiry import OpenStep
 from service.answer.request import OutputForm
+from service.core.domain import Passage
 from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
 from service.engines.base import GenerationRequest, Message
-from service.prompts.templates import PassageText
+from service.prompts.templates import Titled
 from service.strategies.calls import RETRY_TEMPERATURE
 from service.text.grounding import bears
 
@@ -245,12 +246,12 @@ def _choices(schema: object) -> Iterator[object]:
         yield from _choices(each)
 
 
-def _shown(passages: Sequence[RetrievedPassage]) -> list[PassageText]:
-    shown: list[PassageText] = []
+def _shown(passages: Sequence[RetrievedPassage]) -> list[Titled]:
+    shown: list[Titled] = []
     room = EVIDENCE_LETTERS
     for passage in passages:
         room -= len(passage.title) + len(passage.text)
         if room < 0 and shown:
             break
-        shown.append(PassageText(passage.title, passage.text[:EVIDENCE_LETTERS]))
+        shown.append(Passage("", passage.title, passage.text[:EVIDENCE_LETTERS]))
     return shown

@@ -31,7 +31,7 @@ from service.core.settings import EngineSettings, load_settings
 from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
-from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
+from service.prompts.templates import NO_ANSWER, TemplateSet
 from service.strategies.calls import LABEL_TOKENS
 from service.strategies.reader import ANSWER_TOKENS
 from service.strategies.reading.answers import read_answer
@@ -102,8 +102,8 @@ def is_in(answer: str, text: str) -> bool:
     return f" {canonical_form(answer)} " in f" {canonical_form(text)} "
 
 
-def shown(passages: Sequence[Passage], seed: str) -> list[PassageText]:
-    texts = [PassageText(p.title, p.text) for p in passages]
+def shown(passages: Sequence[Passage], seed: str) -> list[Passage]:
+    texts = [*passages]
     random.Random(seed).shuffle(texts)
     return texts
 
@@ -173,10 +173,7 @@ async def judge(reader: Reader, data: Path, size: int) -> list[Figure]:
         for one in squad(data, size // 2 + 1)
         for passage in (one.gold, *one.others[:1])
     ]
-    prompts = [
-        reader.templates.relevance(question, PassageText(passage.title, passage.text))
-        for question, passage, _ in pairs
-    ]
+    prompts = [reader.templates.relevance(question, passage) for question, passage, _ in pairs]
     said = await reader.all([reader.label(prompt, ("true", "false")) for prompt in prompts])
     right = [(text == "true") is pair[2] for text, pair in zip(said, pairs, strict=True)]
     return [("relevance, accuracy", mean(right), len(right))]

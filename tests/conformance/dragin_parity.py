@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from service.answer.budget import Budget, Limits
-from service.answer.calls import CallObserver, Role, Roles
+from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
 from service.answer.inquiry import Inquiry
 from service.core.domain import Passage, ScoredPassage
@@ -154,7 +154,7 @@ async def run_ours(
     *,
     profile: str = "official",
     templates: TemplateSet = TEMPLATES,
-    observer: CallObserver | None = None,
+    observer: Any = None,
     **dragin: Any,
 ) -> Trajectory:
     """`dragin`: further settings of the loop."""

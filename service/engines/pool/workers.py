@@ -77,7 +77,7 @@ class Worker:
         self.name = f"{url.host}:{url.port}"
         self.phase: Phase = "joining"
         self.failures = 0  # of calls and probes, in a row
-        self.profile = Profile(())
+        self.profile = Profile()
         self.problem = "not probed yet"
         self.calls = 0
         self.tokens = 0

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from service.prompts.templates import Pair, PassageText, TemplateSet, is_example
+from service.core.domain import Passage
+from service.prompts.templates import Pair, TemplateSet, is_example
 
 FULL = TemplateSet("full")
-ANSWER = FULL.answer("Who wrote Norma?", [PassageText("Norma", "Norma is by Vincenzo Bellini.")])
+ANSWER = FULL.answer("Who wrote Norma?", [Passage("", "Norma", "Norma is by Vincenzo Bellini.")])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_replies(reply: str) -> None:
 
 def test_a_name_with_a_word_that_was_shown_is_not_borrowed() -> None:
     """ "River", "Old" and "Pacific" are in the examples too."""
-    shown = FULL.answer("Where is it?", [PassageText("", "On the Thames, since 1914-08-03.")])
+    shown = FULL.answer("Where is it?", [Passage("", "", "On the Thames, since 1914-08-03.")])
     for reply in ("the River Thames", "Old Thames", "in August 1914", "3 August 1914"):
         assert not shown.gives(reply)
     for reply in ("the Chagres River", "the Pacific"):
@@ -45,7 +46,7 @@ def test_a_name_with_a_word_that_was_shown_is_not_borrowed() -> None:
 
 
 def test_what_is_shown_is_no_example() -> None:
-    assert not FULL.answer("When?", [PassageText("", "It was in August 1914.")]).gives("August")
+    assert not FULL.answer("When?", [Passage("", "", "It was in August 1914.")]).gives("August")
     assert not FULL.answer("Is Meridian Spire in Corvale?", []).gives("Meridian Spire")
     asked = FULL.final("Where?", [Pair("Where was he born?", "Estonia")])
     assert not asked.gives("Estonia")

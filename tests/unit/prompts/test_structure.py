@@ -25,7 +25,7 @@ from service.engines.base import GenerationRequest, Message
 from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
 from service.prompts.quoting import quote
-from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
+from service.prompts.templates import SHIPPED, Pair, TemplateSet
 from service.strategies import autorag_dialogue as dialogue
 from service.strategies.chains import self_ask_prompt
 from service.strategies.draft_text import opening_layout, shown
@@ -90,22 +90,22 @@ FILLS: dict[str, Fill] = {
     "decompose": lambda prompts, text, _: prompts.decompose(text),
     "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
     "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
-    "relevance": lambda prompts, text, other: prompts.relevance(text, PassageText(other, text)),
+    "relevance": lambda prompts, text, other: prompts.relevance(text, Passage("", other, text)),
     "answer": lambda prompts, text, other: prompts.answer(
-        text, [PassageText(text, other), PassageText("", text), PassageText(other, text)]
+        text, [Passage("", text, other), Passage("", "", text), Passage("", other, text)]
     ),
     "closed": lambda prompts, text, _: prompts.closed(text),
     "merge": lambda prompts, text, other: prompts.merge(text, [Pair(text, other)]),
     "final": lambda prompts, text, other: prompts.final(text, [Pair(other, text)] * 2),
     "select": lambda prompts, text, other: prompts.select(
-        text, [PassageText(text, other), PassageText(other, text)]
+        text, [Passage("", text, other), Passage("", other, text)]
     ),
-    "shorten": lambda prompts, text, other: prompts.shorten(text, [Spoken("User", other)]),
+    "shorten": lambda prompts, text, other: prompts.shorten(text, [("User", other)]),
     "structured": lambda prompts, text, other: prompts.structured(
-        text, other, [PassageText(text, other)], {"title": text}, f"In {other}"
+        text, other, [Passage("", text, other)], {"title": text}, f"In {other}"
     ),
     "condense": lambda prompts, text, other: prompts.condense(
-        text, [Spoken("User", other), Spoken("Assistant", text)]
+        text, [("User", other), ("Assistant", text)]
     ),
     "merge_benchmark": lambda prompts, text, other: prompts.merge_benchmark(
         text, [Pair(text, other)]

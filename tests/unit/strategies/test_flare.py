@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,8 @@ from service.answer.events import (
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
-from service.engines.base import GenerationRequest
+from service.engines.base import Delta, GenerationRequest
 from service.retrieval.base import SearchResult
-from service.strategies.drafting import Piece
 from service.strategies.flare import (
     Flare,
     find_doubtful_spans,
@@ -46,8 +46,8 @@ SURE = "Vincenzo Bellini was born in Catania."
 LAST = "So the answer is Catania."
 
 
-def pieces(*tokens: tuple[str, float]) -> list[Piece]:
-    return [Piece(text, probability) for text, probability in tokens]
+def pieces(*tokens: tuple[str, float]) -> list[Delta]:
+    return [Delta(text, math.log(probability)) for text, probability in tokens]
 
 
 def test_a_span_is_whole_words_and_never_a_mark_alone() -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from service.core.domain import Passage, RouteName
 from service.prompts.quoting import quote
-from service.prompts.templates import SHIPPED, Pair, PassageText, TemplateSet, passage_line
+from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line
 from service.strategies.planner import ROUTE_LABELS
 from service.strategies.reading.questions import parse_question, parse_verdict
 from service.workshop.facts.splits import canonical_form
@@ -79,7 +79,7 @@ class RevelatorRows:
     def relevance(
         self, question: str, passage: Passage, relevant: bool, source: RowOrigin
     ) -> OutputRow:
-        prompt = self.templates.relevance(question, PassageText(passage.title, passage.text))
+        prompt = self.templates.relevance(question, passage)
         return _row("relevance", question, prompt, "true" if relevant else "false", source)
 
 
@@ -156,7 +156,7 @@ async def label(
     found = await session.search(question, CANDIDATES, "bm25")
     labelled: list[tuple[Passage, bool]] = []
     for passage in with_gold(found, gold):
-        shown = passage_line(PassageText(passage.title, passage.text))
+        shown = passage_line(passage)
         prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
         is_gold = gold is not None and passage.passage_id == gold.passage_id
         try:

@@ -289,7 +289,7 @@ async def test_the_table_of_workers() -> None:
         rows = {row.name: row for row in pool.workers()}
 
     first, second = rows[name_of(one)], rows[name_of(other)]
-    assert first.profile == Profile(("stub-model",), "0.32.0")
+    assert first.profile == Profile(("stub-model",), is_vllm=True, version="0.32.0")
     assert first.trouble is None
     assert second.profile.version == "0.31.0"
     assert second.phase == "up"

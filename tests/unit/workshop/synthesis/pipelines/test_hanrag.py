@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.domain import Passage
-from service.prompts.templates import Pair, PassageText, TemplateSet
+from service.prompts.templates import Pair, TemplateSet
 from service.strategies.planner import ROUTE_LABELS
 from service.strategies.reading.questions import (
     parse_decomposition,
@@ -121,7 +121,7 @@ def test_endings_are_two_to_one_however_long_the_chain() -> None:
 def test_the_teacher_judges_with_the_full_prompt_whatever_the_rows_have() -> None:
     _, asked, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
     prompts = [ask.messages[-1].content for ask in asked if ask.stage == "relevance"]
-    assert prompts[0] == TemplateSet("full").relevance(WHO, PassageText(VERDI.title, VERDI.text))
+    assert prompts[0] == TemplateSet("full").relevance(WHO, VERDI)
     assert len(prompts) == 5
 
 
