@@ -32,7 +32,15 @@ from service.engines.base import Generator, OpenedWhenNeeded, RawProbe
 from service.engines.factory import open_generator
 from service.engines.pool.workers import UNOBSERVED, PoolObserver
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Permit, Retriever, SearchRequest, SearchResult, anyone
+from service.retrieval.base import (
+    NOBODY,
+    Permit,
+    Principals,
+    Retriever,
+    SearchRequest,
+    SearchResult,
+    anyone,
+)
 from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
@@ -82,9 +90,11 @@ class Runtime:
     stores: EmbeddedStores | None = None
     tracing: Tracing | None = None
 
-    async def prepare(self, asked: AnswerRequest, permit: Permit) -> PreparedRequest:
-        """Check a request against this deployment. Raises InvalidRequest, LoopUnavailable,
-        NotFound, and the errors of `permit`."""
+    async def prepare(
+        self, asked: AnswerRequest, permit: Permit, principals: Principals = NOBODY
+    ) -> PreparedRequest:
+        """Check a request of someone with these principals against this deployment. Raises
+        InvalidRequest, LoopUnavailable, NotFound, and the errors of `permit`."""
         if asked.route == "direct" and asked.loop != "default":
             raise InvalidRequest(
                 f"route 'direct' runs no loop; remove loop {asked.loop!r}, or choose another route"
@@ -101,7 +111,8 @@ class Runtime:
                 )
         name = await self.retriever.check_request(asked.collection, asked.filter or {}, permit)
         timeout_s = asked.timeout_s or self.settings.limits.timeout_s
-        return PreparedRequest(**dict(asked) | {"collection": name, "timeout_s": timeout_s})
+        resolved = {"collection": name, "timeout_s": timeout_s, "principals": principals}
+        return PreparedRequest(**dict(asked) | resolved)
 
     def ask(
         self, request: PreparedRequest, *, answer_id: str | None = None, queued_s: float = 0.0

@@ -389,7 +389,7 @@ class OpenStep:
         await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter or {}, exclude,
-            shape, within_s=SEARCH_SHARE * budget.step_remaining_s,
+            shape, request.principals, within_s=SEARCH_SHARE * budget.step_remaining_s,
         )  # fmt: skip
         trace, result = self.inquiry.trace, None
         ended = trace.search(self.id, request.retriever) if trace else None

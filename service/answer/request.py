@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName
 from service.core.validation import parse
+from service.retrieval.base import NOBODY, Principals
 
 LONGEST_QUESTION: Final = 4_000  # characters
 LONGEST_TIMEOUT_S: Final = 300
@@ -180,11 +181,13 @@ class PlainChat(BaseModel):
 
 
 class PreparedRequest(ChatQuestion):
-    """A request that this deployment can answer; the collection and the time limit are resolved.
-    With `plain`, nothing but the model is asked, and the question is only the last message."""
+    """A request that this deployment can answer; the collection and the time limit are resolved,
+    and `principals` are those of the sender. With `plain`, nothing but the model is asked, and the
+    question is only the last message."""
 
     collection: str
     timeout_s: float
+    principals: Principals = NOBODY
     plain: PlainChat | None = None
 
 

@@ -21,7 +21,9 @@ import structlog
 from fastapi import Request
 
 from service.api.tenants import (
+    MOST_PRINCIPALS,
     OWNER,
+    TOO_MANY,
     Right,
     Tenant,
     Tokens,
@@ -34,6 +36,7 @@ from service.api.wire import (
     CROSS_SITE,
     KEY_MISSING,
     KEY_REFUSED,
+    MALFORMED_REQUEST,
     NOT_ALLOWED,
     RATE_LIMITED,
     Refusal,
@@ -41,6 +44,7 @@ from service.api.wire import (
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
 from service.core.settings.urls import origin_of
+from service.retrieval.base import EVERYTHING, NOBODY, Principals
 from service.runtime import Runtime
 
 Counted = Literal["requests", "questions"]
@@ -289,6 +293,7 @@ async def authenticate(request: Request) -> Tenant:
     access = access_of(request)
     tenant = await access.tenant(_given(request))
     request.state.tenant = tenant
+    request.state.principals = _principals(request, access, tenant)
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
     access.count(request, "requests")
     return tenant
@@ -380,6 +385,35 @@ def tenant_of(request: Request) -> Tenant:
     """Return the tenant that sent the request, as determined by `require`."""
     tenant: Tenant = request.state.tenant
     return tenant
+
+
+def principals_of(request: Request) -> Principals:
+    """Return whose documents the sender may see, as determined by `require`."""
+    principals: Principals = request.state.principals
+    return principals
+
+
+def _principals(request: Request, access: TenantAccess, tenant: Tenant) -> Principals:
+    """Return the principals of the sender. With `server.principals_header`, a tenant that sees
+    everything, and anybody where there are no keys, is a gateway that names those of its user: the
+    header narrows what is seen, and can never widen it. Raises MALFORMED_REQUEST."""
+    own = frozenset(tenant.principals)
+    header = settings_of(request).principals_header
+    if not own >= EVERYTHING:
+        return own
+    if header is None:  # without keys, whoever reaches the server is known only on this machine
+        return own if access.local or settings_of(request).has_keys else NOBODY
+    value = ",".join(request.headers.getlist(header))
+    if len(value) > MOST_PRINCIPALS:
+        raise Refusal(
+            MALFORMED_REQUEST,
+            f"The header {header} has {len(value):,} characters, but {TOO_MANY}.",
+        )
+    try:
+        named = value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise Refusal(MALFORMED_REQUEST, f"The header {header} is not valid UTF-8.") from None
+    return frozenset(filter(None, map(str.strip, named.split(",")))) - EVERYTHING
 
 
 def _given(request: Request) -> bytes | None:

@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.access import access_of, check_collection, require, tenant_of
+from service.api.access import access_of, check_collection, principals_of, require, tenant_of
 from service.api.admission import DETAIL, EVENT, Admission, Drain, Place, Turns
 from service.api.recordings import (
     Origin,
@@ -348,7 +348,8 @@ async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     if isinstance(asked, PreparedRequest):
         return asked
     runtime: Runtime = request.app.state.runtime
-    return await runtime.prepare(asked, partial(check_collection, tenant_of(request)))
+    permit = partial(check_collection, tenant_of(request))
+    return await runtime.prepare(asked, permit, principals_of(request))
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Events]:
@@ -407,7 +408,7 @@ async def open_events(
             events = await stack.enter_async_context(opening)
         else:
             path = f"{request.method} {request.url.path}"
-            origin = Origin(tenant_of(request).name, path, key)
+            origin = Origin(tenant_of(request).name, path, key, principals_of(request))
             recording = await record(request, prepared, origin, only_end=only_end)
             events = stack.enter_context(recording.reading())
         if unsent:
@@ -425,7 +426,8 @@ async def _leave(request: Request, events: Events) -> None:
 def _resumed(request: Request) -> Iterator[RecordingReader]:
     recordings: Recordings = request.app.state.recordings
     tenant = tenant_of(request)
-    recording, seq = recordings.find(tenant.name, request.headers[LAST_EVENT])
+    event, principals = request.headers[LAST_EVENT], principals_of(request)
+    recording, seq = recordings.find(tenant.name, event, principals)
     check_collection(tenant, recording.collection)
     if recording.over(seq):
         raise ReconnectRefused

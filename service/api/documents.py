@@ -14,7 +14,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.api.access import require, tenant_of
+from service.api.access import principals_of, require, tenant_of
 from service.api.admission import DETAIL, Drain
 from service.api.answer import disconnected
 from service.api.tenants import RIGHTS
@@ -38,6 +38,7 @@ from service.core.concurrency import running
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
+from service.retrieval.base import EVERYTHING
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -48,7 +49,6 @@ from service.retrieval.collections.manifest import (
     ListedDocument,
     StoredDocument,
     StoredPassage,
-    info_of,
 )
 from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
@@ -133,8 +133,9 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     """List the collections that the key may use with their counts, including the shipped
     sample."""
     tenant = tenant_of(request)
-    manifests = [each for each in await stores.manifests() if tenant.may_use(each.name)]
-    return CollectionList(collections=[info_of(manifest) for manifest in manifests])
+    names = [name for name in await stores.names() if tenant.may_use(name)]
+    principals = principals_of(request)
+    return CollectionList(collections=[await stores.info(name, principals) for name in names])
 
 
 @router.put(
@@ -145,16 +146,20 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     summary="Create or change a collection",
 )
 async def put_collection(
-    name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]
+    request: Request,
+    name: str,
+    stores: Stores,
+    wanted: Annotated[CollectionRequest, Depends(collection_body)],
 ) -> CollectionInfo:
     """Create a collection, or change its description and add metadata fields."""
-    manifest = await stores.create(
+    await stores.create(
         name,
         description=wanted.description,
         metadata_fields=wanted.metadata_fields,
         analysis=wanted.analysis,
     )
-    return info_of(manifest)
+    info: CollectionInfo = await stores.info(name, principals_of(request))
+    return info
 
 
 @router.get(
@@ -163,9 +168,10 @@ async def put_collection(
     responses=documented(*READ_REFUSALS),
     summary="Show a collection",
 )
-async def get_collection(name: str, stores: Stores) -> CollectionInfo:
-    """Return a collection with its counts."""
-    return info_of(await stores.manifest(name))
+async def get_collection(request: Request, name: str, stores: Stores) -> CollectionInfo:
+    """Return a collection with its counts, which are of the documents that the caller may see."""
+    info: CollectionInfo = await stores.info(name, principals_of(request))
+    return info
 
 
 @router.delete(
@@ -255,6 +261,7 @@ async def _in_turn(
     summary="List documents",
 )
 async def list_documents(
+    request: Request,
     name: str,
     stores: Stores,
     after: Annotated[
@@ -285,7 +292,8 @@ async def list_documents(
             raise InvalidRequest(
                 f"{field}: {size:,} bytes in UTF-8; ids of documents have at most {LONGEST_ID}"
             )
-    heads = await stores.heads(name, after, limit + 1, file=file, text=text)
+    principals = principals_of(request)
+    heads = await stores.heads(name, after, limit + 1, principals, file=file, text=text)
     documents = [
         ListedDocument(
             id=each.document_id,
@@ -304,9 +312,11 @@ async def list_documents(
     responses=documented(*READ_REFUSALS),
     summary="Show a document",
 )
-async def get_document(name: str, document_id: str, stores: Stores) -> StoredDocument:
+async def get_document(
+    request: Request, name: str, document_id: str, stores: Stores
+) -> StoredDocument:
     """Return a stored document with its passages in order."""
-    records = await stores.document(name, document_id)
+    records = await stores.document(name, document_id, principals_of(request))
     first = records[0].passage
     passages = [
         StoredPassage(passage_id=record.passage.passage_id, text=record.passage.text)
@@ -321,9 +331,9 @@ async def get_document(name: str, document_id: str, stores: Stores) -> StoredDoc
     "/collections/{name}/documents/{document_id:document_id}", status_code=204, dependencies=WRITE,
     responses=documented(*READ_REFUSALS), response_class=Response, summary="Delete a document",
 )  # fmt: skip
-async def delete_document(name: str, document_id: str, stores: Stores) -> None:
+async def delete_document(request: Request, name: str, document_id: str, stores: Stores) -> None:
     """Delete a document and all its passages."""
-    await stores.delete_document(name, document_id)
+    await stores.delete_document(name, document_id, principals_of(request))
 
 
 Item = tuple[int, bytes | object]
@@ -495,7 +505,13 @@ async def _reported(
     request: Request, name: str, stores: Any, *, repair: bool
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
-        return await drained(request, lambda: stores.check(name, repair=repair, follow=follow))
+        report: CollectionReport = await drained(
+            request, lambda: stores.check(name, repair=repair, follow=follow)
+        )
+        if not principals_of(request) >= EVERYTHING:
+            for finding in (*report.findings, *report.left):
+                finding.ids = []
+        return report
 
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return await work(unseen)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -29,6 +29,7 @@ from service.api.wire import (
     request_id,
 )
 from service.core.progress import Follow, unseen
+from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
 
 if TYPE_CHECKING:
@@ -86,19 +87,32 @@ router = APIRouter(tags=["collections"])
     openapi_extra=BODY,
     summary="Add files",
 )
-async def add_files(request: Request, name: str, stores: Stores) -> FilesReport | Response:
+async def add_files(
+    request: Request,
+    name: str,
+    stores: Stores,
+    access: Annotated[
+        list[str] | None,
+        Query(
+            description="Who may see these documents: users or groups. Default: everyone who may "
+            "use the collection."
+        ),
+    ] = None,
+) -> FilesReport | Response:
     """Add files of any format that `revelator ingest` reads, each of at most 50 MB. The documents
     of a file are named after it, and replace those of its earlier version. Nothing is indexed until
     all files have arrived, so that a request that breaks off changes nothing; each file is then
     indexed as a whole. With `Accept: text/event-stream`, the progress is streamed; `done` and
     `total` count files."""
     content_type(request, MULTIPART)
+    principals = access or []
+    check_principals(principals)
     await stores.resolve(name)
     form = await _form(request)
 
     async def work(follow: Follow) -> FilesReport:
         try:
-            return await drained(request, lambda: _ingest(stores, name, form, follow))
+            return await drained(request, lambda: _ingest(stores, name, form, principals, follow))
         finally:
             await form.close()
 
@@ -130,7 +144,9 @@ async def _form(request: Request) -> FormData:
     return form
 
 
-async def _ingest(stores: Collections, name: str, form: FormData, follow: Follow) -> FilesReport:
+async def _ingest(
+    stores: Collections, name: str, form: FormData, access: list[str], follow: Follow
+) -> FilesReport:
     from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
 
     report = FilesReport(files=[])
@@ -147,7 +163,7 @@ async def _ingest(stores: Collections, name: str, form: FormData, follow: Follow
                 continue
             path = Path(folder, file)
             await anyio.to_thread.run_sync(_write, upload.file, path)
-            result = await ingest([path], name, stores)
+            result = await ingest([path], name, stores, access=access)
             found.indexed, found.unchanged = result.indexed, result.unchanged
             found.removed, found.failed = result.removed, result.failed
             found.problems = [

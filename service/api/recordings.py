@@ -30,6 +30,7 @@ from service.api.wire import (
     Refusal,
     encode,
 )
+from service.retrieval.base import NOBODY, Principals
 from service.runtime import INSTANCE
 
 GRACE_S: Final = 10.0  # seconds that a question continues without a reader
@@ -52,16 +53,19 @@ NOT_KEPT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The tenant of a question, the path, and the `Idempotency-Key`, if any."""
+    """The tenant of a question, the path, the `Idempotency-Key`, if any, and the principals."""
 
     tenant: str
     path: str
     key: str | None = None
+    principals: Principals = NOBODY
 
 
 def digest_of(request: PreparedRequest) -> bytes:
-    """Return the SHA-256 of a request. The order of its filter's fields does not matter."""
-    return hashlib.sha256(json.dumps(request.model_dump(), sort_keys=True).encode()).digest()
+    """Return the SHA-256 of a request without its sender. The order of its filter's fields does not
+    matter."""
+    fields = request.model_dump(exclude={"principals"})
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
 @dataclass(eq=False)
@@ -215,7 +219,9 @@ class Recordings:
             )
         return recording
 
-    def find(self, tenant: str, last_event_id: str) -> tuple[Recording, int]:
+    def find(
+        self, tenant: str, last_event_id: str, principals: Principals = NOBODY
+    ) -> tuple[Recording, int]:
         """Return the recording and the `seq` of the event with this id.
 
         Raises MALFORMED_REQUEST, ANSWER_ELSEWHERE or ANSWER_GONE.
@@ -227,8 +233,10 @@ class Recordings:
             )
         answer_id, seq = match[1], int(match[2])
         recording = self._by_id.get(answer_id)
-        if recording is not None and recording.origin.tenant == tenant:
-            return recording, seq
+        if recording is not None:
+            origin = recording.origin
+            if (origin.tenant, origin.principals) == (tenant, principals):
+                return recording, seq
         if not answer_id.startswith(f"{INSTANCE}-"):
             raise Refusal(
                 ANSWER_ELSEWHERE,

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
-from service.api.access import check_collection, require, tenant_of
+from service.api.access import check_collection, principals_of, require, tenant_of
 from service.api.answer import enter
 from service.api.wire import body_schema, documented, read_json
 from service.core.domain import Model, RetrieverName
 from service.core.validation import Strict, parse
-from service.retrieval.base import Permit, SearchRequest
+from service.retrieval.base import Permit, Principals, SearchRequest
 from service.runtime import Runtime
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
@@ -66,7 +66,7 @@ async def search(
     among the running questions, and is limited by the same rates."""
     runtime: Runtime = request.app.state.runtime
     permit = partial(check_collection, tenant_of(request))
-    wanted = await prepare(runtime, asked, permit)
+    wanted = await prepare(runtime, asked, permit, principals_of(request))
     place = await enter(request)
     try:
         return await find(runtime, wanted)
@@ -74,11 +74,15 @@ async def search(
         place.release()
 
 
-async def prepare(runtime: Runtime, asked: SearchQuery, permit: Permit) -> SearchRequest:
+async def prepare(
+    runtime: Runtime, asked: SearchQuery, permit: Permit, principals: Principals
+) -> SearchRequest:
     """Return the search of a query. Raises NotFound, or what `permit` raises of its collection."""
     chosen = asked.filter or {}
     name = await runtime.retriever.check_request(asked.collection, chosen, permit)
-    return SearchRequest(asked.query, asked.top_k, name, asked.retriever, chosen)
+    return SearchRequest(
+        asked.query, asked.top_k, name, asked.retriever, chosen, principals=principals
+    )
 
 
 async def find(runtime: Runtime, wanted: SearchRequest) -> FoundPassages:

@@ -7,6 +7,7 @@ keys, never the keys. `revelator key NAME` makes a key and the entry for it:
     name = "search-team"
     key_sha256 = ["…"]            # several while a key is rotated
     collections = ["docs", "faq-*"]
+    principals = ["sales"]        # sees documents whose `access` names one; "*": all documents
     rights = ["ask", "write"]     # and "administer"
     requests_per_minute = 600
     questions_per_minute = 60
@@ -31,7 +32,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import anyio
 import anyio.to_thread
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from service.api.wire import ISSUER_UNAVAILABLE, TOKEN_REFUSED, Refusal
 from service.core.concurrency import retrieve
@@ -39,6 +47,7 @@ from service.core.connections import tls_context
 from service.core.errors import ConfigurationError
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
+from service.retrieval.base import EVERYTHING
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -49,12 +58,24 @@ RIGHTS: Final[tuple[Right, ...]] = ("ask", "write", "administer")
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 LARGEST_FILE: Final = 4_000_000  # bytes of a tenants file
 KEY_BYTES: Final = 32  # random bytes of a new key
+MOST_PRINCIPALS: Final = 8_000  # characters of all principals of a caller; a search sends them
+TOO_MANY: Final = (
+    f"the names of the principals have more than {MOST_PRINCIPALS:,} characters together; name "
+    "only the groups that documents name in `access`"
+)
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
+def _not_too_long(principals: list[str]) -> list[str]:
+    if (size := sum(map(len, principals))) > MOST_PRINCIPALS:
+        raise ValueError(f"{TOO_MANY}; these have {size:,}")
+    return principals
+
+
 class Tenant(BaseModel):
-    """A client of the server. `collections` are names, or patterns with `*` and `?`."""
+    """A client of the server. `collections` are names, or patterns with `*` and `?`. Of documents
+    with `access`, it sees those that name one of its `principals`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -62,6 +83,7 @@ class Tenant(BaseModel):
     key_sha256: list[Digest] = []
     collections: list[Annotated[str, Field(min_length=1, max_length=200)]] = ["*"]
     rights: list[Right] = ["ask"]
+    principals: Annotated[list[str], AfterValidator(_not_too_long)] = []
     requests_per_minute: Rate | None = None
     questions_per_minute: Rate | None = None
 
@@ -73,7 +95,7 @@ class Tenant(BaseModel):
 
 
 # The tenant of the keys in `server.keys`, and of a server without keys.
-OWNER: Final = Tenant(name="default", rights=list(RIGHTS))
+OWNER: Final = Tenant(name="default", rights=list(RIGHTS), principals=list(EVERYTHING))
 
 
 class _File(BaseModel):
@@ -287,16 +309,24 @@ def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenan
     """Return the tenant that verified claims describe. Raises TOKEN_REFUSED."""
     rights = _words(claims, settings.rights_claim) or []
     collections = _words(claims, settings.collections_claim)
+    principals = [
+        each for claim in settings.principals_claims for each in _words(claims, claim) or []
+    ]
+    if not EVERYTHING.isdisjoint(principals):
+        raise Refusal(TOKEN_REFUSED, "A principal of the token is '*', which no token may be.")
     try:
         return TokenTenant(
             name=f"oidc:{claims['sub']}",
             rights=[right for right in RIGHTS if f"{RIGHT}{right}" in rights],
             collections=["*"] if collections is None else collections,
+            principals=principals,
             requests_per_minute=settings.requests_per_minute,
             questions_per_minute=settings.questions_per_minute,
         )
     except ValidationError as error:
         claim = str(error.errors()[0]["loc"][0])
+        if claim == "principals":
+            raise Refusal(TOKEN_REFUSED, f"The token cannot be used: {TOO_MANY}.") from None
         claim = "sub" if claim == "name" else settings.collections_claim
         raise Refusal(TOKEN_REFUSED, f"The claim {claim!r} of the token cannot be used.") from None
 

@@ -68,6 +68,13 @@ def key(
             help="Collections that the key may use: names or patterns, separated by commas."
         ),
     ] = "*",
+    principals: Annotated[
+        str,
+        typer.Option(
+            help="Users or groups, separated by commas: of documents with `access`, the key sees "
+            "those that name one of them; `*`: all documents."
+        ),
+    ] = "",
     requests: Annotated[
         int | None, typer.Option(help="Maximum number of requests per minute.")
     ] = None,
@@ -90,6 +97,7 @@ def key(
             f"key_sha256 = [{_text(digest(made.encode()))}]",
             f"collections = [{_texts(collections)}]",
             f"rights = [{_texts(rights)}]",
+            *([f"principals = [{_texts(principals)}]"] if principals else []),
             *([f"requests_per_minute = {requests}"] if requests is not None else []),
             *([f"questions_per_minute = {questions}"] if questions is not None else []),
         ]

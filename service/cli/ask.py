@@ -24,7 +24,7 @@ from service.core.errors import RevelatorError
 from service.core.locks import find_server
 from service.core.settings import Settings
 from service.core.validation import parse
-from service.retrieval.base import anyone
+from service.retrieval.base import EVERYTHING, anyone
 
 Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
 
@@ -117,7 +117,7 @@ async def search_in_terminal(
         from service.runtime import open_runtime  # noqa: PLC0415
 
         async with open_runtime(settings) as runtime:
-            wanted = await prepare(runtime, parse(SearchQuery, dict(fields)), anyone)
+            wanted = await prepare(runtime, parse(SearchQuery, dict(fields)), anyone, EVERYTHING)
             passages = (await find(runtime, wanted)).passages
     if as_json:
         print(orjson.dumps([each.model_dump() for each in passages]).decode())
@@ -150,7 +150,7 @@ async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Aski
     async with open_runtime(settings) as runtime:
 
         async def ask(fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
-            prepared = await runtime.prepare(parse_request(dict(fields)), anyone)
+            prepared = await runtime.prepare(parse_request(dict(fields)), anyone, EVERYTHING)
             async with closing(runtime.ask(prepared)) as events:
                 async for event in events:
                     yield event

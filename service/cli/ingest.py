@@ -30,6 +30,7 @@ from service.core.progress import LOGGED_S, rate_text
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
+from service.retrieval.documents import check_principals
 from service.retrieval.embedding import Embedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
@@ -48,6 +49,7 @@ async def run_ingest(
     *,
     url: str | None = None,
     format: str | None = None,
+    access: Sequence[str] = (),
     ray: str | None = None,
     replace: bool = False,
 ) -> int:
@@ -62,6 +64,7 @@ async def run_ingest(
             raise InvalidRequest(f"{path} does not exist")
     if format is not None and format not in FORMATS:
         raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
+    check_principals(access)
     base = find_server(settings.data_dir, url)
     if ray and base:
         raise ConfigurationError(
@@ -72,7 +75,7 @@ async def run_ingest(
     with _progress_listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
-            upload = Upload(base, files, collection, settings, listener, format)
+            upload = Upload(base, files, collection, settings, listener, format, access)
             report = await (upload.replace() if replace else upload.ingest())
         else:
             with _embedder_on(ray, settings) as embedder:
@@ -82,8 +85,9 @@ async def run_ingest(
                 ):
                     with _advised(replace=replace):
                         report = await ingest(
-                            files, collection, stores.collections, listener, format, replace=replace
-                        )
+                            files, collection, stores.collections, listener, format,
+                            access=access, replace=replace,
+                        )  # fmt: skip
     _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
 

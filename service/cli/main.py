@@ -222,6 +222,13 @@ def ingest(
             "detected per file."
         ),
     ] = None,
+    access: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who may see these documents: a user or a group; repeat the option for more. "
+            "Documents with a field `access` keep it. Default: everyone."
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -248,7 +255,14 @@ def ingest(
     settings = begin("warning", config, data_dir=data, key=key)
     code = run(
         lambda: run_ingest(
-            files, collection, settings, url=url, format=format, ray=ray, replace=replace
+            files,
+            collection,
+            settings,
+            url=url,
+            format=format,
+            access=access or (),
+            ray=ray,
+            replace=replace,
         ),
         interrupted="Interrupted. Run the same command again to continue.",
     )

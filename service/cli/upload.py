@@ -48,10 +48,11 @@ class Upload:
         settings: Settings,
         listener: Listener,
         format: str | None = None,
+        access: Sequence[str] = (),
     ) -> None:
         self.report = IngestResult()
         self._url, self._key = url, settings.own_key
-        self._files, self._format = files, format
+        self._files, self._format, self._access = files, format, access
         self._collection = collection
         self._listener = listener
 
@@ -120,7 +121,9 @@ class Upload:
     async def _batches(self) -> AsyncIterator[list[SourceEntry]]:
         """Yield what the files contain; the progress is told when a batch is done."""
         total = await anyio.to_thread.run_sync(total_bytes, self._files)
-        entries: Iterator[SourceEntry] = read_files(self._files, self._format)
+        entries: Iterator[SourceEntry] = read_files(
+            self._files, self._format, self._access
+        )
         done = 0
         while batch := await anyio.to_thread.run_sync(
             take, entries, BATCH_DOCUMENTS, BATCH_CHARACTERS

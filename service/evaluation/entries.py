@@ -21,7 +21,7 @@ from service.core.settings import RoleSettings, Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
 from service.evaluation.runner import Ask
-from service.retrieval.base import Retriever, anyone
+from service.retrieval.base import EVERYTHING, Retriever, anyone
 from service.retrieval.collections.manifest import describe
 from service.runtime import Runtime
 
@@ -69,7 +69,7 @@ class InProcessEntry:
         self._runtime = runtime
         self.engines = runtime.engines
         self.ask = runtime.ask
-        self.prepare = partial(runtime.prepare, permit=anyone)
+        self.prepare = partial(runtime.prepare, permit=anyone, principals=EVERYTHING)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class AtServer:
 
 
 def _fields(request: PreparedRequest) -> dict[str, Any]:
-    return request.model_dump(mode="json", exclude_none=True)
+    return request.model_dump(mode="json", exclude_none=True, exclude={"principals"})
 
 
 def described(settings: Settings) -> dict[str, Any]:

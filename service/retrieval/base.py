@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from service.core.domain import RetrieverName, ScoredPassage
 
@@ -20,17 +20,34 @@ Analysis = Literal["english", "simple"]  # of words: stemmed, or as they are
 Permit = Callable[[str], None]
 TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts
 
+# Who may see a document. Its field `access` names those who may: one principal (a user or a group)
+# or a list of them. Without the field, everyone who may use the collection sees it.
+Principals = frozenset[str]
+ACCESS: Final = "access"
+EVERYTHING: Final[Principals] = frozenset("*")  # of the owner of the data, who sees all documents
+NOBODY: Final[Principals] = frozenset()  # sees the documents without `access`
+
+
+def may_see(principals: Principals, metadata: Mapping[str, Any]) -> bool:
+    """Whether someone with these principals may see a document with this metadata."""
+    if ACCESS not in metadata or principals >= EVERYTHING:
+        return True
+    named = metadata[ACCESS]
+    try:
+        return not principals.isdisjoint(named if isinstance(named, list) else (named,))
+    except TypeError:  # an object, in a collection of a time when this field had no meaning
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
     """One retrieval of at most `top_k` passages of `collection` for `query`.
 
-    `filter` selects passages whose metadata field has one of the values, for every field named.
-    Passages with an id in `exclude` are removed before the cut to `top_k`. A side that takes longer
-    than `within_s` is left out; sides in `without` are not searched. A `probe` only tests the
-    backends: it bypasses circuit breakers, caches and reranking, so that it does not affect
-    questions.
-    """
+    `filter` selects passages whose metadata field has one of the values, for every field named;
+    only passages that `principals` may see are found. Passages with an id in `exclude` are removed
+    before the cut to `top_k`. A side that takes longer than `within_s` is left out; sides in
+    `without` are not searched. A `probe` only tests the backends: it bypasses circuit breakers,
+    caches and reranking, so that it does not affect questions."""
 
     query: str
     top_k: int
@@ -39,6 +56,7 @@ class SearchRequest:
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
+    principals: Principals = NOBODY
     within_s: float = field(default=math.inf, compare=False)
     without: frozenset[SideName] = field(default=frozenset(), compare=False)
     probe: bool = field(default=False, compare=False)
@@ -83,6 +101,7 @@ class StoreQuery:
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
+    principals: Principals = NOBODY
 
 
 class SearchStore(Protocol):

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 
 from service.core.domain import Passage
+from service.core.errors import InvalidRequest
+from service.retrieval.base import ACCESS, EVERYTHING
 from service.text import sentences
 from service.text.tables import ROW
 from service.text.wordpiece import Pieces, count_pieces
@@ -20,6 +22,8 @@ from service.text.wordpiece import Pieces, count_pieces
 LONGEST_ID = 512  # bytes of UTF-8; stores index an id as one term
 LONGEST_TITLE = 1_000  # characters
 MOST_FIELDS = 64  # metadata fields of one document
+MOST_PRINCIPALS = 256  # in the field `access` of one document
+LONGEST_PRINCIPAL = 256  # characters
 # Objects and lists inside each other in one metadata field. Qdrant's client for gRPC fails on 32
 # objects, the embedded Qdrant on 126 levels, and orjson on 254.
 MOST_LEVELS = 30
@@ -120,6 +124,8 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
         raise BadDocument(f"there are more than {MOST_FIELDS} fields besides id, title and text")
     if "" in metadata:
         raise BadDocument("a field has an empty name")
+    if ACCESS in metadata:
+        check_access(metadata[ACCESS])
     for field_name, value in metadata.items():
         if _is_deeper(value, MOST_LEVELS):
             raise BadDocument(
@@ -130,6 +136,33 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
         orjson.dumps(metadata, option=_SORTED)
     except (TypeError, ValueError) as error:
         raise BadDocument(f"its other fields are not plain JSON: {error}") from None
+
+
+def check_access(value: object) -> None:
+    """Raise BadDocument unless the value can say who may see a document."""
+    named = value if isinstance(value, list) else [value]
+    if not named or len(named) > MOST_PRINCIPALS:
+        raise BadDocument(
+            f"access must name 1 to {MOST_PRINCIPALS} principals; leave it out if everyone who may "
+            "use the collection may see the document"
+        )
+    for each in named:
+        if not isinstance(each, str) or not each.strip() or len(each) > LONGEST_PRINCIPAL:
+            raise BadDocument(
+                "access must be the name of a user or group, or a list of them: texts of 1 to "
+                f"{LONGEST_PRINCIPAL} characters"
+            )
+        if each in EVERYTHING:
+            raise BadDocument(f"access must not name {each!r}, which stands for all documents")
+
+
+def check_principals(access: Sequence[str]) -> None:
+    """Raise InvalidRequest if documents may not have this `access`; empty stands for none."""
+    try:
+        if access:
+            check_access(list(access))
+    except BadDocument as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def _is_deeper(value: object, levels: int) -> bool:

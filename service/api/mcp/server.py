@@ -14,12 +14,11 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from service import __version__
-from service.api.access import check_collection, check_right, tenant_of
+from service.api.access import check_collection, check_right, principals_of, tenant_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.wire import answer_unexpected, disclosed
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
-from service.retrieval.collections.manifest import info_of
 from service.runtime import Runtime
 
 NAME: Final = "revelator"
@@ -164,8 +163,8 @@ async def _read(request: Request, uri: str) -> types.ReadResourceResult:
     if not uri.startswith(SCHEME) or runtime.stores is None:
         raise NotFound(f"there is no resource {uri[:200]!r}")
     check_collection(tenant, name)
-    manifest = await runtime.stores.collections.manifest(name)
+    info = await runtime.stores.collections.info(name, principals_of(request))
     contents = types.TextResourceContents(
-        uri=uri, mime_type="application/json", text=info_of(manifest).model_dump_json()
+        uri=uri, mime_type="application/json", text=info.model_dump_json()
     )
     return types.ReadResourceResult(contents=[contents])

@@ -48,6 +48,12 @@ class OidcSettings(Section):
         "patterns with `*` and `?`. A token without this claim may use all collections; a token "
         "with an empty claim may use none.",
     )
+    principals_claims: Annotated[list[Text], NoDecode, CommaList] = Field(
+        [],
+        description="Claims with the caller's principals, such as `email,groups`, each a list or "
+        "separated by spaces. Of documents with `access`, the caller sees those that name one of "
+        "them. Default: none.",
+    )
     requests_per_minute: Rate | None = Field(
         None,
         description="Maximum number of requests per minute for each tenant authenticated by a "
@@ -110,6 +116,16 @@ class ServerSettings(SectionWithSecrets):
         "`https://app.example`. Where keys are set, they need one.",
     )
     oidc: OidcSettings = OidcSettings()
+    principals_header: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = (
+        Field(
+            None,
+            description="Header in which a trusted gateway names the principals of its user, "
+            "separated by commas: the user and their groups. It counts for the keys of "
+            "`server.keys`, for tenants with the principal `*`, and where there are no keys, all "
+            "of which must be the gateway's; without the header, they see no document that has "
+            "`access`. Default: the header is not read.",
+        )
+    )
     max_running: int = Field(
         64,
         ge=1,

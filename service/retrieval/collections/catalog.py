@@ -23,17 +23,20 @@ from service.core.errors import (
     UnknownCollection,
 )
 from service.core.progress import Follow, unseen
-from service.retrieval.base import Analysis
+from service.retrieval.base import ACCESS, EVERYTHING, NOBODY, Analysis, Principals, may_see
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.consistency import count_passages
 from service.retrieval.collections.lifecycle import RETIRE_S, Collection, LifeCycle
 from service.retrieval.collections.manifest import (
     EMBEDDED,
+    EMPTY_HASH,
+    CollectionInfo,
     CollectionReport,
     Finding,
     Manifest,
     check_name,
+    info_of,
 )
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
@@ -120,6 +123,18 @@ class Collections:
     async def manifests(self) -> list[Manifest]:
         return [await self.manifest(name) for name in await self.names()]
 
+    async def info(self, name: str, principals: Principals = NOBODY) -> CollectionInfo:
+        """Return what someone with these principals may know of a collection: the counts of what
+        they may see. The hash of all documents would confirm a guess about the others. Raises
+        NotFound and StoreError."""
+        info = info_of(await self.manifest(name))
+        if principals >= EVERYTHING or ACCESS not in info.metadata_fields:
+            return info
+        async with self.lend(name) as collection:
+            counts = await anyio.to_thread.run_sync(collection.bm25.count_visible, principals)
+        seen = {"documents": counts[0], "passages": counts[1], "content_hash": EMPTY_HASH}
+        return info.model_copy(update=seen)
+
     async def get(self, name: str) -> Collection:
         """Return the open collection. What a kill has interrupted is put right from now on. Raises
         NotFound and StoreError."""
@@ -193,26 +208,39 @@ class Collections:
         await self.resolve(name)
         await self._life.drop(name)
 
-    async def document(self, name: str, document_id: str) -> list[PassageRecord]:
-        """Return a document's passages in order. Raises NotFound."""
+    async def document(
+        self, name: str, document_id: str, principals: Principals = NOBODY
+    ) -> list[PassageRecord]:
+        """Return a document's passages in order. Raises NotFound, also if they may not see it."""
         collection = await self.get(name)
         async with collection.lend():
             records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
-        if not records:
+        if not records or not may_see(principals, records[0].passage.metadata):
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         return records
 
     async def heads(
-        self, name: str, after: str, most: int, *, file: str = "", text: str = ""
+        self,
+        name: str,
+        after: str,
+        most: int,
+        principals: Principals = NOBODY,
+        *,
+        file: str = "",
+        text: str = "",
     ) -> list[PassageRecord]:
         """Return the first passages of documents, as `LexicalStore.heads`. Raises NotFound."""
         collection = await self.get(name)
         async with collection.lend():
-            found = partial(collection.bm25.heads, after, most, file=file, text=text)
+            found = partial(collection.bm25.heads, after, most, principals, file=file, text=text)
             return await anyio.to_thread.run_sync(found)
 
-    async def delete_document(self, name: str, document_id: str) -> None:
-        """Delete a document. Raises NotFound."""
+    async def delete_document(
+        self, name: str, document_id: str, principals: Principals = NOBODY
+    ) -> None:
+        """Delete a document. Raises NotFound, also if they may not see it."""
+        _check_writable(name)
+        await self.document(name, document_id, principals)
         async with self.writing(name, adding=False) as writer:
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")

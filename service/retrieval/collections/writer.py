@@ -26,6 +26,7 @@ import anyio.to_thread
 
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.progress import Follow, unseen
+from service.retrieval.base import EVERYTHING
 from service.retrieval.collections.consistency import (
     PAGE,
     Tally,
@@ -213,7 +214,7 @@ class CollectionWriter:
         gone, after, more = list[str](), "", True
         heads = partial(self._collection.bm25.heads, file=name)
         while more:
-            page = await anyio.to_thread.run_sync(heads, after, PAGE)
+            page = await anyio.to_thread.run_sync(heads, after, PAGE, EVERYTHING)
             ids = [each.document_id for each in page]
             gone += [each for each in ids if each not in document_ids]
             if more := len(page) == PAGE:

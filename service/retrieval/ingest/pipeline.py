@@ -120,17 +120,17 @@ async def ingest(
     listener: Listener | None = None,
     format: str | None = None,
     *,
+    access: Sequence[str] = (),
     replace: bool = False,
 ) -> IngestResult:
     """Add files to an existing collection. Invalid rows are reported; the others are indexed.
 
-    Without `format`, the format is detected per file. Searches continue meanwhile and report
-    `index-incomplete`; with `replace` they use the old contents until the new ones replace them
-    atomically. Raises NotFound, InvalidRequest (the sample) and ConfigurationError (embedding
-    model).
-    """
+    Without `format`, the format is detected per file; `access` is as in `read_files`. Searches
+    continue meanwhile and report `index-incomplete`; with `replace` they use the old contents until
+    the new ones replace them atomically. Raises NotFound, InvalidRequest (the sample) and
+    ConfigurationError (embedding model)."""
     total = await anyio.to_thread.run_sync(total_bytes, files)
-    entries = read_files(files, format)
+    entries = read_files(files, format, access)
     writing = collections.replacing if replace else collections.writing
     async with writing(collection) as writer:
         most = max(BATCH_DOCUMENTS, writer.batch)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from service.retrieval.base import ACCESS
 from service.retrieval.documents import Document
 from service.retrieval.ingest.formats import FORMATS, KNOWN, detect, is_named
 from service.retrieval.ingest.formats.base import (
@@ -88,16 +89,21 @@ def total_bytes(files: Sequence[Path]) -> int | None:
     return sum(source.size for source in expand(files) if isinstance(source, SourceFile))
 
 
-def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[SourceEntry]:
+def read_files(
+    files: Sequence[Path], format: str | None = None, access: Sequence[str] = ()
+) -> Iterator[SourceEntry]:
     """Yield every document and every problem, in order. Blocking. Without `format`, the format is
-    detected for each file."""
+    detected for each file. Documents that do not say who may see them get this `access`."""
     before = 0
     for source in expand(files, format):
         if isinstance(source, SourceProblem):
             yield SourceEntry(source, source.file, 0, before)
             continue
         for entry in read_source(source, format):
-            yield SourceEntry(entry.found, entry.file, entry.line, before + entry.position)
+            found = entry.found
+            if access and isinstance(found, Document) and ACCESS not in found.metadata:
+                found = replace(found, metadata={**found.metadata, ACCESS: list(access)})
+            yield SourceEntry(found, entry.file, entry.line, before + entry.position)
         before += source.size
 
 

@@ -32,6 +32,7 @@ from service.retrieval.base import (
     SearchStore,
     SideName,
     StoreQuery,
+    may_see,
 )
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
@@ -200,14 +201,23 @@ class HybridRetriever:
         """
         if name in request.without:
             return LOST_BEFORE
-        query = StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
+        query = StoreQuery(
+            request.query, top_k, (), request.filter, request.exclude, request.shape,
+            request.principals,
+        )  # fmt: skip
         try:
             if name == "bm25":
-                return await self._ask(stores.bm25, query, until, request.probe)
-            await asyncio.sleep(0)
-            return await self._dense(query, stores, until, request.probe)
+                found = await self._ask(stores.bm25, query, until, request.probe)
+            else:
+                await asyncio.sleep(0)
+                found = await self._dense(query, stores, until, request.probe)
         except RevelatorError as error:
             return error.detail
+        # The stores were told not to find others; this does not depend on how they index.
+        seen = [hit for hit in found if may_see(request.principals, hit.passage.metadata)]
+        if len(seen) == len(found):
+            return found
+        return [replace(hit, rank=rank) for rank, hit in enumerate(seen, 1)]
 
     async def _dense(
         self, query: StoreQuery, stores: Collection, until: float, probe: bool

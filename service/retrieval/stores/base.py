@@ -13,7 +13,7 @@ import anyio
 import anyio.from_thread
 
 from service.core.errors import StoreError
-from service.retrieval.base import SearchStore
+from service.retrieval.base import Principals, SearchStore
 from service.retrieval.documents import PassageRecord
 
 # Candidates fetched from the compressed vectors per result; the full vectors then rank them.
@@ -31,11 +31,15 @@ class LexicalStore(SearchStore, Protocol):
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
 
+    def count_visible(self, principals: Principals) -> tuple[int, int]:
+        """Return how many documents and passages these principals may see."""
+
     def heads(
-        self, after: str, most: int, *, file: str = "", text: str = ""
+        self, after: str, most: int, principals: Principals, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
-        """Return the first passages of the documents whose id sorts after `after`, at most `most`,
-        sorted by the document's id. What is still being written may be missing.
+        """Return the first passages of the documents whose id sorts after `after` and which
+        `principals` may see, at most `most`, sorted by the document's id. What is still being
+        written may be missing.
 
         Of a `file`: the documents that it was cut into; ids are its name, alone or before `#`.
         With `text`: those whose id contains it in any case, or whose title has all its words.

@@ -28,11 +28,12 @@ import orjson
 from service.core.concurrency import Batcher
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import StoreError
-from service.retrieval.base import TIE_BREAKER, Analysis, StoreQuery
+from service.retrieval.base import TIE_BREAKER, Analysis, Principals, StoreQuery
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.records import (
+    RESTRICTED,
     digest,
     fields_of,
     filter_tokens,
@@ -40,6 +41,7 @@ from service.retrieval.stores.records import (
     metadata_tokens,
     name_id,
     passage_of,
+    principal_tokens,
     query_words,
     ranked,
 )
@@ -208,9 +210,21 @@ def _unscored(query: StoreQuery) -> dict[str, Any]:
     if query.filter:
         wanted = filter_tokens(query.filter)
         clauses["filter"] = [{"terms": {"filter": tokens}} for tokens in wanted]
+    shut = _hidden(query.principals)
     if query.exclude:
-        clauses["must_not"] = [{"terms": {"passage_id": sorted(query.exclude)}}]
+        shut.append({"terms": {"passage_id": sorted(query.exclude)}})
+    if shut:
+        clauses["must_not"] = shut
     return clauses
+
+
+def _hidden(principals: Principals) -> list[dict[str, Any]]:
+    """Return queries for the passages that must not be found."""
+    tokens = principal_tokens(principals)
+    if tokens is None:
+        return []
+    allowed = [{"terms": {"filter": tokens}}]
+    return [{"bool": {"filter": [{"term": {"filter": RESTRICTED}}], "must_not": allowed}}]
 
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
@@ -255,6 +269,12 @@ class ElasticStore:
     def count_documents(self) -> int:
         return on_loop(self._count, {"term": {"part": 0}})
 
+    def count_visible(self, principals: Principals) -> tuple[int, int]:
+        """Return how many documents and passages these principals may see."""
+        hidden = _hidden(principals)
+        first = {"bool": {"filter": [{"term": {"part": 0}}], "must_not": hidden}}
+        return on_loop(self._count, first), on_loop(self._count, {"bool": {"must_not": hidden}})
+
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
         found: dict[str, str] = {}
@@ -266,7 +286,7 @@ class ElasticStore:
         return found
 
     def heads(
-        self, after: str, most: int, *, file: str = "", text: str = ""
+        self, after: str, most: int, principals: Principals, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
         """Return the first passages of documents; see `LexicalStore`."""
         wanted: list[dict[str, Any]] = [
@@ -284,7 +304,8 @@ class ElasticStore:
             ]
             wanted.append({"bool": {"should": found}})
         body = {
-            "query": {"bool": {"filter": wanted}}, "sort": ["document_id"], "size": most,
+            "query": {"bool": {"filter": wanted, "must_not": _hidden(principals)}},
+            "sort": ["document_id"], "size": most,
             "source": _RECORD, "track_total_hits": False, "allow_partial_search_results": False,
         }  # fmt: skip
         answer = on_loop(self._server.call, lambda client: client.search(index=self._alias, **body))

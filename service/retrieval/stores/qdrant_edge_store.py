@@ -28,7 +28,7 @@ from service.core.errors import RetrievalFailure, StoreError, StoreLost
 from service.core.files import check_room
 from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import ACCESS, EVERYTHING, StoreQuery
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
@@ -64,6 +64,8 @@ class QdrantEdgeStore(PointPages):
         self._contract = contract
         self._quantization = quantization
         self._params = _search_params(quantization)
+        # Whether there are points with the field of `access`, which is indexed before the first.
+        self._restricted = False
         self._lock = threading.Lock()
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,11 +73,10 @@ class QdrantEdgeStore(PointPages):
         with native(self, StoreLost):
             if any(folder.iterdir()):
                 self._shard: Any = edge.EdgeShard.load(str(folder), config)
+                self._restricted = ACCESS in self._shard.info().payload_schema
                 return
             self._shard = edge.EdgeShard.create(str(folder), config)
-            self._shard.update(
-                edge.UpdateOperation.create_field_index("filter", edge.PayloadSchemaType.Keyword)
-            )
+            self._index("filter")
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Return the best passages. The batcher lets a turn of the event loop pass, in which
@@ -98,7 +99,7 @@ class QdrantEdgeStore(PointPages):
         return edge.QueryRequest(
             limit=query.top_k,
             query=edge.Query.Nearest(list(query.vector)),
-            filter=_filter(query),
+            filter=_filter(query, restricted=self._restricted),
             params=self._params,
             with_payload=PASSAGE_FIELDS,
         )
@@ -145,7 +146,14 @@ class QdrantEdgeStore(PointPages):
         ]
         with self._lock:
             unseal(self.folder.parent)
+            if not self._restricted and any(ACCESS in each.passage.metadata for each in records):
+                self._index(ACCESS)
+                self._restricted = True
             self._shard.update(edge.UpdateOperation.upsert_points(points))
+
+    def _index(self, field: str) -> None:
+        kind = edge.PayloadSchemaType.Keyword
+        self._shard.update(edge.UpdateOperation.create_field_index(field, kind))
 
     @native_call
     def delete(self, passage_ids: Sequence[str]) -> None:
@@ -190,14 +198,24 @@ class QdrantEdgeStore(PointPages):
             self._shard.close()
 
 
-def _filter(query: StoreQuery) -> Any:
+def _filter(query: StoreQuery, *, restricted: bool) -> Any:
     must: list[Any] = [
         edge.FieldCondition("filter", match=edge.MatchAny(tokens))
         for tokens in filter_tokens(query.filter)
     ]
     shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
     must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
-    return edge.Filter(must=must, must_not=must_not) if must or must_not else None
+    should: list[Any] = []
+    if restricted and not query.principals >= EVERYTHING:
+        # A field of its own, because to look among all tokens of a point takes twice as long.
+        named = edge.MatchAny(sorted(query.principals))
+        should = [
+            edge.FieldCondition(ACCESS, is_empty=True),
+            edge.FieldCondition(ACCESS, match=named),
+        ]
+    if must or must_not or should:
+        return edge.Filter(must=must, must_not=must_not, should=should)
+    return None
 
 
 def _search_params(quantization: Quantization) -> Any:

@@ -22,11 +22,13 @@ from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
+    RESTRICTED,
     PointPages,
     filter_tokens,
     hashes_of,
     payload_of,
     point_id,
+    principal_tokens,
     ranked_points,
 )
 
@@ -305,6 +307,7 @@ def _filter(query: StoreQuery) -> Any:
         Filter,
         HasIdCondition,
         MatchAny,
+        MatchValue,
     )
 
     must: list[Any] = [
@@ -313,6 +316,10 @@ def _filter(query: StoreQuery) -> Any:
     ]
     shut: list[Any] = [point_id(passage_id) for passage_id in sorted(query.exclude)]
     must_not: list[Any] = [HasIdCondition(has_id=shut)] if shut else []
+    if (tokens := principal_tokens(query.principals)) is not None:
+        restricted = FieldCondition(key="filter", match=MatchValue(value=RESTRICTED))
+        allowed = FieldCondition(key="filter", match=MatchAny(any=tokens))
+        must_not.append(Filter(must=[restricted], must_not=[allowed]))
     return Filter(must=must, must_not=must_not) if must or must_not else None
 
 

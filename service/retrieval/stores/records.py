@@ -14,7 +14,7 @@ import orjson
 
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import StoreError
-from service.retrieval.base import Filter
+from service.retrieval.base import ACCESS, EVERYTHING, Filter, Principals
 from service.retrieval.documents import PassageRecord
 
 # Point ids are UUIDs derived from passage ids, so a repeated upsert overwrites the same point.
@@ -65,7 +65,9 @@ def digest_of(passage_id: str, title: str, text: str) -> int:
 
 def payload_of(record: PassageRecord) -> dict[str, Any]:
     """Return what Qdrant stores with a vector."""
-    return {**fields_of(record), "filter": metadata_tokens(record.passage.metadata)}
+    metadata = record.passage.metadata
+    restricted = {ACCESS: metadata[ACCESS]} if ACCESS in metadata else {}
+    return {**fields_of(record), "filter": metadata_tokens(metadata), **restricted}
 
 
 def passage_of(fields: Mapping[str, Any]) -> Passage:
@@ -135,11 +137,12 @@ def hashes_of(points: Sequence[Any]) -> dict[str, str]:
 # field that holds a list has a token for each element; objects and nulls cannot be filtered on.
 
 LONGEST_FILTER = 200  # bytes; a longer one is stored as its hash
+RESTRICTED = ACCESS  # the token of every passage that not everyone may see; no field has such a one
 
 
 def metadata_tokens(metadata: Mapping[str, Any]) -> list[str]:
     """Return every token of a passage with this metadata."""
-    tokens: dict[str, None] = {}
+    tokens: dict[str, None] = {RESTRICTED: None} if ACCESS in metadata else {}
     for field, value in metadata.items():
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, str | int | float):
@@ -150,6 +153,14 @@ def metadata_tokens(metadata: Mapping[str, Any]) -> list[str]:
 def filter_tokens(filter: Filter) -> list[list[str]]:
     """Return, for each field of the filter, the tokens of which a passage must have one."""
     return [[_token(field, value) for value in values] for field, values in filter.items()]
+
+
+def principal_tokens(principals: Principals) -> list[str] | None:
+    """Return the tokens of which a passage that is `RESTRICTED` must have one; None if every
+    passage may be seen."""
+    if principals >= EVERYTHING:
+        return None
+    return sorted(_token(ACCESS, each) for each in principals)
 
 
 def unknown_fields(filter: Filter, known: Iterable[str]) -> list[str]:

@@ -22,15 +22,24 @@ from tantivy import Occur, Query
 from service.core.domain import ScoredPassage
 from service.core.errors import RetrievalFailure, StoreBusy, StoreLost
 from service.core.native import native, native_call
-from service.retrieval.base import TIE_BREAKER, Analysis, QueryShape, StoreQuery
+from service.retrieval.base import (
+    TIE_BREAKER,
+    Analysis,
+    Principals,
+    QueryShape,
+    StoreQuery,
+    may_see,
+)
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.records import (
+    RESTRICTED,
     digest,
     fields_of,
     filter_tokens,
     metadata_tokens,
     passage_of,
+    principal_tokens,
     query_words,
     ranked,
 )
@@ -79,12 +88,13 @@ class TantivyStore:
         if not words:
             return []
         searcher = self._index.searcher()
-        found = searcher.search(self._query(words, query), query.top_k, count=False).hits
+        found = searcher.search(self._query(searcher, words, query), query.top_k, count=False).hits
         return ranked((score, _record(searcher.doc(address)).passage) for score, address in found)
 
-    def _query(self, words: list[str], query: StoreQuery) -> Any:
+    def _query(self, searcher: Any, words: list[str], query: StoreQuery) -> Any:
         scored = self._scored(words, query.shape)
-        if not query.filter and not query.exclude:
+        hidden = self._hidden(searcher, query.principals)
+        if not query.filter and not query.exclude and hidden is None:
             return scored  # inside another query, tantivy could not skip low-scoring passages
         clauses = [(Occur.Must, scored)]
         for tokens in filter_tokens(query.filter):
@@ -94,7 +104,22 @@ class TantivyStore:
         if query.exclude:
             shut = Query.term_set_query(self._schema, "passage_id", sorted(query.exclude))
             clauses.append((Occur.MustNot, shut))
+        if hidden is not None:
+            clauses.append((Occur.MustNot, hidden))
         return Query.boolean_query(clauses)
+
+    def _hidden(self, searcher: Any, principals: Principals) -> Any:
+        """Return a query for the passages that must not be found, None if there are none."""
+        tokens = principal_tokens(principals)
+        if tokens is None or not searcher.doc_freq("filter", RESTRICTED):
+            return None
+        named = [each for each in tokens if searcher.doc_freq("filter", each)]
+        restricted, *allowed = (  # a query of a set of terms takes several times as long
+            Query.term_query(self._schema, "filter", each, "basic") for each in (RESTRICTED, *named)
+        )
+        return Query.boolean_query(
+            [(Occur.Must, restricted), *((Occur.MustNot, each) for each in allowed)]
+        )
 
     def _scored(self, words: list[str], shape: QueryShape) -> Any:
         title, text = (
@@ -112,8 +137,25 @@ class TantivyStore:
 
     @native_call
     def count_documents(self) -> int:
-        first = Query.term_query(self._schema, "part", "0", "basic")
-        return int(self._index.searcher().search(first, 1, count=True).count)
+        return self._count(self._index.searcher(), self._first)
+
+    @native_call
+    def count_visible(self, principals: Principals) -> tuple[int, int]:
+        """Return how many documents and passages these principals may see."""
+        searcher = self._index.searcher()
+        hidden = self._hidden(searcher, principals)
+        documents, passages = (
+            Query.boolean_query([(Occur.Must, each), (Occur.MustNot, hidden)]) if hidden else each
+            for each in (self._first, Query.all_query())
+        )
+        return self._count(searcher, documents), self._count(searcher, passages)
+
+    @property
+    def _first(self) -> Any:
+        return Query.term_query(self._schema, "part", "0", "basic")
+
+    def _count(self, searcher: Any, counted: Any) -> int:
+        return int(searcher.search(counted, 1, count=True).count)
 
     @native_call
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
@@ -128,17 +170,19 @@ class TantivyStore:
 
     @native_call
     def heads(
-        self, after: str, most: int, *, file: str = "", text: str = ""
+        self,
+        after: str,
+        most: int,
+        principals: Principals,
+        *,
+        file: str = "",
+        text: str = "",
     ) -> list[PassageRecord]:
         """Return the first passages of documents; see `LexicalStore`. The index does not sort by a
         text, so all documents are looked at."""
         searcher = self._index.searcher()
         pattern = _SYNTAX.sub(r"\\\g<0>", file) + r"(\#(?s:.)*)?"
-        query = (
-            Query.regex_query(self._schema, "head", pattern)
-            if file
-            else Query.term_query(self._schema, "part", "0", "basic")
-        )
+        query = Query.regex_query(self._schema, "head", pattern) if file else self._first
         part, words = text.casefold(), set(self._analyzer.analyze(text))
         found = searcher.search(query, max(1, searcher.num_docs), count=False).hits
         records = (_record(searcher.doc(address)) for _, address in found)
@@ -146,6 +190,7 @@ class TantivyStore:
             each
             for each in records
             if each.document_id > after
+            and may_see(principals, each.passage.metadata)
             and (
                 part in each.document_id.casefold()
                 or (words and words <= set(self._analyzer.analyze(each.passage.title)))

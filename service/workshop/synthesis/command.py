@@ -22,7 +22,7 @@ from service.core.errors import ConfigurationError, EngineFailure, StoreError
 from service.core.files import write_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
-from service.retrieval.base import Retriever, SearchRequest, anyone
+from service.retrieval.base import EVERYTHING, Retriever, SearchRequest, anyone
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
@@ -158,7 +158,7 @@ async def finder_of(retriever: Retriever, collection: str | None, side: Split) -
         if name is None:
             raise ConfigurationError("this pipeline searches: name a collection with --collection")
         most = top_k * SPARE if training else top_k
-        request = SearchRequest(query, most, name, retriever_name)
+        request = SearchRequest(query, most, name, retriever_name, principals=EVERYTHING)
         found = (scored.passage for scored in (await retriever.search(request)).passages)
         usable = [p for p in found if not (training and is_held_out(p.title))]
         return tuple(usable[:top_k])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import StoreBusy, StoreError
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import NOBODY, StoreQuery
 from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
@@ -99,5 +99,5 @@ async def test_a_file_may_have_a_name_as_long_as_an_id(tmp_path: Path, character
     store = TantivyStore(tmp_path, "english")
     store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
     for file, own in ((name, name), (name[:-2], f"{name[:-2]}#p")):
-        assert [each.document_id for each in store.heads("", 9, file=file)] == [own]
+        assert [each.document_id for each in store.heads("", 9, NOBODY, file=file)] == [own]
     store.close()
