@@ -121,9 +121,7 @@ class Upload:
     async def _batches(self) -> AsyncIterator[list[SourceEntry]]:
         """Yield what the files contain; the progress is told when a batch is done."""
         total = await anyio.to_thread.run_sync(total_bytes, self._files)
-        entries: Iterator[SourceEntry] = read_files(
-            self._files, self._format, self._access
-        )
+        entries: Iterator[SourceEntry] = read_files(self._files, self._format, self._access)
         done = 0
         while batch := await anyio.to_thread.run_sync(
             take, entries, BATCH_DOCUMENTS, BATCH_CHARACTERS
