@@ -174,7 +174,7 @@ class Evaluation:
         """Check every combination of method and dataset before any question is asked.
 
         Prints a note for each method that only `all` includes and that this deployment cannot run.
-        Raises the errors of `Entry.prepare`.
+        Raises as `Entry.prepare` does: for example InvalidRequest or NotFound.
         """
         options = self._options
         if options.gold_routes and not any(q.route for d in self._datasets for q in d.questions):

@@ -33,28 +33,20 @@ _AT_ONCE: Final = 1_000_000  # signs drawn at once
 
 
 class Interval(NamedTuple):
-    """A mean with the bounds of its confidence interval."""
+    """A mean with the bounds of its confidence interval.
 
-    mean: float
-    low: float
-    high: float
-
-
-class ScoreDifference(NamedTuple):
-    """The mean difference of two methods' scores on the same questions, with its interval.
-
-    `p` is the two-sided probability of a difference at least this large if the methods were
-    interchangeable.
+    Of the differences of two methods' scores on the same questions, `p` is the two-sided
+    probability of a mean at least as far from 0 if the methods were interchangeable.
     """
 
     mean: float
     low: float
     high: float
-    p: float
+    p: float = 1.0
 
     @property
     def better(self) -> bool:
-        """Whether the first method is significantly better."""
+        """Whether a mean difference is significantly above 0."""
         return self.low > 0 and self.p < 1 - LEVEL
 
 
@@ -80,7 +72,7 @@ def interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SE
     return Interval(mean, float(low), float(high))
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifference:
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Compare two methods on the same questions, in the same order.
 
     The paired bootstrap gives the interval and `randomisation` the probability. Raises ValueError
@@ -89,9 +81,9 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifferenc
     if len(ours) != len(theirs) or not ours:
         raise ValueError("a paired comparison needs the same questions on both sides, and some")
     deltas = [one - other for one, other in zip(ours, theirs, strict=True)]
-    if min(deltas) == max(deltas):
-        return ScoreDifference(deltas[0], deltas[0], deltas[0], randomisation(deltas))
-    return ScoreDifference(*interval(deltas), randomisation(deltas))
+    same = min(deltas) == max(deltas)
+    found = Interval(deltas[0], deltas[0], deltas[0]) if same else interval(deltas)
+    return found._replace(p=randomisation(deltas))
 
 
 def randomisation(deltas: Sequence[float], flips: int = FLIPS) -> float:
@@ -174,7 +166,7 @@ class Verdict:
     result: Result
     why: str
     against: str | None = None
-    difference: ScoreDifference | None = None
+    difference: Interval | None = None
     cost: float = 0.0
     spent: float = 0.0
 
@@ -229,13 +221,13 @@ def judge(loop: MethodRun, baseline: str, runs: Sequence[MethodRun], budget: Bud
     )  # fmt: skip
 
 
-def _difference(loop: MethodRun, baseline: MethodRun) -> ScoreDifference:
+def _difference(loop: MethodRun, baseline: MethodRun) -> Interval:
     common = loop.scores.keys() & baseline.scores.keys()
     names = [name for name in loop.scores if name in common]
     return difference([loop.scores[n] for n in names], [baseline.scores[n] for n in names])
 
 
-def _result(found: ScoreDifference, affordable: bool, spent: bool) -> tuple[Result, str]:
+def _result(found: Interval, affordable: bool, spent: bool) -> tuple[Result, str]:
     if found.better:
         if spent:
             return "beats", "it is better, and the baseline had as much to spend"

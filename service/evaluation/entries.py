@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import SecretStr
 
@@ -35,35 +35,8 @@ _LEFT_OUT: Final = {"data_dir", "server", "tracing"}
 Alter = Callable[[Retriever, PreparedRequest], Retriever]
 
 
-class Entry(Protocol):
-    """An entry through which questions are asked. `identity` describes what its answers depend on,
-    for `run.json`."""
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def engines(self) -> Mapping[str, Generator]:
-        """The engines that are open in this process."""
-
-    async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
-        """Check a request. Raises InvalidRequest, LoopUnavailable or NotFound if it cannot be
-        answered."""
-
-    def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]: ...
-
-    async def collection(self, name: str) -> dict[str, Any]:
-        """Return the description of a collection."""
-
-    def altered(self, alter: Alter) -> Ask:
-        """Return an `ask` that gives each question its own retriever.
-
-        Raises InvalidRequest if the entry does not support it.
-        """
-
-
 class InProcessEntry:
-    """Answers questions in this process."""
+    """Answers questions in this process, by its `engines`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -73,15 +46,19 @@ class InProcessEntry:
 
     @property
     def identity(self) -> dict[str, Any]:
+        """What the answers depend on, for `run.json`."""
         return {"version": __version__, "settings": described(self._runtime.settings)}
 
     async def collection(self, name: str) -> dict[str, Any]:
+        """Return the description of a collection."""
         if self._runtime.stores is None:
             return {"name": name}
         # Opening the collection creates the sample, so that later evaluations describe it alike.
         return describe((await self._runtime.stores.collections.get(name)).manifest)
 
     def altered(self, alter: Alter) -> Ask:
+        """Return an `ask` that gives each question its own retriever."""
+
         def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
             retriever = alter(self._runtime.retriever, request)
             return replace(self._runtime, retriever=retriever).ask(request)
@@ -90,7 +67,7 @@ class InProcessEntry:
 
 
 class AtServer:
-    """Asks a running server, which has its own settings."""
+    """Asks a running server, which has its own settings and engines."""
 
     engines: Mapping[str, Generator] = MappingProxyType({})
 
@@ -117,7 +94,6 @@ class AtServer:
         return prepared
 
     def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        """Yield the events of the answer."""
         return self._client.events(_fields(request))
 
     async def collection(self, name: str) -> dict[str, Any]:
@@ -135,6 +111,9 @@ class AtServer:
         except (InvalidRequest, NotFound):
             return {}
         return {each.name: each.model_dump() for each in found}
+
+
+Entry = InProcessEntry | AtServer
 
 
 def _fields(request: PreparedRequest) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -109,20 +108,9 @@ class SearchObserver:
         """Record a lookup in the cache of query embeddings."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """Concurrent `calls`, further ones wait; `retries` of a call that the backend did not accept;
-    the rest as in `Breaker`.
-    """
-
-    calls: int = 64
-    retries: int = 2
-    failures: int = 5
-    lost_s: float = 3.0
-    open_s: float = 1.0
-
-
-LIMITS: Final = GuardLimits()
+CALLS = 64  # concurrent calls of a backend; further ones wait
+RETRIES = 2  # of a call that the backend did not accept
+FAILURES, LOST_S, OPEN_S = 5, 3.0, 1.0  # as in `Breaker`
 GRACE_S: Final = 0.05  # seconds that a question waits for a trial of a backend that was unavailable
 FIRST_PAUSE_S = 0.05  # longest pause before the first retry; doubles with every attempt
 LONGEST_PAUSE_S = 1.0
@@ -139,12 +127,11 @@ class Guard:
     """
 
     def __init__(self, backend: str, settings: RetrievalSettings, observer: SearchObserver) -> None:
-        own = LIMITS
         self._backend = backend
         self._timeout_s = settings.search_timeout_s(backend)
-        self._retries = own.retries
-        self._places = asyncio.Semaphore(own.calls)
-        self._breaker = Breaker(own.failures, own.lost_s, own.open_s)
+        self._retries = RETRIES
+        self._places = asyncio.Semaphore(CALLS)
+        self._breaker = Breaker(FAILURES, LOST_S, OPEN_S)
         self._trial: asyncio.Task[Any] | None = None
         self._observer = observer
         self._shown: BreakerState = self._breaker.state

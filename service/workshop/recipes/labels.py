@@ -153,17 +153,6 @@ class LabelNetwork(nn.Module):
         return logits
 
 
-class _Exported(nn.Module):
-    """The network with its outputs as a tuple."""
-
-    def __init__(self, network: LabelNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.network(ids, mask, types).values())
-
-
 def loss_of(
     made: Mapping[str, Tensor], labels: Tensor, tags: Tensor | None, settings: FilterSettings
 ) -> Tensor:
@@ -347,9 +336,7 @@ def _save(
     save_file(network.state_dict(), run.folder / "model.safetensors")
     served, labeler = run.folder / SERVED, isinstance(settings, LabelerSettings)
     served.mkdir(exist_ok=True)
-    export_onnx(
-        _Exported(network), INPUTS, (TOKENS, TAGS) if labeler else (TOKENS,), served / MODEL_FILE
-    )
+    export_onnx(network, INPUTS, (TOKENS, TAGS) if labeler else (TOKENS,), served / MODEL_FILE)
     ours = settings.base == MINILM
     card = CheckpointCard(
         kind="labeler" if labeler else "filter",

@@ -17,7 +17,6 @@ from service.retrieval.search.guard import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     Guard,
-    GuardLimits,
     pause_s,
 )
 from tests.unit.retrieval.worlds import Observed
@@ -39,8 +38,8 @@ class World:
         open_s: float = LONG_S,
     ) -> None:
         self.observed = Observed()
-        limits = GuardLimits(concurrency, 1, failures, lost_s, open_s)
-        with mock.patch.object(guard, "LIMITS", limits):
+        limits = {"FAILURES": failures, "LOST_S": lost_s, "OPEN_S": open_s}
+        with mock.patch.multiple(guard, CALLS=concurrency, RETRIES=1, **limits):
             settings = RetrievalSettings(timeout_s=timeout_s)
             self.guard = Guard("qdrant", settings, self.observed)
         self.gate = anyio.Event()

@@ -18,7 +18,6 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.embedding import HASHING
 from service.retrieval.search import guard
-from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
@@ -32,7 +31,7 @@ BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder
 
 @pytest.fixture(autouse=True)
 def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0))
+    monkeypatch.setattr(guard, "RETRIES", 0)
 
 
 class World:

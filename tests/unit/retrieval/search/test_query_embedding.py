@@ -13,7 +13,7 @@ from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import Vector
 from service.retrieval.search import guard, hybrid
-from service.retrieval.search.guard import Guard, GuardLimits
+from service.retrieval.search.guard import Guard
 from service.retrieval.search.hybrid import QueryEmbedding
 from tests.unit.retrieval.worlds import CountingEmbedder, Observed
 
@@ -39,7 +39,7 @@ class Gated(CountingEmbedder):
 def opened(embedder: CountingEmbedder, observed: Observed | None = None) -> QueryEmbedding:
     settings, observed = RetrievalSettings(), observed or Observed()
     with (
-        mock.patch.object(guard, "LIMITS", GuardLimits(retries=0)),
+        mock.patch.object(guard, "RETRIES", 0),
         mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05),
     ):
         return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)

@@ -8,7 +8,6 @@ from service.core.errors import BackendUnavailable, RetrievalFailure
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
-from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0))
+    monkeypatch.setattr(guard, "RETRIES", 0)
 
 
 class World:

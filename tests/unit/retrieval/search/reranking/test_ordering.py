@@ -11,7 +11,6 @@ from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
-from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking, by_score
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
@@ -40,7 +39,8 @@ class FakeReranker:
 
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=2))
+    monkeypatch.setattr(guard, "RETRIES", 0)
+    monkeypatch.setattr(guard, "FAILURES", 2)
 
 
 class World:
