@@ -12,14 +12,15 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from service.api.wire import CLIENT_GONE, Refusal
+from service.core.concurrency import running
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
@@ -143,7 +144,7 @@ MAX_WAIT_S: Final = 30.0  # seconds that a question waits for a place
 LATEST: Final = 0.1  # weight of the newest question in the mean duration
 MAX_RETRY_S: Final = 60
 
-Gone = Callable[[], Awaitable[None]]
+Gone = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Place:
@@ -164,14 +165,11 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class WaitingQuestion:
-    """A question that waits, and what has ended its wait."""
+    """A question that waits. `granted` ends when it has a place, or with why it gets none."""
 
     tenant: str
     since: float = field(default_factory=time.monotonic)
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    granted: bool = False
-    displaced: bool = False
-    gone: bool = False
+    granted: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
 def next_waiting(
@@ -209,7 +207,7 @@ class Admission:
         self._running: Counter[str] = Counter()
         self._waiting: list[WaitingQuestion] = []  # the first has waited longest
         self._mean_s: float | None = None
-        drain.on_begin(self._wake_all)
+        drain.on_begin(self._refuse_all)
 
     @property
     def running(self) -> int:
@@ -243,8 +241,7 @@ class Admission:
         if waiter := next_waiting(self._waiting, self._running):
             self._waiting.remove(waiter)
             self._running[waiter.tenant] += 1
-            waiter.granted = True
-            waiter.woken.set()
+            waiter.granted.set_result(None)
 
     def took(self, seconds: float) -> None:
         """Record the duration of a question."""
@@ -257,49 +254,35 @@ class Admission:
             self._metrics.rejected("busy")
             raise self._full()
         self._waiting.remove(displaced)
-        displaced.displaced = True
-        displaced.woken.set()
+        displaced.granted.set_exception(self._full())
 
     async def _wait(self, gone: Gone, waiter: WaitingQuestion) -> Place:
+        """Wait until the question gets a place, its client disconnects, or it has waited too
+        long."""
         self._waiting.append(waiter)
         try:
             with self._metrics.waiting():
-                await self._woken(waiter, gone)
-        except BaseException:
-            self._metrics.left_waiting()
+                async with running(gone()) as leaving:
+                    await asyncio.wait(
+                        {waiter.granted, leaving},
+                        timeout=MAX_WAIT_S,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+            if not leaving.cancelled():
+                raise Refusal(
+                    CLIENT_GONE, "The client disconnected while its question was waiting."
+                )
+            if not waiter.granted.done():
+                raise self._overloaded(f"No place became free within {MAX_WAIT_S:g} s.")
+            waiter.granted.result()
+        except BaseException as error:
+            if isinstance(error, Overloaded | Draining):
+                self._metrics.rejected("busy" if isinstance(error, Overloaded) else "draining")
+            else:
+                self._metrics.left_waiting()
             self._drop(waiter)
             raise
-        if waiter.gone or not waiter.granted:
-            self._drop(waiter)
-            self._refuse(waiter)
         return Place(self, waiter.tenant, time.monotonic() - waiter.since)
-
-    async def _woken(self, waiter: WaitingQuestion, gone: Gone) -> None:
-        """Wait until the question gets a place, its client disconnects, or it has waited too
-        long.
-        """
-
-        async def watch() -> None:
-            await gone()
-            waiter.gone = True
-            waiter.woken.set()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            with anyio.move_on_after(MAX_WAIT_S):
-                await waiter.woken.wait()
-            group.cancel_scope.cancel()
-
-    def _refuse(self, waiter: WaitingQuestion) -> None:
-        """Raise the reason why a waiting question gets no place."""
-        if waiter.gone:
-            self._metrics.left_waiting()
-            raise Refusal(CLIENT_GONE, "The client disconnected while its question was waiting.")
-        self._metrics.rejected("draining" if self._drain.begun else "busy")
-        self._drain.check()
-        if waiter.displaced:
-            raise self._full()
-        raise self._overloaded(f"No place became free within {MAX_WAIT_S:g} s.")
 
     def _full(self) -> Overloaded:
         return self._overloaded(
@@ -316,11 +299,12 @@ class Admission:
         """Remove the question from its queue; a place that it was just given goes to the next
         one.
         """
-        if waiter.granted:
-            self.hand_on(waiter.tenant)
-        elif waiter in self._waiting:
+        if waiter in self._waiting:
             self._waiting.remove(waiter)
+        elif waiter.granted.exception() is None:
+            self.hand_on(waiter.tenant)
 
-    def _wake_all(self) -> None:
+    def _refuse_all(self) -> None:
         for waiter in self._waiting:
-            waiter.woken.set()
+            waiter.granted.set_exception(Draining(DETAIL))
+        self._waiting.clear()
