@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -14,8 +22,9 @@ from anyio.streams.memory import MemoryObjectSendStream
 from service.core.errors import DeadlineExceeded
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 Query = TypeVar("Query")
-BUFFERED_EVENTS = 64
+BUFFERED = 64  # results of `as_done`
 
 
 class closing(Generic[T]):
@@ -70,27 +79,29 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return [results[index] for index in range(len(calls))]
 
 
-async def merge(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
-    """Yield (index, item) of several streams as items arrive. A failure cancels the other streams.
+async def as_done(
+    work: Callable[[Item], Awaitable[T]], items: Iterable[Item], at_once: int
+) -> AsyncIterator[T]:
+    """Yield what `work` returns of each item, when it is done. At most `at_once` items, and at
+    least one, are worked on at a time, in their order. A failure cancels the others.
 
     Close the result in the task that iterates it, because it holds a task group.
     """
-    send, receive = anyio.create_memory_object_stream[tuple[int, T]](BUFFERED_EVENTS)
+    send, receive = anyio.create_memory_object_stream[T](BUFFERED)
+    todo = iter(items)
 
-    async def pump(
-        index: int, stream: AsyncIterator[T], out: MemoryObjectSendStream[tuple[int, T]]
-    ) -> None:
-        async with out, closing(stream) as items:
-            async for item in items:
-                await out.send((index, item))
+    async def worker(out: MemoryObjectSendStream[T]) -> None:
+        async with out:
+            for item in todo:
+                await out.send(await work(item))
 
     try:
         async with anyio.create_task_group() as group, receive:
-            for index, stream in enumerate(streams):
-                group.start_soon(pump, index, stream, send.clone())
+            for _ in range(max(at_once, 1)):
+                group.start_soon(worker, send.clone())
             send.close()
-            async for pair in receive:
-                yield pair
+            async for result in receive:
+                yield result
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
         raise first_of(failures) from None

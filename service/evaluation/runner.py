@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from service.answer.events import (
     Token,
 )
 from service.answer.request import PreparedRequest
-from service.core.concurrency import closing, merge
+from service.core.concurrency import as_done, closing
 from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
@@ -70,7 +70,7 @@ class Task:
         return Recorder(trace_path(self.traces, self.key), header)
 
 
-async def work_off(
+def work_off(
     tasks: Sequence[Task], ask: Ask, concurrency: int, finish: Finish | None = None
 ) -> AsyncIterator[Row]:
     """Start the tasks in order, and yield the row of each on completion, after `finish` was
@@ -78,17 +78,12 @@ async def work_off(
 
     A question that fails for any reason yields a row that counts as wrong.
     """
-    todo = iter(tasks)
-    workers = [_work(todo, ask, finish) for _ in range(min(max(concurrency, 1), len(tasks)))]
-    async with closing(merge(workers)) as results:
-        async for _, row in results:
-            yield row
 
-
-async def _work(todo: Iterator[Task], ask: Ask, finish: Finish | None) -> AsyncIterator[Row]:
-    for task in todo:
+    async def row_of_task(task: Task) -> Row:
         row = await ask_one(task, ask)
-        yield await finish(row) if finish else row
+        return await finish(row) if finish else row
+
+    return as_done(row_of_task, tasks, min(concurrency, len(tasks)))
 
 
 async def ask_one(task: Task, ask: Ask) -> Row:

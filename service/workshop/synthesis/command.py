@@ -16,9 +16,15 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from service.core.concurrency import closing, merge
+from service.core.concurrency import as_done, closing
 from service.core.domain import Passage, RetrieverName
-from service.core.errors import ConfigurationError, EngineFailure, StoreError
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    Overloaded,
+    RevelatorError,
+    StoreError,
+)
 from service.core.files import write_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
@@ -45,7 +51,7 @@ from service.workshop.synthesis.report import (
     table,
     write_rows,
 )
-from service.workshop.synthesis.teacher import Finder, Session, Spent, Teacher, TeacherOut
+from service.workshop.synthesis.teacher import Finder, Session, Spent, Teacher
 
 OUTAGE: Final = 5  # consecutive items with an unavailable teacher, after which the run ends
 WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
@@ -247,27 +253,24 @@ class Synthesis:
         self, items: Sequence[Item[Any]], journal: Journal
     ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
         """Yield the result of each item, after it was written to the journal."""
-        todo = iter(items)
 
-        async def worker() -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
-            for item in todo:
-                record, out = await self._worked(item)
-                journal.append(record)
-                yield item, record, out
+        async def worked(item: Item[Any]) -> tuple[Item[Any], JournalEntry, RevelatorError | None]:
+            record, out = await self._worked(item)
+            journal.append(record)
+            return item, record, out
 
         missed = 0
-        workers = [worker() for _ in range(max(self.options.concurrency, 1))]
-        async with closing(merge(workers)) as results:
-            async for _, (item, record, out) in results:
+        async with closing(as_done(worked, items, self.options.concurrency)) as results:
+            async for item, record, out in results:
                 yield item, record
                 missed = missed + 1 if out else 0
                 if out and missed >= OUTAGE:
                     raise EngineFailure(
-                        f"the teacher is unavailable: {out.failure.detail}; completed items are "
-                        "kept, run the same command again to continue"
+                        f"the teacher is unavailable: {out.detail}; completed items are kept, run "
+                        "the same command again to continue"
                     )
 
-    async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, TeacherOut | None]:
+    async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, RevelatorError | None]:
         """Return the result of an item, without rows of the other side of the split, and the
         failure if the teacher was unavailable."""
         session = Session(self.teacher, self.find, f"{self.options.seed}:{item.id}")
@@ -276,7 +279,7 @@ class Synthesis:
             made = await self.pipeline.work(item, session)
         except Dropped as drop:
             return JournalEntry(key, dropped=drop.reason, spent=spent), None
-        except TeacherOut as error:
+        except (EngineFailure, Overloaded) as error:
             why = "the teacher was unavailable"
             return JournalEntry(key, dropped=why, again=True, spent=spent), error
         rows = tuple(row for row in made if row.source.side == self.options.side)

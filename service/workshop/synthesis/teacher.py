@@ -66,14 +66,6 @@ class AskTeacher:
     attempts: int = ATTEMPTS
 
 
-class TeacherOut(Exception):
-    """Raised if a call failed after all retries. The next run processes its item again."""
-
-    def __init__(self, failure: EngineFailure | Overloaded) -> None:
-        super().__init__(failure.detail)
-        self.failure = failure
-
-
 @dataclass
 class Spent:
     """The cost of an item or of a run. `bad` counts unusable replies, by stage and reason."""
@@ -133,7 +125,7 @@ class Teacher:
     async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> tuple[str, FinishReason]:
         """Return one reply, without its reasoning, and add its cost to `spent`.
 
-        Raises Dropped if the engine rejects the call, and TeacherOut if it is unavailable.
+        Raises Dropped if the engine rejects the call, and its failure after all retries.
         """
         request = GenerationRequest(
             messages=ask.messages,
@@ -164,7 +156,7 @@ class Teacher:
         if isinstance(failure, EngineRefusal):
             raise Dropped(f"{stage}: refused by the teacher") from failure
         if seconds is None:
-            raise TeacherOut(failure) from failure
+            raise failure
         if isinstance(failure, EngineLimited):
             self._not_before = max(self._not_before, self._clock() + seconds)
         else:

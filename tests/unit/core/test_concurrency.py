@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
 
-from service.core.concurrency import closing, gather, merge
+from service.core.concurrency import as_done, closing, gather
 
 pytestmark = pytest.mark.anyio
 
@@ -42,44 +42,46 @@ async def test_gather_raises_the_failure_itself_and_cancels_the_others() -> None
     assert ended == ["slow"]
 
 
-async def counting(name: str, delay: float, ended: list[str]) -> AsyncIterator[str]:
-    try:
-        for n in range(3):
-            await anyio.sleep(delay)
-            yield f"{name}{n}"
-    finally:
-        ended.append(name)
+class Work:
+    """Takes as many seconds as an item says, and fails with those below 0."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+
+    async def __call__(self, seconds: float) -> float:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if seconds < 0:
+                raise ValueError("no")
+            await anyio.sleep(seconds)
+        finally:
+            self.running -= 1
+        return seconds
 
 
-async def test_merge_yields_items_as_they_come_and_keeps_each_streams_order() -> None:
-    ended: list[str] = []
-    streams = [counting("a", 0.2, ended), counting("b", 0.001, ended)]
-    async with closing(merge(streams)) as pairs:
-        items = [pair async for pair in pairs]
-    assert [item for index, item in items if index == 0] == ["a0", "a1", "a2"]
-    assert [item for _, item in items][:3] == ["b0", "b1", "b2"]
+async def worked_off(work: Work, items: list[float]) -> list[float]:
+    """The results, two at a time."""
+    async with closing(as_done(work, items, 2)) as results:
+        return [result async for result in results]
 
 
-async def test_leaving_a_merge_early_closes_every_stream() -> None:
-    ended: list[str] = []
-    async with closing(merge([counting("a", 0.0, ended), counting("b", 9.0, ended)])) as pairs:
-        async for _ in pairs:
+async def test_results_come_when_they_are_done_and_no_more_are_begun_than_allowed() -> None:
+    work = Work()
+    assert await worked_off(work, [0.2, 0.001, 0.002, 0.003]) == [0.001, 0.002, 0.003, 0.2]
+    assert work.most == 2
+
+
+async def test_leaving_early_ends_all_work() -> None:
+    work = Work()
+    async with closing(as_done(work, [0.0, 9.0, 9.0], 3)) as results:
+        async for _ in results:
             break
-    assert sorted(ended) == ["a", "b"]
+    assert (work.running, work.most) == (0, 3)
 
 
-async def test_a_failing_stream_cancels_its_siblings() -> None:
-    ended: list[str] = []
-
-    async def fails() -> AsyncIterator[str]:
-        yield "f0"
-        raise ValueError("no")
-
-    async def consume() -> None:
-        async with closing(merge([counting("a", 9.0, ended), fails()])) as pairs:
-            async for _ in pairs:
-                pass
-
+async def test_a_failure_cancels_the_others() -> None:
+    work = Work()
     with pytest.raises(ValueError, match="no"):
-        await consume()
-    assert ended == ["a"]
+        await worked_off(work, [9.0, -1.0])
+    assert (work.running, work.most) == (0, 2)

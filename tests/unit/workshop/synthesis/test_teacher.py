@@ -20,7 +20,6 @@ from service.workshop.synthesis.teacher import (
     AskTeacher,
     Spent,
     Teacher,
-    TeacherOut,
     wait_after,
 )
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -69,7 +68,7 @@ async def test_what_breaks_is_tried_again_for_a_while() -> None:
 
 async def test_an_outage_ends_the_patience() -> None:
     _, teacher, clock = teacher_of(ScriptStep(EngineFailure("out"), times=None))
-    with pytest.raises(TeacherOut, match="out"):
+    with pytest.raises(EngineFailure, match="out"):
         await teacher.say(ASK, 1, Spent())
     assert clock.slept == [1.0, 2.0, 4.0, 8.0, 16.0]
 
