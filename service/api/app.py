@@ -190,7 +190,7 @@ def create_app(
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
-    for part in (answer, openai, search, documents, files, health):
+    for part in (answer, openai, search, files, documents, health):
         app.include_router(part.router)
     app.router.routes.append(mcp_route())
     app.include_router(page_router())

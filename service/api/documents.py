@@ -323,7 +323,11 @@ async def get_document(
         for record in records
     ]
     return StoredDocument(
-        id=document_id, title=first.title, metadata=dict(first.metadata), passages=passages
+        id=document_id,
+        title=first.title,
+        metadata=dict(first.metadata),
+        passages=passages,
+        original=await stores.has_original(name, document_id, principals_of(request)),
     )
 
 

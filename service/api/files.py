@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,12 +14,23 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
-from service.api.documents import FOLLOWED, REFUSALS, WRITE, Stores, drained
+from service.api.access import principals_of
+from service.api.documents import (
+    ASK,
+    FOLLOWED,
+    READ_REFUSALS,
+    REFUSALS,
+    WRITE,
+    Stores,
+    drained,
+    get_document,
+)
 from service.api.wire import (
     BODY_TOO_LARGE,
     EVENT_STREAM,
+    JSON,
     MALFORMED_REQUEST,
     EventStream,
     Refusal,
@@ -28,6 +40,7 @@ from service.api.wire import (
     followed,
     request_id,
 )
+from service.core.errors import NotFound
 from service.core.progress import Follow, unseen
 from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
@@ -121,6 +134,39 @@ async def add_files(
     return EventStream(followed(work, request_id(request)))
 
 
+# What a browser shows by itself without running scripts of the file; other files are saved.
+SHOWN: Final = {".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/plain"}
+SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in a sandbox
+
+
+@router.get(
+    "/collections/{name}/documents/{document_id:document_id}/file",
+    dependencies=ASK,
+    response_class=FileResponse,
+    responses=documented(*READ_REFUSALS)
+    | {200: {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}},
+    summary="Get the original file of a document",
+)
+async def get_file(request: Request, name: str, document_id: str, stores: Stores) -> Response:
+    """Return the file that a document was read from, if `ingest.keep_files` is set. PDF and text
+    are for a browser to show, other files to save. A document whose own id ends in `/file` is shown
+    instead."""
+    principals = principals_of(request)
+    with suppress(NotFound):
+        found = await get_document(request, name, f"{document_id}/file", stores)
+        return Response(found.model_dump_json(), media_type=JSON)
+    file, place = await stores.original(name, document_id, principals)
+    suffix = Path(file).suffix.lower()
+    shown = SHOWN.get(suffix)
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-store"}
+    if suffix != ".pdf":
+        headers["Content-Security-Policy"] = SANDBOX
+    return FileResponse(
+        place, 200, headers, shown or "application/octet-stream", filename=Path(file).name,
+        content_disposition_type="inline" if shown else "attachment",
+    )  # fmt: skip
+
+
 async def _form(request: Request) -> FormData:
     """Read the files; large ones are kept on disk. Raises BODY_TOO_LARGE and MALFORMED_REQUEST."""
 
@@ -170,6 +216,8 @@ async def _ingest(
                 f"line or page {each.line}: {each.problem}" if each.line else each.problem
                 for each in result.failures[:MOST_PROBLEMS]
             ]
+            if result.indexed or result.unchanged:
+                await stores.keep_file(name, file, path)
             await anyio.to_thread.run_sync(path.unlink)
     return report
 

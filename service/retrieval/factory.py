@@ -52,7 +52,9 @@ async def open_embedded(
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
     try:
         backends = open_backends(settings.retrieval, patience_s)
-        collections = Collections(settings.data_dir, embedder, backends=backends)
+        collections = Collections(
+            settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
+        )
         reranking = _reranking(settings.retrieval, observer)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from service.api import wire as bodies
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import put, stored
 from tests.conftest import need
-from tests.support.live import Live
+from tests.support.live import Live, config, live
 from tests.support.office import pdf
 
 pytestmark = pytest.mark.anyio
 URL = "/collections/mine/files"
+RULES = pdf(["One.", "Two."])
 
 
 def form(*files: tuple[str, bytes | str]) -> aiohttp.FormData:
@@ -125,3 +128,93 @@ async def test_a_file_that_is_too_large_is_named(
         found = await send(service, ("a.txt", b"x" * 101), ("b.txt", "Text."))
         assert [each["indexed"] for each in found] == [0, 1]
         assert "larger than 50,000,000 bytes" in found[0]["problems"][0]
+
+
+DOCUMENTS = "/collections/mine/documents"
+
+
+def originals(folder: Path) -> list[Path]:
+    return [*folder.glob("collections/mine/files/*")]
+
+
+@asynccontextmanager
+async def keeping(folder: Path, *, kept: bool = True) -> AsyncIterator[Live]:
+    """A server that keeps files, with a PDF of two pages and three other files."""
+    settings = config(
+        data_dir=str(folder), retrieval={"embedding_model": "hashing"},
+        ingest={"keep_files": kept}, server={"principals_header": "X-Groups"},
+    )  # fmt: skip
+    async with live(settings=settings, own_stores=True) as service:
+        await put(service)
+        await send(
+            service, ("rüles.pdf", RULES), ("p.html", "<p>Text.<script>x</script>"),
+            ("a.md", "# A\nText."), ("rows.jsonl", '{"id": "rows.jsonl", "text": "x"}'),
+        )  # fmt: skip
+        yield service
+
+
+async def test_the_original_is_given_back_without_a_way_to_act_as_the_page(tmp_path: Path) -> None:
+    need("pypdf", "pdfplumber")
+    async with keeping(tmp_path) as service:
+        async with service.http.get(f"{DOCUMENTS}/r%C3%BCles.pdf%23page=2") as response:
+            assert (await response.json())["original"] is True
+        for name, kind, how, sandboxed in (
+            ("r%C3%BCles.pdf%23page=2", "application/pdf", "inline", False),
+            ("p.html", "application/octet-stream", "attachment", True),
+            ("a.md", "text/plain", "inline", True),
+        ):
+            async with service.http.get(f"{DOCUMENTS}/{name}/file") as response:
+                assert (response.status, response.content_type) == (200, kind)
+                assert response.headers["Content-Disposition"].startswith(f"{how};")
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                policy = response.headers.get("Content-Security-Policy", "")
+                assert policy.startswith("sandbox;") is sandboxed
+                assert name != "r%C3%BCles.pdf%23page=2" or await response.read() == RULES
+        for name in ("rows.jsonl", "nothing", "p.html/file"):
+            async with service.http.get(f"{DOCUMENTS}/{name}/file") as response:
+                await check_problem(response, 404, "not-found")
+
+
+async def test_a_file_of_which_a_part_is_for_others_is_for_nobody_else(tmp_path: Path) -> None:
+    need("pypdf", "pdfplumber")
+    async with keeping(tmp_path) as service:
+        part = {"id": "a.md#secret", "text": "x", "access": "board"}
+        own = {"id": "a.md/file", "text": "A document of this name."}
+        async with service.http.post(DOCUMENTS, json={"documents": [part]}) as response:
+            assert response.status == 200
+        for groups, status in (("board", 200), ("sales", 404)):
+            headers = {"X-Groups": groups}
+            async with service.http.get(f"{DOCUMENTS}/a.md/file", headers=headers) as response:
+                assert response.status == status
+        async with service.http.post(DOCUMENTS, json={"documents": [own]}) as response:
+            assert response.status == 200
+        async with service.http.get(f"{DOCUMENTS}/a.md/file") as response:
+            assert (await response.json())["id"] == "a.md/file"
+
+
+async def test_an_original_goes_with_its_last_document(tmp_path: Path) -> None:
+    need("pypdf", "pdfplumber")
+    async with keeping(tmp_path) as service:
+        for number, left in ((1, 3), (2, 2)):
+            page = f"{DOCUMENTS}/r%C3%BCles.pdf%23page={number}"
+            async with service.http.delete(page) as response:
+                assert response.status == 204
+            assert len(originals(tmp_path)) == left
+        body = {"documents": [{"text": "Another."}]}
+        async with service.http.put(DOCUMENTS, json=body) as response:
+            assert response.status == 200
+        assert not originals(tmp_path)
+
+
+async def test_nothing_is_kept_by_default(tmp_path: Path) -> None:
+    need("pypdf", "pdfplumber")
+    async with keeping(tmp_path, kept=False) as service:
+        async with service.http.get(f"{DOCUMENTS}/a.md/file") as response:
+            problem = await check_problem(response, 404, "not-found")
+        assert "ingest.keep_files" in problem["detail"]
+        assert not originals(tmp_path)
+
+
+def test_originals_are_refused_where_other_gateways_would_lack_them() -> None:
+    with pytest.raises(ValueError, match=r"ingest\.keep_files: .* other gateways"):
+        config(ingest={"keep_files": True}, retrieval={"elasticsearch_url": "http://es:9200"})

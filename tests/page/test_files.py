@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.page.driving import violations
+from tests.api.test_files import form
+from tests.conftest import need
+from tests.page.driving import DONE, ask, violations
 from tests.support.live import answering, config, live
+from tests.support.office import pdf
 from tests.support.scripted import ScriptedGenerator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
@@ -53,3 +56,42 @@ async def test_files_are_dropped_listed_and_deleted(
         await tab.wait_for_selector("#files-told:has-text('prices.csv is deleted.')")
         async with service.http.get("/collections/default") as response:
             assert (await response.json())["documents"] == 0
+
+
+async def test_a_citation_opens_the_original_at_its_page(
+    tab: Any, tmp_path: Path, pictures: Path
+) -> None:
+    need("pypdf", "pdfplumber")
+    settings = config(
+        data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"},
+        ingest={"keep_files": True}, server={"keys": ["owner"]},
+    )  # fmt: skip
+    pages = ["The pump is a HP-20.", "The pump HP-20 costs 1240 euros."]
+    async with live(answering("1240 euros"), settings=settings, own_stores=True) as service:
+        service.http.headers["X-API-Key"] = "owner"
+        async with service.http.put("/collections/default", json={}) as response:
+            assert response.status == 200
+        data = form(("prices.pdf", pdf(pages)), ("notes.md", "# Notes\nAnother text."))
+        async with service.http.post("/collections/default/files", data=data) as response:
+            assert response.status == 200
+        await tab.goto(service.url)
+        await tab.fill("#key", "owner")
+        await tab.click("#key-form button.main")
+        await ask(tab, "What does the pump HP-20 cost?")
+        await tab.wait_for_selector(DONE)
+        await tab.click(".citation")
+        await tab.wait_for_selector("#passage-file:not([hidden])")
+        assert not await violations(tab)
+        await tab.screenshot(path=pictures / "citation-original.png")
+        async with tab.context.expect_page() as opened:
+            await tab.click("#passage-file")
+        shown = await opened.value
+        assert shown.url.startswith("blob:")
+        assert shown.url.endswith("#page=2")
+        await shown.close()
+        await tab.click("#passage-close")
+        await tab.click("#documents summary")
+        await tab.click("#document-list .name >> text=Notes")
+        async with tab.expect_download() as saved:
+            await tab.click("#passage-file")
+        assert (await saved.value).suggested_filename == "notes.md"

@@ -1,7 +1,7 @@
 // The page: the form, the key, the link, and one or two questions in progress.
 
 import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } from "./state.js";
-import { Refused, ask, getJson } from "./stream.js";
+import { Refused, ask, getFile, getJson } from "./stream.js";
 import { View, showPassage } from "./draw.js";
 import { element } from "./elements.js";
 import { listenForDocuments } from "./files.js";
@@ -115,7 +115,10 @@ async function answerAll(asked) {
 function begin(request, title) {
   const run = newRun(request);
   const view = new View(run, title, {
-    open: (passage, quote) => showPassage(byId("passage-dialog"), passage, quote),
+    open: (passage, quote) => {
+      showPassage(byId("passage-dialog"), passage, quote);
+      offerOriginal(fields.collection.value || "default", passage);
+    },
     download: () => download(run),
     again: () => askAgain(run, title),
   });
@@ -220,24 +223,61 @@ function readLink() {
   byId("submit").focus();
 }
 
+const pathOf = (collection, name) => `collections/${encodeURIComponent(collection)}/documents/${encodeURIComponent(name)}`;
+
+const documentOf = (passageId) => passageId.replace(/#\d+$/u, ""); // one of several passages numbers them
+
+let openOriginal = null; // of the passage that is shown, or null
+
+// Offers the file that a passage is from, if the server has kept it.
+async function offerOriginal(collection, passage, known) {
+  const at = pathOf(collection, documentOf(passage.passage_id));
+  const button = byId("passage-file");
+  button.hidden = true;
+  const own = (openOriginal = () => showOriginal(at, passage));
+  const found = known ?? (await getJson(at, keyOf()).catch(() => null));
+  if (own === openOriginal) button.hidden = !found?.original;
+}
+
+// A PDF is shown at its page by the browser, in a tab of its own; other files are saved. A PDF alone
+// is given a URL of this page's origin, since a file of another kind could act as the page.
+async function showOriginal(at, passage) {
+  const pdf = /\.pdf(#|$)/iu.test(documentOf(passage.passage_id));
+  const link = element("a", "");
+  const page = Number.isInteger(passage.page) ? `#page=${passage.page}` : "";
+  try {
+    const url = keyOf() ? await getFile(`${at}/file`, keyOf(), pdf ? "application/pdf" : "application/octet-stream") : `${at}/file`;
+    link.href = `${url}${pdf ? page : ""}`;
+    if (pdf) link.target = "_blank";
+    else link.download = documentOf(passage.passage_id).replace(/#.*$/u, "");
+    link.rel = "noopener";
+    link.click();
+    if (keyOf()) setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  } catch (error) {
+    if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
+    showProblem(error.problem.title, error.problem.detail);
+  }
+  return undefined;
+}
+
 // A citation elsewhere links to its passage, which is shown in its document.
 async function openPassage(values) {
   const id = values.get("passage");
   const quote = { start: Number(values.get("start")), end: Number(values.get("end")) };
-  const name = id.replace(/#\d+$/u, ""); // a document of several passages numbers them
-  return openDocument(values.get("collection") ?? "", name, id, quote);
+  return openDocument(values.get("collection") ?? "", documentOf(id), id, quote);
 }
 
 // A document from its first passage on, or at the passage `id` with the quoted sentence marked.
 async function openDocument(collection, name, id = null, quote = null) {
   try {
-    const at = `collections/${encodeURIComponent(collection)}/documents/${encodeURIComponent(name)}`;
-    const { title, metadata, passages } = await getJson(at, keyOf());
+    const found = await getJson(pathOf(collection, name), keyOf());
+    const { title, metadata, passages } = found;
     const place = id === null ? 0 : passages.findIndex((each) => each.passage_id === id);
     if (place < 0) return showProblem("The passage does not exist", "Its document was changed.");
     const texts = passages.map((each) => each.text);
     const passage = { ...metadata, title, passage_id: id ?? name, text: texts[place] };
     showPassage(byId("passage-dialog"), passage, quote, [texts.slice(0, place), texts.slice(place + 1)]);
+    offerOriginal(collection, passage, found);
   } catch (error) {
     if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
     if (aboutKey(error)) return askForKey(reasonOf(error));
@@ -332,6 +372,7 @@ function listen() {
   });
   byId("key-forget").addEventListener("click", () => useKey(""));
   byId("key-close").addEventListener("click", () => byId("key-dialog").close());
+  byId("passage-file").addEventListener("click", () => openOriginal?.());
   byId("passage-close").addEventListener("click", () => byId("passage-dialog").close());
   window.addEventListener("hashchange", readLink);
   listenForDocuments({

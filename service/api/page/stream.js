@@ -22,6 +22,13 @@ export async function getJson(path, key, signal) {
   return response.json();
 }
 
+// A file of the server as a URL of this page, which the caller must revoke.
+export async function getFile(path, key, type) {
+  const response = await fetch(path, { headers: headersOf(key), cache: "no-store" });
+  if (!response.ok) throw await refusal(response);
+  return URL.createObjectURL(new Blob([await response.blob()], { type }));
+}
+
 // Sends a request and returns its JSON, or null if there is none. Throws as `getJson` does.
 export async function send(method, path, key, body) {
   const response = await fetch(path, { method, headers: headersOf(key), body, cache: "no-store" });

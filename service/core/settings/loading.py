@@ -8,10 +8,18 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 import platformdirs
-from pydantic import BaseModel, Field, FilePath, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -36,7 +44,7 @@ from service.core.settings.loops import (
     RoutesSettings,
     SearcherSettings,
 )
-from service.core.settings.retrieval import RetrievalSettings
+from service.core.settings.retrieval import IngestSettings, RetrievalSettings
 from service.core.settings.server import (
     AnswerSettings,
     LimitSettings,
@@ -69,6 +77,7 @@ class Settings(Section):
     )
     server: ServerSettings = ServerSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    ingest: IngestSettings = IngestSettings()
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
     roles: dict[RoleName, RoleSettings] = {}
     routes: RoutesSettings = RoutesSettings()
@@ -92,6 +101,16 @@ class Settings(Section):
         if wrong := [name for name, own in roles.items() if own.encoder and name != "reader"]:
             raise ValueError(f"{wrong[0]}.encoder: only the role reader has an encoder; remove it")
         return roles
+
+    @model_validator(mode="after")
+    def _keeps_files_where_they_are_found(self) -> Self:
+        if self.ingest.keep_files and self.retrieval.elasticsearch_url:
+            raise ValueError(
+                "ingest.keep_files: the files would be in the data directory of this process, "
+                "where other gateways of the same Elasticsearch do not find them; remove it, or "
+                "retrieval.elasticsearch_url"
+            )
+        return self
 
     def role(self, name: RoleName) -> RoleSettings:
         """The settings of a role. The judge has those of `revelator` by default."""

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from service.core.settings.base import SectionWithSecrets, ServerUrl
+from service.core.settings.base import Section, SectionWithSecrets, ServerUrl
 
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
@@ -82,6 +82,15 @@ class RerankerSettings(SectionWithSecrets):
         if self.kind != "local" and not self.url:
             raise ValueError(f"kind `{self.kind}` needs `url`, such as http://host:8000")
         return self
+
+
+class IngestSettings(Section):
+    keep_files: bool = Field(
+        False,
+        description="Keep the originals of uploaded files in the data directory, where citations "
+        "open them, and the feedback on answers with their questions and passages. Not with "
+        "`retrieval.elasticsearch_url`, since other gateways would not have them.",
+    )
 
 
 class RetrievalSettings(SectionWithSecrets):

@@ -38,6 +38,7 @@ from service.retrieval.collections.manifest import (
     check_name,
     info_of,
 )
+from service.retrieval.collections.originals import Originals
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import PassageRecord
@@ -45,6 +46,7 @@ from service.retrieval.embedding import Embedder, differences
 
 DEFAULT = "default"
 MOST_COLLECTIONS: Final = 2_000
+MOST_OF_FILE: Final = 10_000  # documents of one file that are looked at
 
 # Of readiness:
 INTERVAL_S: Final = 5.0  # seconds between two rounds, however many callers ask
@@ -72,12 +74,15 @@ class Collections:
         sample: Sample | None = None,
         backends: Backends | None = None,
         retire_s: float = RETIRE_S,
+        *,
+        keep_files: bool = False,
     ) -> None:
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
+        self._originals = Originals(self._root, kept=keep_files)
         self._righting: set[asyncio.Task[None]] = set()
         self._life = LifeCycle(self._root, self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
@@ -244,6 +249,43 @@ class Collections:
         async with self.writing(name, adding=False) as writer:
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+        if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
+            file, _ = found
+            if not await self.heads(name, "", 1, EVERYTHING, file=file):
+                await anyio.to_thread.run_sync(self._originals.drop, name, file)
+
+    async def keep_file(self, name: str, file: str, source: Path) -> None:
+        """Keep the original of a file whose documents were added, if `ingest.keep_files` is set."""
+        await anyio.to_thread.run_sync(self._originals.keep, name, file, source)
+
+    async def original(
+        self, name: str, document_id: str, principals: Principals = NOBODY
+    ) -> tuple[str, Path]:
+        """Return the name and the place of the file that a document is from. Raises NotFound, also
+        if they may not see all documents of the file."""
+        await self.document(name, document_id, principals)
+        if found := await self._original(name, document_id, principals):
+            return found
+        raise NotFound(
+            f"the original of document {document_id[:200]!r} is not kept: it was not uploaded as a "
+            "file, or ingest.keep_files was not set then"
+        )
+
+    async def has_original(
+        self, name: str, document_id: str, principals: Principals = NOBODY
+    ) -> bool:
+        return await self._original(name, document_id, principals) is not None
+
+    async def _original(
+        self, name: str, document_id: str, principals: Principals
+    ) -> tuple[str, Path] | None:
+        if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
+            heads = await self.heads(name, "", MOST_OF_FILE, EVERYTHING, file=found[0])
+            if len(heads) < MOST_OF_FILE and all(
+                may_see(principals, each.passage.metadata) for each in heads
+            ):
+                return found
+        return None
 
     @asynccontextmanager
     async def writing(
@@ -277,6 +319,7 @@ class Collections:
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
+        await anyio.to_thread.run_sync(self._originals.drop_all, name)
 
     async def check(
         self, name: str, *, repair: bool = False, follow: Follow = unseen

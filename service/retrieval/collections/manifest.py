@@ -296,10 +296,13 @@ class DocumentList(BaseModel):
 
 
 class StoredDocument(BaseModel):
+    """A document. `original`: whether its file is kept, at the same path with `/file`."""
+
     id: str
     title: str
     metadata: dict[str, Any]
     passages: list[StoredPassage]
+    original: bool = False
 
 
 # Responses have every field.

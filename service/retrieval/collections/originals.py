@@ -1,0 +1,57 @@
+"""The originals of uploaded files, in the data directory, where `ingest.keep_files` is set.
+
+An original is kept under the digest of its name, beside the collection's generations, and is read
+by the id of any of its documents: the file's name, alone or before `#`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from service.core.files import discard, whole_file
+
+# Of other files, such as JSONL, the rows are documents with ids and readers of their own.
+KEPT: Final = frozenset(
+    [".pdf", ".docx", ".pptx", ".xlsx", ".csv", ".tsv", ".html", ".htm", ".md", ".txt"]
+)
+
+
+class Originals:
+    """Its methods block, so call them in a worker thread. They raise OSError."""
+
+    def __init__(self, root: Path, *, kept: bool) -> None:
+        self._root = root
+        self._kept = kept
+
+    def keep(self, collection: str, file: str, source: Path) -> None:
+        """Copy a file, if such files are kept."""
+        if self._kept and Path(file).suffix.lower() in KEPT:
+            with source.open("rb") as read, whole_file(self._place(collection, file)) as written:
+                shutil.copyfileobj(read, written)
+
+    def find(self, collection: str, document_id: str) -> tuple[str, Path] | None:
+        """Return the name and the place of the file that a document is from, if it is kept."""
+        for file in _files_of(document_id) if self._kept else ():
+            if (place := self._place(collection, file)).is_file():
+                return file, place
+        return None
+
+    def drop(self, collection: str, file: str) -> None:
+        self._place(collection, file).unlink(missing_ok=True)
+
+    def drop_all(self, collection: str) -> None:
+        discard(self._root / collection / "files")
+
+    def _place(self, collection: str, file: str) -> Path:
+        return self._root / collection / "files" / hashlib.sha256(file.encode()).hexdigest()
+
+
+def _files_of(document_id: str) -> Iterator[str]:
+    """Yield the names of the files that may have a document with this id."""
+    while document_id:
+        yield document_id
+        document_id = document_id.rpartition("#")[0]
