@@ -33,20 +33,6 @@ class Owner:
     url: str | None = None
 
 
-class DirectoryOwned(StoreBusy):
-    """Another process holds the data directory."""
-
-    def __init__(self, folder: Path, owner: Owner | None) -> None:
-        self.owner = owner
-        who = f"process {owner.pid}" if owner else "another process"
-        where = f" (it serves {owner.url})" if owner and owner.url else ""
-        super().__init__(
-            f"the data directory {folder} is in use by {who}{where}; stop that process, choose "
-            "another directory with --data, or, if it serves HTTP and the command has the option "
-            "--url, pass its URL"
-        )
-
-
 class DataDirectory:
     """Holds a data directory from `acquire` until `release` or the end of the `with` block."""
 
@@ -83,7 +69,7 @@ class DataDirectory:
 def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
     """Lock `data_dir`, and create it if necessary. Blocks for at most one second.
 
-    Raises DirectoryOwned (with the owner), or StoreError if the directory cannot be written.
+    Raises StoreBusy, which names the owner, or StoreError if the directory cannot be written.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +82,7 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         owner = _note(handle)
         if waited > PATIENCE_S or (waited > LOOK_S and _lives(owner)):
             os.close(handle)
-            raise DirectoryOwned(data_dir, owner)
+            raise _owned(data_dir, owner)
         time.sleep(0.01)
     directory = DataDirectory(data_dir, handle)
     try:
@@ -105,6 +91,16 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         os.close(handle)
         raise _unusable(data_dir, error) from error
     return directory
+
+
+def _owned(data_dir: Path, owner: Owner | None) -> StoreBusy:
+    who = f"process {owner.pid}" if owner else "another process"
+    where = f" (it serves {owner.url})" if owner and owner.url else ""
+    return StoreBusy(
+        f"the data directory {data_dir} is in use by {who}{where}; stop that process, choose "
+        "another directory with --data, or, if it serves HTTP and the command has the option "
+        "--url, pass its URL"
+    )
 
 
 def _unusable(data_dir: Path, error: OSError) -> StoreError:

@@ -45,10 +45,6 @@ _EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
 _HEADER: Final = frozenset({"trace", "version", "dataset", "method", "id", "request", "gold"})
 
 
-class TraceError(StoreError):
-    """Raised for a trace that cannot be read. The message begins with file and line."""
-
-
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A question with all its events.
@@ -145,21 +141,21 @@ def _write(path: Path, content: str) -> None:
 def read_trace(path: Path) -> Trace:
     """Read a trace and assemble the body from its events.
 
-    Raises TraceError, with file and line, if the file cannot be read, is truncated, has another
+    Raises StoreError, with file and line, if the file cannot be read, is truncated, has another
     layout version, or if its events do not match the body that it contains.
     """
     lines = _lines(path)
     header = _header(lines[0], path)
     events = tuple(_event(line, f"{path}:{n}") for n, line in enumerate(lines[1:], 2))
     if not events or not isinstance(events[-1], Done):
-        raise TraceError(f"{path}:{len(lines)}: is truncated: its last event is not `done`")
+        raise StoreError(f"{path}:{len(lines)}: is truncated: its last event is not `done`")
     try:
         key = Key(str(header["dataset"]), str(header["method"]), str(header["id"]))
         request = dict(header["request"])
         question = str(request["question"])
         gold = None if header["gold"] is None else _gold(key.id, question, header["gold"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TraceError(f"{path}:1: is not the first line of a trace ({error!r})") from None
+        raise StoreError(f"{path}:1: is not the first line of a trace ({error!r})") from None
     result = _result(events, path)
     return Trace(key, str(header["version"]), request, question, gold, events, result)
 
@@ -168,17 +164,17 @@ def _lines(path: Path) -> list[str]:
     try:
         content = path.read_bytes().decode()
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: is not a trace: not UTF-8 at byte {error.start}") from None
+        raise StoreError(f"{path}: is not a trace: not UTF-8 at byte {error.start}") from None
     lines = content.split("\n")
     if not content:
-        raise TraceError(f"{path}: is empty")
+        raise StoreError(f"{path}: is empty")
     if lines.pop():
-        raise TraceError(f"{path}:{len(lines) + 1}: is truncated: the line has no end")
+        raise StoreError(f"{path}:{len(lines) + 1}: is truncated: the line has no end")
     for number, line in enumerate(lines, 1):
         if line.endswith("\r"):
-            raise TraceError(
+            raise StoreError(
                 f"{path}:{number}: ends with CR LF, but a trace is written with LF; the file was "
                 "converted, so copy it again without a conversion of line ends"
             )
@@ -190,15 +186,15 @@ def _header(line: str, path: Path) -> Mapping[str, Any]:
     with suppress(ValueError, RecursionError):
         value = json.loads(line)
     if not isinstance(value, dict) or "trace" not in value:
-        raise TraceError(f"{path}:1: is not a trace: its first line has no field `trace`")
+        raise StoreError(f"{path}:1: is not a trace: its first line has no field `trace`")
     if value["trace"] != VERSION:
-        raise TraceError(
+        raise StoreError(
             f"{path}:1: is of version {value['trace']!r}, written by revelator "
             f"{value.get('version', 'of an unknown version')}; this version reads {VERSION}. "
             "Evaluate again, or use that version"
         )
     if missing := sorted(_HEADER - value.keys()):
-        raise TraceError(f"{path}:1: the first line lacks these fields: {', '.join(missing)}")
+        raise StoreError(f"{path}:1: the first line lacks these fields: {', '.join(missing)}")
     return value
 
 
@@ -212,7 +208,7 @@ def _event(line: str, place: str) -> BaseEvent:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         why = f"{where}: {first['msg']}" if where else first["msg"]
-    raise TraceError(f"{place}: is not an event of this version ({why})")
+    raise StoreError(f"{place}: is not an event of this version ({why})")
 
 
 def _gold(id: str, question: str, gold: Mapping[str, Any]) -> GoldQuestion:
@@ -237,15 +233,15 @@ def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
             try:
                 body = fold.answer(event.body.timing_ms)
             except ValueError as error:
-                raise TraceError(f"{path}:{line}: {error}") from None
+                raise StoreError(f"{path}:{line}: {error}") from None
             if body.model_dump_json() != event.body.model_dump_json():
-                raise TraceError(
+                raise StoreError(
                     f"{path}:{line}: the preceding events do not produce this body; the file was "
                     "changed, or another version wrote it"
                 )
             return body
         fold.add(event)
-    raise TraceError(f"{path}:{len(events) + 1}: has neither an answer nor an error")
+    raise StoreError(f"{path}:{len(events) + 1}: has neither an answer nor an error")
 
 
 def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
@@ -260,11 +256,11 @@ def find_traces(given: Sequence[Path]) -> list[Path]:
     """Return the given files and the traces below the given folders.
 
     Of a folder, only the files of the lowest level are taken: DATASET/METHOD/ID.jsonl below the
-    folder of an evaluation, or fewer names below a part of it. Raises TraceError if there are none.
+    folder of an evaluation, or fewer names below a part of it. Raises StoreError if there are none.
     """
     found = [file for path in given for file in _below(path)]
     if not found:
-        raise TraceError(f"there is no trace in {', '.join(map(str, given))}")
+        raise StoreError(f"there is no trace in {', '.join(map(str, given))}")
     return found
 
 

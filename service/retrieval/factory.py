@@ -42,7 +42,7 @@ async def open_embedded(
     """Lock `settings.data_dir`, open its collections when they are used, and close them at the end.
     Uses the `embedder` that the settings name, if none is given.
 
-    `patience_s`: seconds that a writer waits for another gateway. Raises DirectoryOwned if another
+    `patience_s`: seconds that a writer waits for another gateway. Raises StoreBusy if another
     process holds the directory, and ConfigurationError for an unknown embedding model. No model is
     loaded: `retriever.warm()` does that, before the first question.
     """

@@ -15,8 +15,14 @@ import pytest
 from aiohttp import web
 
 from service.cli.ingest import run_ingest
-from service.core.errors import ConfigurationError, EngineFailure, InvalidRequest, RetrievalFailure
-from service.core.locks import DirectoryOwned, acquire
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    InvalidRequest,
+    RetrievalFailure,
+    StoreBusy,
+)
+from service.core.locks import acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
 from service.retrieval.collections.manifest import info_of
 from service.retrieval.embedding import HashingEmbedder, Vector
@@ -157,7 +163,7 @@ async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
         await run_ingest([file], "c", own, format="ods")
     with pytest.raises(EngineFailure, match="run the same command again"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")
-    with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):
+    with acquire(own.data_dir), pytest.raises(StoreBusy, match=str(os.getpid())):
         await run_ingest([file], "c", own)
 
 

@@ -15,7 +15,7 @@ from service.core.errors import EngineFailure, StoreError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
 from service.evaluation.runner import Ask, Task, ask_one
-from service.evaluation.traces import TraceError, find_traces, read_trace, shown_again, trace_path
+from service.evaluation.traces import find_traces, read_trace, shown_again, trace_path
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -88,14 +88,14 @@ async def test_a_trace_that_was_cut_short(tmp_path: Path) -> None:
     assert len(ends) == len(events) + 1
     for line, end in enumerate(ends[:-1], 1):
         path.write_bytes(whole[: end + 1])
-        with pytest.raises(TraceError) as error:
+        with pytest.raises(StoreError) as error:
             read_trace(path)
         assert error.value.detail.startswith(f"{path}:{line}: is truncated")
     path.write_bytes(whole[:-1])
-    with pytest.raises(TraceError, match=rf":{len(ends)}: is truncated: the line has no end"):
+    with pytest.raises(StoreError, match=rf":{len(ends)}: is truncated: the line has no end"):
         read_trace(path)
     path.write_bytes(b"")
-    with pytest.raises(TraceError, match="is empty"):
+    with pytest.raises(StoreError, match="is empty"):
         read_trace(path)
 
 
@@ -123,7 +123,7 @@ async def test_a_trace_of_another_version(
 ) -> None:
     path, _ = await kept_trace(tmp_path)
     changed(path, line, **fields)
-    with pytest.raises(TraceError, match=said) as error:
+    with pytest.raises(StoreError, match=said) as error:
         read_trace(path)
     assert error.value.detail.startswith(f"{path}:")
 
@@ -144,15 +144,15 @@ async def test_a_trace_of_another_version(
 async def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(StoreError, match=said):
         read_trace(path)
 
 
 @pytest.mark.anyio
 async def test_traces_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"t\.jsonl: cannot be read: No such file"):
+    with pytest.raises(StoreError, match=r"t\.jsonl: cannot be read: No such file"):
         read_trace(tmp_path / "t.jsonl")
-    with pytest.raises(TraceError, match="there is no trace"):
+    with pytest.raises(StoreError, match="there is no trace"):
         find_traces([tmp_path])
 
 
@@ -167,7 +167,7 @@ async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Pat
 async def test_a_file_whose_line_ends_were_converted(tmp_path: Path) -> None:
     path, _ = await kept_trace(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    with pytest.raises(TraceError, match=r":1: ends with CR LF, but .* without a conversion"):
+    with pytest.raises(StoreError, match=r":1: ends with CR LF, but .* without a conversion"):
         read_trace(path)
 
 

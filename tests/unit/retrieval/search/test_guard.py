@@ -190,6 +190,16 @@ async def test_a_question_does_not_wait_for_a_trial_that_hangs() -> None:
     assert await world.guard.call(world.hang) == "answer"
 
 
+async def test_a_trial_that_is_quick_answers_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "GRACE_S", 10.0)
+    world = World(open_s=0.01)
+    await opened(world)
+    await anyio.sleep(0.02)
+    world.gate.set()
+    assert await world.guard.call(world.hang) == "answer"
+    assert world.states[-1] == "closed"
+
+
 async def test_a_trial_outlives_its_caller_and_ends_with_the_guard() -> None:
     world = World(open_s=0.01)
     await opened(world)
