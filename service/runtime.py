@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 
-from service.answer.budget import Budget, Limits
+from service.answer.budget import Budget
 from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
@@ -177,7 +177,7 @@ class Runtime:
         trace: QuestionTrace | None,
     ) -> Inquiry:
         own = self.settings.limits
-        limits = Limits(
+        budget = Budget(
             timeout_s=request.timeout_s,
             max_retrievals=own.max_retrievals,
             max_llm_calls=own.max_llm_calls,
@@ -186,7 +186,7 @@ class Runtime:
         return Inquiry(
             id=answer_id,
             request=request,
-            budget=Budget(limits),
+            budget=budget,
             roles=self.roles,
             retriever=retriever,
             settings=self.settings,

@@ -14,26 +14,20 @@ RESERVE_CALLS = 1.5  # or less than this multiple of the question's slowest read
 ANSWER_CALLS = 1  # engine calls that are reserved for the answer; of the tokens, RESERVE_SHARE is
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Maximum seconds, retrievals, engine calls and tokens (prompt + completion)."""
-
-    timeout_s: float = 60.0
-    max_retrievals: int = 64
-    max_llm_calls: int = 256
-    max_tokens: int = 400_000
-
-
 @dataclass(slots=True)
 class Budget:
-    """Counts a question's usage against `limits`. `clock` is in seconds, monotonic.
+    """Counts a question's usage against its limits: seconds, retrievals, engine calls and tokens
+    (prompt + completion). `clock` is in seconds, monotonic.
 
     Calls and retrievals are counted before they start, so that they never exceed their limits. The
     tokens of a call are known at its end. Until then an estimate counts (`under_way`), so the limit
     may be exceeded by what calls in progress use beyond their estimates.
     """
 
-    limits: Limits
+    timeout_s: float = 60.0
+    max_retrievals: int = 64
+    max_llm_calls: int = 256
+    max_tokens: int = 400_000
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
     retrievals: int = 0
@@ -51,12 +45,12 @@ class Budget:
 
     @property
     def remaining_s(self) -> float:
-        return max(0.0, self.limits.timeout_s - self.elapsed_s)
+        return max(0.0, self.timeout_s - self.elapsed_s)
 
     @property
     def reserve_s(self) -> float:
         """Seconds reserved for writing the final answer from the evidence."""
-        share = RESERVE_SHARE * self.limits.timeout_s
+        share = RESERVE_SHARE * self.timeout_s
         return max(share, RESERVE_CALLS * self.slowest_reader_s)
 
     @property
@@ -71,8 +65,8 @@ class Budget:
         if self.remaining_s < self.reserve_s:
             return "deadline"
         spent = (
-            self.retrievals >= self.limits.max_retrievals
-            or self.llm_calls >= self.limits.max_llm_calls
+            self.retrievals >= self.max_retrievals
+            or self.llm_calls >= self.max_llm_calls
             or self.tokens >= self._most_tokens(final=False)
         )
         return "budget" if spent else None
@@ -82,10 +76,10 @@ class Budget:
         question's answer, and may use the reserve. Raises BudgetExceeded.
         """
         kept = 0 if final else ANSWER_CALLS
-        if self.llm_calls + kept >= self.limits.max_llm_calls:
-            raise BudgetExceeded(_reached("max_llm_calls", self.limits.max_llm_calls))
+        if self.llm_calls + kept >= self.max_llm_calls:
+            raise BudgetExceeded(_reached("max_llm_calls", self.max_llm_calls))
         if self.tokens + self.under_way >= self._most_tokens(final):
-            raise BudgetExceeded(_reached("max_tokens", self.limits.max_tokens))
+            raise BudgetExceeded(_reached("max_tokens", self.max_tokens))
         self.llm_calls += 1
         self.under_way += tokens
 
@@ -94,7 +88,7 @@ class Budget:
         """Whether a call that writes the question's answer may start."""
         return (
             self.remaining_s > 0
-            and self.llm_calls < self.limits.max_llm_calls
+            and self.llm_calls < self.max_llm_calls
             and self.tokens + self.under_way < self._most_tokens(final=True)
         )
 
@@ -107,12 +101,12 @@ class Budget:
 
     def start_retrieval(self) -> None:
         """Count one search. Raises BudgetExceeded."""
-        if self.retrievals >= self.limits.max_retrievals:
-            raise BudgetExceeded(_reached("max_retrievals", self.limits.max_retrievals))
+        if self.retrievals >= self.max_retrievals:
+            raise BudgetExceeded(_reached("max_retrievals", self.max_retrievals))
         self.retrievals += 1
 
     def _most_tokens(self, final: bool) -> float:
-        return self.limits.max_tokens * (1 if final else 1 - RESERVE_SHARE)
+        return self.max_tokens * (1 if final else 1 - RESERVE_SHARE)
 
 
 def _reached(limit: str, most: int) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import anyio.to_thread
@@ -32,7 +31,7 @@ from service.engines.signals import (
     SignalRequest,
 )
 from service.strategies.base import Outcome
-from service.strategies.draft_text import DraftPrompt, FirstSentence, declines, join
+from service.strategies.draft_text import FirstSentence, declines, join
 from service.strategies.drafting import (
     MAX_RETRIEVALS,
     SLACK,
@@ -130,17 +129,6 @@ def resolve(settings: DraginSettings) -> DraginOptions:
     )
 
 
-@dataclass(slots=True)
-class Draft:
-    """A draft in progress. `rows` are the attention rows of the hit's tokens in the draft's own
-    context, if they are needed."""
-
-    prompt: DraftPrompt
-    watch: DraftWatch
-    hit: Hit | None = None
-    rows: ContextRows | None = None
-
-
 class Dragin(Drafting):
     """Drafts until a word's entropy times attention exceeds θ, then retrieves for its sentence.
     `tagger` says which words have content."""
@@ -182,11 +170,11 @@ class Dragin(Drafting):
         """Run lines 3 to 12: a draft that is kept, or one that is withdrawn and a retrieval."""
         step = await self.open("answer")
         passages = self.layout.passages if self.options.keep_passages else ()
-        prompt = (await self.fit(replace(self.layout, passages=passages))).prompt()
+        self.prompt = (await self.fit(replace(self.layout, passages=passages))).prompt()
         # the token that requested retrieval is written again, with passages
-        draft, self.resumed = Draft(prompt, self._watch(int(self.resumed))), False
-        await with_restarts(partial(self._read, draft), partial(self._void, draft))
-        text, hit = draft.watch.text, draft.hit
+        self.watch, self.resumed = self._watch(int(self.resumed)), False
+        await with_restarts(self._read, self._void)
+        text, hit = self.watch.text, self.watch.hit
         self.count_sentences(text)
         if hit is None and self._wants_search(text):
             await step.emit(Withdraw(role="draft", reason="trigger"))
@@ -195,13 +183,13 @@ class Dragin(Drafting):
         elif hit is None or not self.may_retrieve:
             self._append(text)
             if text := text.strip():
-                words, threshold = _words(draft.watch.scored), self.options.rule.threshold
+                words, threshold = _words(self.watch.scored), self.options.rule.threshold
                 await step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
             if hit is not None:
                 self.stopped_by, self.ended = "max_steps", True
         else:
             await step.emit(Withdraw(role="draft", reason="trigger"))
-            await self._retrieve(draft, hit)
+            await self._retrieve(hit)
 
     async def _check_end(self, before: int) -> None:
         """A draft that was cut at its first token has not grown, but goes on with passages."""
@@ -226,57 +214,56 @@ class Dragin(Drafting):
     def _watch(self, first: int) -> DraftWatch:
         return DraftWatch(self.options, self.tagger, self.splitter, first)
 
-    async def _void(self, draft: Draft) -> None:
-        visible = bool(draft.watch.text.strip())
-        draft.watch, draft.hit = self._watch(draft.watch.first), None
+    async def _void(self) -> None:
+        visible = bool(self.watch.text.strip())
+        self.watch = self._watch(self.watch.first)
         if visible:
             await self.open_step.emit(Withdraw(role="draft", reason="restart"))
 
-    async def _read(self, draft: Draft) -> None:
+    async def _read(self) -> None:
         """Emit the draft's tokens as they arrive, until one of its sentences requests retrieval, or
         to its end."""
-        options, watch, step = self.options, draft.watch, self.open_step
+        options, watch, step = self.options, self.watch, self.open_step
         request = SignalRequest(
-            draft.prompt.text,
+            self.prompt.text,
             options.limit,
             self.stops,
             attention=options.full_context,
-            rows_from=min(draft.prompt.question[0], draft.prompt.written[0]),
+            rows_from=min(self.prompt.question[0], self.prompt.written[0]),
         )
         with step.counted(self.reader, request) as counted:
             addressed = step.addressed(self.reader, request)
             async with signals_of(self.reader).signals(addressed) as call:
-                whole = await self._feed(draft, call, counted)
+                whole = await self._feed(call, counted)
                 if options.full_context:
-                    draft.hit = draft.hit or watch.finish()
-                    if draft.hit is not None and self.may_retrieve:
-                        tokens = hit_tokens(draft.hit, self.options.rule)
-                        draft.rows = await step.timed(call.rows(tokens))
+                    hit = watch.hit or watch.finish()
+                    if hit is not None and self.may_retrieve:
+                        tokens = hit_tokens(hit, self.options.rule)
+                        watch.rows = await step.timed(call.rows(tokens))
             if not whole:
                 await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
         if not options.full_context and watch.tokens:
             ids = tuple(token.id for token in watch.tokens)
             scoring = await self._score(ScoreRequest(token_ids=ids))
-            draft.hit = watch.finish(scoring)
+            watch.finish(scoring)
 
-    async def _feed(self, draft: Draft, call: SignalCall, counted: EngineCall) -> bool:
+    async def _feed(self, call: SignalCall, counted: EngineCall) -> bool:
         """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
         hit is kept, so it is read to its end; return whether it was. White space before the first
         word is not shown.
         """
-        watch, step = draft.watch, self.open_step
+        watch, step = self.watch, self.open_step
         async with closing(aiter(call)) as deltas:
             while delta := await step.timed(anext(deltas, None)):
                 counted.see_tokens(len(delta.tokens), delta.usage)
                 begin = len(watch.text)
                 for token in delta.tokens:
-                    if draft.hit is None or not self.may_retrieve:
-                        hit = watch.feed(token)
-                        draft.hit = draft.hit or hit
+                    if watch.hit is None or not self.may_retrieve:
+                        watch.feed(token)
                 new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
                 if new:
                     await step.emit(Token(role="draft", text=new))
-                if draft.hit is not None and self.may_retrieve:
+                if watch.hit is not None and self.may_retrieve:
                     return delta.finish is not None
         return True
 
@@ -291,11 +278,11 @@ class Dragin(Drafting):
 
     # ---- the retrieval (lines 8 to 11)
 
-    async def _retrieve(self, draft: Draft, hit: Hit) -> None:
+    async def _retrieve(self, hit: Hit) -> None:
         step = await self.open("retrieve")
         if hit.previous:
             await step.emit(ThoughtWritten(text=hit.previous))
-        query = await self._query(draft, hit)
+        query = await self._query(hit)
         word = hit.strongest
         trigger = Trigger(
             token=word.word.text,
@@ -318,25 +305,36 @@ class Dragin(Drafting):
             step.flag("no_evidence")
         return None
 
-    async def _query(self, draft: Draft, hit: Hit) -> str:
+    async def _query(self, hit: Hit) -> str:
         """Run QFS over C, read on its own or inside the draft's own context. Return the query, cut
         to the last 64 tokens of the model; it is empty if C has no content word."""
-        asked = query_text(self.layout.question, self.layout.written, hit)
-        if draft.rows is not None:
-            context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
+        asked, hit_spans = query_text(self.layout.question, self.layout.written, hit)
+        if self.watch.rows is not None:
+            context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
             if self.options.rule.tokens:
                 (row,) = rows
                 return top_tokens(context, row.weights, row.token - 1, self.options.query_words)
         else:
-            request = ScoreRequest(text=asked.text, bos=True, row_spans=asked.hits)
+            request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
             scoring = await self._score(request)
-            context, rows = text_context(asked, scoring), scoring.rows
-        content = await anyio.to_thread.run_sync(self.tagger.content_words, asked.text)
+            context, rows = text_context(asked, hit_spans, scoring), scoring.rows
+        content = await anyio.to_thread.run_sync(self.tagger.content_words, asked)
         weights = word_attention(context, rows)
         query = keep_content_words(context, weights, content, self.options.query_words)
         if len(query.encode()) < QUERY_TOKENS:  # a token has at least one byte
             return query
         return last_tokens(query, await token_spans(self.open_step, query), QUERY_TOKENS)
+
+    def _inside(self, hit: Hit, rows: ContextRows) -> QueryContext:
+        """Return C inside the draft's own context."""
+        prompt, end = self.prompt, hit.words[-1].word.span[1] if hit.words else 0
+        written = (len(prompt.text), len(prompt.text) + end)
+        return generation_context(
+            rows,
+            prompt.text + self.watch.text,
+            [prompt.question, prompt.written, written],
+            [row.token for row in rows.rows],
+        )
 
     async def _search_and_rewrite(self, query: str, drafted: str) -> None:
         """Search in the open step, and let the model write the sentence that was `drafted` from the
@@ -355,18 +353,6 @@ class Dragin(Drafting):
             self.open_step.flag("prompt_example")
         self.write(sentence)
         self.open_step.answer = sentence or None
-
-
-def _inside(draft: Draft, hit: Hit, rows: ContextRows) -> QueryContext:
-    prompt = draft.prompt
-    end = hit.words[-1].word.span[1] if hit.words else 0
-    written = (len(prompt.text), len(prompt.text) + end)
-    return generation_context(
-        rows,
-        prompt.text + draft.watch.text,
-        [prompt.question, prompt.written, written],
-        [row.token for row in rows.rows],
-    )
 
 
 def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
@@ -396,8 +382,9 @@ class DraftWatch:
     verdict does not depend on how far the engine has generated, and a hit can stop the draft.
     Tokens before number `first` request nothing.
 
-    `scored` are the words of the judged sentences. Raises EngineFailure for signals that no model
-    can produce.
+    `scored` are the words of the judged sentences, and `rows` the attention rows of the hit's
+    tokens in the draft's own context, if they are needed. Raises EngineFailure for signals that no
+    model can produce.
     """
 
     options: DraginOptions
@@ -407,13 +394,15 @@ class DraftWatch:
     text: str = ""
     tokens: list[DraftToken] = field(default_factory=list)
     scored: tuple[ScoredWord, ...] = ()
+    hit: Hit | None = None
+    rows: ContextRows | None = None
     _maxima: list[float] = field(default_factory=list)
     _folded: int = 0  # tokens whose updates are in _maxima
     _previous: list[str] = field(default_factory=list)
     _start: int = 0  # word that the next sentence begins with
 
     def feed(self, token: DraftToken) -> Hit | None:
-        """Take one token. Return a hit if a sentence is now complete and requests retrieval."""
+        """Take one token. Return the hit, if a complete sentence requests retrieval."""
         check_token(token, self.tokens)
         self.tokens.append(token)
         self._maxima.append(0.0)
@@ -421,7 +410,9 @@ class DraftWatch:
         self.text += token.text
         options = self.options
         early = options.full_context and not options.whole_draft and self.splitter.incremental
-        return self._judge_complete() if early and brings_word else None
+        if early and brings_word:
+            self._judge_complete()
+        return self.hit
 
     def finish(self, scoring: Scoring | None = None) -> Hit | None:
         """End the draft, and judge the remaining sentences; all of them by the attention of a pass
@@ -434,14 +425,15 @@ class DraftWatch:
         if self.options.rule.tokens:
             spans = [token.span for token in self.tokens]
             self.scored = score_tokens(self.text, spans, words, self._signals(), self.tagger)
-            return find_token(self.text, self.scored, self.options.rule, self.first)
+            self.hit = find_token(self.text, self.scored, self.options.rule, self.first)
+            return self.hit
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
             last = number == len(sentences)
             end = len(words) if last else find_end(sentence, words, self._start)
-            if hit := self._judge(sentence, words, end):
-                return hit
-        return None
+            if self._judge(sentence, words, end):
+                break
+        return self.hit
 
     def _take(self, scoring: Scoring) -> None:
         if len(scoring.tokens) != len(self.tokens):
@@ -458,16 +450,17 @@ class DraftWatch:
     def words(self) -> list[Word]:
         return group_words(self.text, [token.span for token in self.tokens])
 
-    def _judge_complete(self) -> Hit | None:
+    def _judge_complete(self) -> None:
         """Judge the sentences that are followed by a complete word of another one."""
         words = self.words()
         whole = self.text[: words[-1].span[0]]
         for sentence in self.splitter.sentences(whole)[len(self._previous) : -1]:
-            if hit := self._judge(sentence, words, find_end(sentence, words, self._start)):
-                return hit
-        return None
+            if self._judge(sentence, words, find_end(sentence, words, self._start)):
+                return
 
-    def _judge(self, sentence: str, words: Sequence[Word], end: int) -> Hit | None:
+    def _judge(self, sentence: str, words: Sequence[Word], end: int) -> bool:
+        """Score the words of a sentence. Return whether it requests retrieval; the first one that
+        does is the hit."""
         own = words[self._start : end]
         if own:
             self._fold(own[-1].last)
@@ -476,7 +469,9 @@ class DraftWatch:
         self._previous.append(sentence)
         self._start = end
         before, self.scored = self.scored, self.scored + scored
-        return replace(hit, before=before) if hit else None
+        if hit and self.hit is None:
+            self.hit = replace(hit, before=before)
+        return hit is not None
 
     def _signals(self) -> list[Signal]:
         return [

@@ -9,7 +9,7 @@ model, or of the encoder that reads in its place, over the pool.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from service.answer.calls import Roles
@@ -124,49 +124,17 @@ class Candidate(NamedTuple):
         return self.tag is Tag.FINISH, round(self.probability, 1)
 
 
-@dataclass(slots=True)
-class CandidatePool:
-    """Candidates in the order of hops, then of ranks. With `deduplicate` a passage is kept once, in
-    its first place."""
-
-    deduplicate: bool
-    candidates: list[Candidate] = field(default_factory=list)
-
-    def add(
-        self, step: str, passages: Sequence[Passage], labels: Sequence[PassageLabel]
-    ) -> list[Choice]:
-        """Add the labelled passages of one hop. Return a choice for each."""
-        return [
-            self._add(Candidate(passage, step, label.tag, label.probability, _reason(label)))
-            for passage, label in zip(passages, labels, strict=True)
-        ]
-
-    def _add(self, candidate: Candidate) -> Choice:
-        if candidate.tag is Tag.TERMINATE:
-            return Choice(False, candidate.reason)
-        if self.deduplicate and self._has(candidate.passage):
-            return Choice(False, f"{candidate.reason}, already in the pool")
-        self.candidates.append(candidate)
-        return Choice(True, candidate.reason)
-
-    def _has(self, passage: Passage) -> bool:
-        return any(c.passage.passage_id == passage.passage_id for c in self.candidates)
-
-    def to_read(self, most: int | None, room: int | None) -> list[Candidate]:
-        """Return all candidates in order, or the preferred ones first if not all fit in `most`
-        passages and `room` bytes. None means no limit."""
-        chosen: list[Candidate] = []
-        for candidate in sorted(self.candidates, key=lambda each: each.preference, reverse=True):
-            size = len(f"{candidate.passage.title}{candidate.passage.text}".encode()) + FRAME
-            if (most is not None and len(chosen) >= most) or (room is not None and size > room):
-                continue
-            room = None if room is None else room - size
-            chosen.append(candidate)
-        return chosen if len(chosen) < len(self.candidates) else list(self.candidates)
-
-
-def _reason(label: PassageLabel) -> str:
-    return f"{label.tag.name.lower()} ({label.probability:.2f})"
+def to_read(candidates: Sequence[Candidate], most: int | None, room: int | None) -> list[Candidate]:
+    """Return all candidates in order, or the preferred ones first if not all fit in `most` passages
+    and `room` bytes. None means no limit."""
+    chosen: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda each: each.preference, reverse=True):
+        size = len(f"{candidate.passage.title}{candidate.passage.text}".encode()) + FRAME
+        if (most is not None and len(chosen) >= most) or (room is not None and size > room):
+            continue
+        room = None if room is None else room - size
+        chosen.append(candidate)
+    return chosen if len(chosen) < len(candidates) else list(candidates)
 
 
 # ---- the loop
@@ -174,7 +142,7 @@ def _reason(label: PassageLabel) -> str:
 
 class EfficientRag(Method):
     """Labels the passages of each search, makes the next query from them, and reads once at the
-    end.
+    end. The `pool` has the kept passages in the order of hops, then of ranks.
     """
 
     name = "efficientrag"
@@ -195,7 +163,7 @@ class EfficientRag(Method):
     async def run(self) -> Outcome:
         """The maximum number of retrievals is the request's `max_steps`, or 4."""
         self.official = self.inquiry.settings.efficientrag.profile == "official"
-        self.pool = CandidatePool(deduplicate=not self.official)
+        self.pool: list[Candidate] = []
         self.query = self.question
         following: str | Read = self.query
         left = self.request.max_steps or MAX_STEPS
@@ -225,10 +193,13 @@ class EfficientRag(Method):
         except DeadlineExceeded:
             await self._take(step, found, "not labelled")
             raise
-        choices = self.pool.add(step.id, found, labels)
+        choices = [
+            self._keep(step.id, passage, label)
+            for passage, label in zip(found, labels, strict=True)
+        ]
         for passage, label, choice in zip(found, labels, choices, strict=True):
             await step.judged(passage.passage_id, choice, label.tag is not Tag.TERMINATE)
-        if not self.pool.candidates:
+        if not self.pool:
             step.flag("no_evidence")
             if self.inquiry.settings.answers.no_evidence == "top3_unfiltered":
                 await self._take(step, found, "no passage was kept")
@@ -242,6 +213,18 @@ class EfficientRag(Method):
             filtered = await self._encoders.filter.filter(query, infos)
         return after_filter(query, filtered, self.official)
 
+    def _keep(self, step: str, passage: Passage, label: PassageLabel) -> Choice:
+        """Add a passage to the pool, unless its tag says no, or it is there already. The official
+        code keeps it once more."""
+        reason = f"{label.tag.name.lower()} ({label.probability:.2f})"
+        if label.tag is Tag.TERMINATE:
+            return Choice(False, reason)
+        known = any(each.passage.passage_id == passage.passage_id for each in self.pool)
+        if known and not self.official:
+            return Choice(False, f"{reason}, already in the pool")
+        self.pool.append(Candidate(passage, step, label.tag, label.probability, reason))
+        return Choice(True, reason)
+
     async def _label(self, query: str, passages: Sequence[Passage]) -> list[PassageLabel]:
         texts = [passage_text(passage.title, passage.text) for passage in passages]
         with deadline(self.inquiry.budget.step_remaining_s):
@@ -250,33 +233,32 @@ class EfficientRag(Method):
     async def _take(self, step: OpenStep, found: Sequence[Passage], why: str) -> None:
         """Add the best-ranked passages to the pool although no label decided it."""
         for passage in found[:UNLABELLED]:
-            self.pool.candidates.append(Candidate(passage, step.id, Tag.CONTINUE, 0.0, why))
+            self.pool.append(Candidate(passage, step.id, Tag.CONTINUE, 0.0, why))
             await step.judged(passage.passage_id, Choice(True, why), False)
 
     async def _conclude(self) -> Outcome:
         """Read the pool (line 10). An empty pool is read too if the profile or
         `answers.no_evidence` says so."""
-        candidates = self.pool.candidates
         closed_book = self.official or not self.inquiry.abstains
-        if not candidates and (self.stopped_by == "deadline" or not closed_book):
+        if not self.pool and (self.stopped_by == "deadline" or not closed_book):
             return Outcome(None, self.stopped_by)
         opened = self.scope.step("answer", self.question)
         most, room = None, None
         if self.official or self.inquiry.roles.extractor is None:
             most, room = self.able.passages, self._room_for_passages()
-        shown = self.pool.to_read(most, room)
+        shown = to_read(self.pool, most, room)
         await self._leave_out(shown)
         async with self.within(opened) as step:
             if not shown:
                 step.flag("closed_book")
-            elif len(shown) < min(most or len(candidates), len(candidates)):
+            elif len(shown) < min(most or len(self.pool), len(self.pool)):
                 step.flag("shortened")
             await self._read(step, [candidate.passage for candidate in shown])
         return Outcome(step.answer, self.stopped_by)
 
     async def _leave_out(self, shown: Sequence[Candidate]) -> None:
         """Emit which passages were kept by their step but are not shown to the reader."""
-        for each in self.pool.candidates:
+        for each in self.pool:
             if each not in shown:
                 judgement = Judgement(
                     step=each.step,

@@ -218,16 +218,9 @@ class QueryContext:
     tokens: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryText:
-    """C as a text of its own, and the spans of the hit words in it."""
-
-    text: str
-    hits: tuple[Span, ...]
-
-
-def query_text(question: str, text: str, hit: Hit) -> QueryText:
+def query_text(question: str, text: str, hit: Hit) -> tuple[str, tuple[Span, ...]]:
     """Join question, text, the previous sentences and the words of the hit's sentence by spaces.
+    Return C as a text of its own, and the spans of the hit words in it.
 
     Empty parts leave their space, as in the official code.
     """
@@ -238,17 +231,17 @@ def query_text(question: str, text: str, hit: Hit) -> QueryText:
         if flag and word:
             spans.append((len(joined), len(joined) + len(word)))
         joined += f"{word} "
-    return QueryText(joined[:-1], tuple(spans))
+    return joined[:-1], tuple(spans)
 
 
-def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
+def text_context(text: str, hit_spans: Sequence[Span], scoring: Scoring) -> QueryContext:
     """Return C from a pass over its text. A hit without a word at exactly its place is skipped
     (METHODS.md §6 #23).
     """
     spans = [token.span for token in scoring.tokens]
     first = next((n for n, (begin, end) in enumerate(spans) if end > begin), len(spans))
-    words = group_words(query.text, spans[first:], first)
-    wanted = set(query.hits)
+    words = group_words(text, spans[first:], first)
+    wanted = set(hit_spans)
     hits = frozenset(index for index, word in enumerate(words) if word.span in wanted)
     return QueryContext(words, hits, range(len(spans)))
 

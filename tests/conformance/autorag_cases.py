@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from service.answer.budget import Limits
 from service.answer.calls import Roles
 from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
 from service.answer.inquiry import Inquiry
@@ -39,7 +38,7 @@ def inquiry_of(case: dict[str, Any], engine: ScriptedGenerator) -> Inquiry:
         ScriptedRetriever(hits),
         case["question"],
         Settings(autorag=AutoragSettings(**own)),
-        Limits(**case.get("limits", {})),
+        dict(**case.get("limits", {})),
         loop="autorag",
         **case.get("request", {}),
     )

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from service.answer.budget import Budget, Limits
+from service.answer.budget import Budget
 from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
 from service.answer.inquiry import Inquiry
@@ -170,12 +170,12 @@ async def run_ours(
         }
     )
     role = Role("reader", engine, None, templates)
-    limits = Limits(timeout_s=3600, max_llm_calls=100_000, max_tokens=10**9)
+    limits = {"timeout_s": 3600, "max_llm_calls": 100_000, "max_tokens": 10**9}
     request = prepared(question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600)
     asked = Inquiry(
         id="parity",
         request=request,
-        budget=Budget(limits),
+        budget=Budget(**limits),
         roles=Roles(role, role, role),
         retriever=retriever,
         settings=settings,

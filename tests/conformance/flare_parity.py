@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import (
     BaseEvent,
     PassagesFound,
@@ -150,7 +149,12 @@ async def run_ours(
         retriever,  # type: ignore[arg-type]
         question,
         settings=settings_of(parameters),
-        limits=Limits(timeout_s=3600, max_llm_calls=10**5, max_retrievals=10**5, max_tokens=10**9),
+        limits={
+            "timeout_s": 3600,
+            "max_llm_calls": 10**5,
+            "max_retrievals": 10**5,
+            "max_tokens": 10**9,
+        },
         prompts="full",
         loop="flare",
         top_k=PASSAGES_SHOWN,

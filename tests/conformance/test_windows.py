@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import QueryIssued, StepEnd
 from service.core.settings import Settings
 from service.strategies import drafting
@@ -41,7 +40,12 @@ async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], 
         RETRIEVER,  # type: ignore[arg-type]
         row["question"],
         settings=Settings.model_validate(settings),
-        limits=Limits(timeout_s=3600, max_llm_calls=10**5, max_retrievals=10**5, max_tokens=10**9),
+        limits={
+            "timeout_s": 3600,
+            "max_llm_calls": 10**5,
+            "max_retrievals": 10**5,
+            "max_tokens": 10**9,
+        },
         prompts="full",
         loop=loop.name,
         top_k=parity.PASSAGES_SHOWN,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -19,8 +18,6 @@ MARKS = frozenset({"norma", "opera", "born", "city", "italy"})
 NORMA = "Norma: an opera of 1831"
 BORN = "He was born in Italy " + "long ago " * 40
 OTHER = "Nothing of use"
-MakeLabeler = Callable[[], Labeler]
-MakeFilter = Callable[[], QueryFilter]
 
 
 @pytest.fixture(params=["onnx", "words"])

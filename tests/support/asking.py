@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from service.answer.budget import Budget, Limits
+from service.answer.budget import Budget
 from service.answer.calls import Role, Roles
 from service.answer.events import AnswerReady, BaseEvent, Failed, Stop, TokenRole
 from service.answer.inquiry import Emit, Inquiry, Scope
@@ -67,7 +67,7 @@ def inquiry(
     retriever: ScriptedRetriever,
     question: str,
     settings: Settings | None = None,
-    limits: Limits | None = None,
+    limits: Mapping[str, float] | None = None,
     labelling: Labelling | None = None,
     classifier: Classifier | None = None,
     extractor: Extractor | None = None,
@@ -79,7 +79,7 @@ def inquiry(
     return Inquiry(
         id="a1",
         request=prepared(question, **request),
-        budget=Budget(limits or Limits()),
+        budget=Budget(**(limits or {})),
         roles=Roles(
             revelator=Role("revelator", engine, None, templates),
             reader=Role("reader", engine, None, templates),

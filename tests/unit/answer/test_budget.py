@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.answer.budget import Budget, Limits
+from service.answer.budget import Budget
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
 
 def budget(**limits: float) -> tuple[Budget, Clock]:
     clock = Clock()
-    return Budget(Limits(**limits), clock), clock  # type: ignore[arg-type]
+    return Budget(clock=clock, **limits), clock  # type: ignore[arg-type]
 
 
 def test_a_fifth_of_the_time_is_kept_for_the_answer() -> None:

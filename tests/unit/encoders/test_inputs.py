@@ -65,12 +65,6 @@ def test_a_pair_is_query_and_passage_between_marks() -> None:
     assert [place for place, piece in enumerate(pair.ids) if piece in {CLS, SEP}] == [0, 5, 13]
 
 
-def test_a_long_passage_loses_its_end_and_the_final_mark() -> None:
-    (pair,) = encode_passages(TOKENIZER, "who?", ["word " * 500], most=16)
-    assert len(pair.ids) == len(pair.types) == len(pair.word_of) == 16
-    assert pair.ids[-1] not in {CLS, SEP}
-
-
 def test_the_filter_reads_a_sentence_whose_markers_cannot_be_kept() -> None:
     encoded = encode_query(TOKENIZER, "born where?", ["Vincenzo Bellini", "Norma"])
     assert spelt(encoded) == [
@@ -86,11 +80,6 @@ def test_infos_are_shortened_longest_first_and_the_query_is_kept() -> None:
     assert encoded.words == ["one", "two", "three", "a", "b", "c", "d", "g", "h"]
     assert len(encoded.ids) == 18
     assert encoded.ids[-1] == SEP
-
-
-def test_a_query_too_long_by_itself_is_cut_at_its_end() -> None:
-    encoded = encode_query(TOKENIZER, "one two three four five", ["a"], most=6)
-    assert spelt(encoded) == ["[CLS]", "query", ":", "one", "two", "three"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings, Settings
-from service.encoders.answers import Candidate, best_of, in_order, missing_names
+from service.encoders.answers import Candidate, best_of, missing_names
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
@@ -187,11 +187,6 @@ def test_a_date_is_no_place(question: str, fits: bool) -> None:
     best = best_of(0, window, places, np.array([1.0, 0, 0, 0]), tabled, question)
     assert best is not None
     assert (best.place > 0) is fits
-
-
-def test_candidates_of_passages_are_in_order_with_their_leads() -> None:
-    made = [Candidate(n, "span", ((0, 1),), place, 0.0, 0.0) for n, place in enumerate((1, 4, 3))]
-    assert [(each.passage, each.lead) for each in in_order(made)] == [(1, 1), (2, -1), (0, -3)]
 
 
 async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:

@@ -86,38 +86,6 @@ async def test_calls_that_are_refused_together_are_all_asked_again() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_refusal_that_comes_late_does_not_undo_what_was_learned() -> None:
-    def refuses(body: dict[str, Any]) -> str | None:
-        full = "too long" in body["messages"][-1]["content"]
-        return "the context is full" if full else roles_must_alternate(body)
-
-    late = asyncio.Event()
-
-    class Late(StubServer):
-        async def _answer(self, request: Any, body: dict[str, Any]) -> Any:
-            if refuses(body) == "the context is full":
-                await late.wait()
-            return await super()._answer(request, body)
-
-    async with Late(refuses=refuses) as server:
-        engine = open_engine(server)
-        async with asyncio.timeout(30):
-            request = GenerationRequest(messages=(*CHAT, Message("user", "This is too long")))
-            long = asyncio.create_task(complete(engine, request))
-            while not server.requests:  # noqa: ASYNC110 (the stub has no event to wait for)
-                await asyncio.sleep(0.01)
-            await complete(engine, REQUEST)
-            late.set()
-            with pytest.raises(EngineFailure, match="the context is full"):
-                await long
-            await complete(engine, REQUEST)
-        await engine.aclose()
-
-    # the long call, twice another, the long one again, and one that keeps to what was learned
-    assert [len(body["messages"]) for body in server.bodies] == [6, 5, 3, 3, 3]
-
-
-@pytest.mark.anyio
 async def test_a_refused_constraint_is_not_taken_for_the_template() -> None:
     async with StubServer(reply="true", rejects=("response_format",)) as server:
         engine = open_engine(server)

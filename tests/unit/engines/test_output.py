@@ -171,36 +171,3 @@ class Bytes:
     def flush(self) -> str:
         text, self.held = self.held, ""
         return text
-
-
-def test_tokens_of_one_character_share_its_place() -> None:
-    text = DraftText(Bytes())
-    for token in (ord("a"), 1, 2, ord("b"), 3):
-        text.feed(token)
-    assert text.certain == 4
-    text.end(99)
-    assert text.text == "aübü"
-    assert [(t.text, t.span) for t in text.tokens] == [
-        ("a", (0, 1)), ("", (1, 3)), ("", (1, 3)), ("üb", (1, 3)), ("ü", (3, 4)), ("", (4, 4)),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("written", "stops", "kept", "certain"),
-    [
-        ("So it is", ("\nQ",), "So it is", 8),
-        ("So it is\n", ("\nQ",), "So it is\n", 8),
-        ("So it is\nQ", ("\nQ",), "So it is", 8),
-        ("abcab", ("ca", "bc"), "a", 1),
-        ("xx", ("xx",), "", 0),
-    ],
-)
-def test_stops_hold_back_and_cut(
-    written: str, stops: tuple[str, ...], kept: str, certain: int
-) -> None:
-    text = DraftText(Bytes(), stops)
-    for letter in written:
-        if not text.stopped:
-            text.feed(ord(letter))
-    assert (text.text, text.certain) == (kept, certain)
-    assert text.stopped == (kept != written)

@@ -86,24 +86,6 @@ async def test_a_call_that_ends_in_thinking_is_made_again_with_room(thoughts: li
     assert second.usage == TokenUsage(PROMPT, whole)
 
 
-async def test_thinking_that_ends_in_time_is_learned_without_a_second_call() -> None:
-    reasoning, model = Reasoning("auto", 50), Model("~Hm", "yes")
-
-    assert (await ask(reasoning, model)).text == "yes"
-    assert model.limits == [3]
-    assert reasoning.has_room
-
-
-async def test_a_closing_tag_alone_is_learned_from() -> None:
-    reasoning, model = Reasoning("auto", 50), Model(*UNOPENED, "yes")
-    long = GenerationRequest(messages=LABEL.messages, max_tokens=20)
-
-    assert (await ask(reasoning, model)).text == "Let me see"  # nobody can tell
-    assert (await ask(reasoning, model, long)).text == "yes"
-    assert (await ask(reasoning, model)).text == "yes"
-    assert model.limits == [3, 20, 53]
-
-
 @pytest.mark.parametrize("thoughts", [FIELD, OPENED, UNOPENED], ids=["field", "block", "unopened"])
 async def test_on_gives_room_from_the_first_call(thoughts: list[str]) -> None:
     model = Model(*thoughts, "yes")

@@ -129,12 +129,6 @@ def test_punctuation_around_a_marker_does_not_hide_it() -> None:
         assert not is_marker(text), text
 
 
-def test_a_long_title_is_judged_in_linear_time() -> None:
-    """In quadratic time this test would take hours."""
-    for text in ("a" + "!" * 1_000_000 + "a", "!" * 1_000_000 + "a", "Answer" + " _" * 500_000):
-        assert is_marker(text) is text.startswith("Answer")
-
-
 words = st.text(
     st.characters(categories=["Lu", "Ll", "Lt", "Lo", "Nd"], include_characters="-'’.,;!?()&%$/=+"),
     min_size=1,

@@ -9,12 +9,9 @@ import pytest
 
 from service.answer.events import BaseEvent, QueryIssued, Token, Withdraw
 from service.core.domain import Answer, LoopName, RequestLoop
-from service.core.settings import Settings
-from service.engines.base import Capabilities
-from service.strategies.anrag import EntropyGate
 from service.strategies.registry import LOOPS
-from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
-from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.support.asking import body_of, events_of, passage
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
@@ -98,17 +95,6 @@ async def test_each_answers_the_parts_of_a_compound_question(loop: str) -> None:
     body = await body_of(script, hits, "Who wrote A and B?", route="compound", loop=loop)
     assert (body.answer, body.answered) == ("Ann and Bob", True)
     assert bool(body.citations) == (loop == "one_retrieval")
-
-
-def test_an_engine_without_probabilities_cannot_gate() -> None:
-    silent = ScriptedGenerator(capabilities=Capabilities())
-    for engine, lacks in ((silent, True), (ScriptedGenerator(), False)):
-        asked = inquiry(engine, ScriptedRetriever({}), QUESTION)
-        told = EntropyGate.missing(asked.roles, asked.settings)
-        assert (told is not None) is lacks
-    assert "probabilities of its tokens" in str(
-        EntropyGate.missing(inquiry(silent, ScriptedRetriever({}), "q").roles, Settings())
-    )
 
 
 def single(loop: str) -> dict[str, str]:

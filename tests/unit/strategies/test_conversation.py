@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import BaseEvent, RouteChosen, Start, StepEnd, StepStart, ThoughtWritten
 from service.answer.request import Turn
 from service.prompts.templates import Pair
@@ -132,7 +131,7 @@ async def test_what_the_model_makes_up_is_not_asked() -> None:
 async def test_where_no_call_is_left_for_it_the_message_is_asked_as_it_stands() -> None:
     events = await events_of(
         [ScriptStep(match="Task: closed", reply="Never")], HITS, "When was he born?",
-        history=HISTORY, route="direct", limits=Limits(max_llm_calls=1),
+        history=HISTORY, route="direct", limits={"max_llm_calls": 1},
     )  # fmt: skip
     end = next(event for event in events if isinstance(event, StepEnd))
     assert (end.flags, end.usage.llm_calls) == (["repaired"], 0)

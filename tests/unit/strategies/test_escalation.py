@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Withdraw
 from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
@@ -135,7 +134,7 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
         {"settings": Settings.model_validate({
             "escalation": {"when": "auto"}, "hanrag": {"skip": ["refine"]}})},
         {"settings": settings(), "max_steps": 1},
-        {"settings": settings(), "limits": Limits(max_retrievals=1)},
+        {"settings": settings(), "limits": {"max_retrievals": 1}},
     ],
     ids=["default", "never", "not allowed", "no refining", "one step", "no budget"],
 )  # fmt: skip

@@ -20,15 +20,13 @@ from service.answer.events import (
     Trigger,
     Withdraw,
 )
-from service.core.domain import Passage, ScoredPassage
+from service.core.domain import Passage
 from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import Delta, GenerationRequest
-from service.retrieval.base import SearchResult
 from service.strategies.flare import (
     Flare,
     find_doubtful_spans,
-    interleave,
 )
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
@@ -55,19 +53,6 @@ def test_a_span_is_whole_words_and_never_a_mark_alone() -> None:
     assert find_doubtful_spans(tokens, 0.4) == ["Bellini sang –"]
     assert find_doubtful_spans(tokens[:4], 0.4) == ["Bellini"]
     assert find_doubtful_spans(tokens[3:], 0.4) == []
-
-
-def test_results_of_several_queries_take_turns() -> None:
-    def found(*names: str, missing: tuple[str, ...] = ()) -> SearchResult:
-        hits = [ScoredPassage(passage(name, name), n, 1 / n) for n, name in enumerate(names, 1)]
-        return SearchResult(tuple(hits), missing)
-
-    merged = interleave([found("a", "b", "c"), found("b", "d", missing=("dense",))], 3)
-    assert [(hit.passage.passage_id, hit.rank) for hit in merged.passages] == [
-        ("a", 1), ("b", 2), ("d", 3),
-    ]  # fmt: skip
-    assert merged.missing == ("dense",)
-    assert interleave([], 3) == SearchResult(())
 
 
 def model(outputs: Mapping[str, Output]) -> Any:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import (
     AnswerReady,
     BaseEvent,
@@ -356,13 +355,6 @@ async def test_complex_stops_at_max_steps() -> None:
     assert (body.stopped_by, body.usage.steps) == ("max_steps", 3)
 
 
-async def test_ending_on_an_empty_history_answers_closed_book() -> None:
-    script = [say("Task: ending", "yes"), say("Task: final", "Catania")]
-    body = await body_of(script, {}, QUESTION, route="complex")
-    assert (body.answer, body.answered, body.usage.steps) == ("Catania", True, 0)
-    assert flags(body) == {"closed_book"}
-
-
 async def test_complex_without_evidence_refines_once_more_before_going_on() -> None:
     script = [
         say(["Task: ending", '""nothing""'], "no"),
@@ -385,15 +377,6 @@ async def test_the_papers_ablations_leave_their_calls_out() -> None:
     body = await body_of(script, {"": [NORMA]}, "q?", route="complex", settings=off, max_steps=2)
     assert [step.question for step in body.steps] == ["q?", "q?", "q?"]
     assert body.steps[0].passages[0].kept
-
-
-async def test_a_label_before_the_answer_is_withdrawn_and_written_again() -> None:
-    script = [*relevant("Norma"), say("Task: answer", "Answer: Bellini")]
-    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
-    assert body.answer == "Bellini"
-    assert flags(body) == {"repaired"}
-    assert [event.event for event in events].count("withdraw") == 1  # type: ignore[attr-defined]
 
 
 async def test_a_reader_that_says_nothing_twice_leaves_the_question_unanswered() -> None:
@@ -445,7 +428,7 @@ async def test_a_complex_question_out_of_time_answers_from_its_pairs() -> None:
         say(["Task: final", "Bellini"], "Bellini"),
     ]
     body = await body_of(
-        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits=Limits(timeout_s=0.5)
+        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits={"timeout_s": 0.5}
     )
     assert (body.answer, body.stopped_by) == ("Bellini", "deadline")
 
@@ -456,14 +439,14 @@ async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> No
         ScriptStep(match="Task: answer", reply=["Vincenzo", " Bellini"], delay=0.3),
     ]
     body = await body_of(
-        script, {"": [NORMA, NOISE]}, "q?", route="single", limits=Limits(timeout_s=0.5)
+        script, {"": [NORMA, NOISE]}, "q?", route="single", limits={"timeout_s": 0.5}
     )
     assert (body.answer, body.stopped_by) == ("Vincenzo", "deadline")
 
 
 async def test_nothing_written_in_time_is_a_504() -> None:
     script = [ScriptStep(match="Task: closed", reply="x", delay=5)]
-    events = await events_of(script, {}, "q?", route="direct", limits=Limits(timeout_s=0.2))
+    events = await events_of(script, {}, "q?", route="direct", limits={"timeout_s": 0.2})
     problem = next(event.problem for event in events if isinstance(event, Failed))
     assert problem.status == 504
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.fold import collect
 from service.core.domain import Answer, RetrieverName
 from service.core.settings import Settings
@@ -117,7 +116,7 @@ async def test_nothing_found_abstains_or_is_answered_from_memory() -> None:
 
 
 async def test_out_of_calls_what_was_collected_is_read() -> None:
-    limits = Limits(max_llm_calls=2)
+    limits = {"max_llm_calls": 2}
     body = await body_of([CHAIN[0], reads("Catania")], HITS, QUESTION, limits=limits, **ASKED)
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Catania", "budget", 2)
 

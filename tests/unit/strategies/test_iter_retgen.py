@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
-from service.answer.events import Token
-from tests.support.asking import body_of, events_of, passage
+from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
@@ -17,20 +15,12 @@ BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania in 1801.", "B
 HITS = {"Vincenzo Bellini": [BELLINI], "Where was": [NORMA]}
 QUESTION = "Where was the composer of Norma born?"
 FIRST = "Norma was composed by Vincenzo Bellini. So the answer is Rome."
-SECOND = "Vincenzo Bellini was born in Catania. So the answer is Catania."
 ASKED: dict[str, Any] = {"loop": "iter_retgen", "route": "single"}
 
 
 def writes(context: str, reply: str) -> ScriptStep:
     """A generation from the passages of one retrieval alone."""
     return ScriptStep(reply, lambda request: f"Context:\n[1] {context}" in (request.prompt or ""))
-
-
-async def test_only_the_last_answer_is_the_question_s() -> None:
-    script = [writes("Norma: ", FIRST), writes("Bellini: ", SECOND)]
-    events = await events_of(script, HITS, QUESTION, max_steps=2, **ASKED)
-    tokens = [(e.role, e.text) for e in events if isinstance(e, Token)]
-    assert tokens == [("answer", "Catania")]
 
 
 async def test_the_same_generation_again_ends_early() -> None:
@@ -42,7 +32,7 @@ async def test_the_same_generation_again_ends_early() -> None:
 
 async def test_the_newest_answer_stands_at_a_limit() -> None:
     script = [writes("Norma: ", FIRST)]
-    body = await body_of(script, HITS, QUESTION, limits=Limits(max_retrievals=1), **ASKED)
+    body = await body_of(script, HITS, QUESTION, limits={"max_retrievals": 1}, **ASKED)
     assert (body.answer, body.stopped_by) == ("Rome", "budget")
     assert [step.kind for step in body.steps] == ["retrieve", "answer"]
 

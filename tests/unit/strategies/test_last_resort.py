@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -57,21 +57,6 @@ async def test_memory_that_declines_is_followed_by_a_search() -> None:
     body = await body_of(script, HITS, QUESTION, route="complex")
     assert [step.kind for step in body.steps] == ["ending", "answer", "retrieve"]
     assert body.answer == "Bellini"
-
-
-@pytest.mark.parametrize("route", ["single", "complex"])
-async def test_autorag_that_found_nothing_searches_once(route: str) -> None:
-    script: list[Any] = [
-        say(["Task: answer", QUESTION], "Bellini"),
-        *relevant("Norma"),
-        ScriptStep("Analysis: ?\n\nInitial Query: nobody", times=1),
-        ScriptStep("Intermediate Answer: nothing.\n\nFinal Answer: Aida", times=1),
-    ]
-    hits = {QUESTION: [NORMA, NOISE]}
-    body = await body_of(script, hits, QUESTION, route=route, loop="autorag")
-    assert [query for _, query, _ in told(body)] == ["nobody", QUESTION]
-    assert (body.answer, body.loop, body.answered) == ("Bellini", "autorag", True)
-    assert ["last_resort" in step.flags for step in body.steps if step.query] == [False, True]
 
 
 FOUND: dict[str, list[Passage]] = {

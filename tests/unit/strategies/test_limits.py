@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from service.answer.budget import Limits
 from service.answer.events import AnswerReady, BaseEvent, Failed, StepEnd, StepStart
 from service.core.domain import Answer
 from service.core.settings import Settings
@@ -22,7 +21,7 @@ from tests.unit.strategies.efficientrag.test_loop import labelling
 from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION, decomposed, say
 
 pytestmark = pytest.mark.anyio
-SLOW = Limits(timeout_s=0.5)
+SLOW = {"timeout_s": 0.5}
 
 
 def kept(body: Answer) -> list[tuple[str, str | None]]:
@@ -110,7 +109,7 @@ async def test_the_last_call_goes_to_the_answer(calls: int, asked: int) -> None:
     ]
     hits = {"": [NORMA, *(passage(f"p{n}", "Of no use.") for n in range(9))]}
     engine = ScriptedGenerator(script)
-    limits = Limits(max_llm_calls=calls)
+    limits = {"max_llm_calls": calls}
     body = await finished(inquiry(engine, ScriptedRetriever(hits), "Who?", limits=limits))
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", asked)
 
@@ -123,7 +122,7 @@ async def test_a_compound_question_keeps_to_three_calls_and_two_retrievals() -> 
         ScriptStep(match="Task: merge", reply="Bellini", times=None),
     ]
     engine = ScriptedGenerator(script)
-    limits = Limits(max_llm_calls=3, max_retrievals=2)
+    limits = {"max_llm_calls": 3, "max_retrievals": 2}
     asked = inquiry(
         engine, ScriptedRetriever({"": [NORMA]}), "all?", route="compound", limits=limits
     )
@@ -183,7 +182,7 @@ def engine_for(loop: str) -> Any:
 async def test_no_route_and_no_loop_spends_more_than_it_may(
     route: str, loop: str, calls: int, retrievals: int, tokens: int, policy: str
 ) -> None:
-    limits = Limits(max_llm_calls=calls, max_retrievals=retrievals, max_tokens=tokens)
+    limits = {"max_llm_calls": calls, "max_retrievals": retrievals, "max_tokens": tokens}
     settings = Settings.model_validate(
         {
             "answers": {"no_evidence": policy},

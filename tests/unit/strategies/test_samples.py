@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import Token, Withdraw
 from service.answer.request import parse_request
 from service.core.errors import RevelatorError
@@ -81,7 +80,7 @@ async def test_what_declines_or_is_cut_does_not_vote() -> None:
 
 async def test_at_a_limit_those_vote_that_there_are() -> None:
     script = [sample("Verdi", 0), sample("Bellini", 1), sample("Bellini", 2)]
-    limits = Limits(max_llm_calls=4)  # one of which is kept for the answer
+    limits = {"max_llm_calls": 4}  # one of which is kept for the answer
     body = await body_of(script, HITS, QUESTION, samples=9, limits=limits, **ONE)
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", 3)
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.core.settings import Settings
-from service.strategies.chains import Turn, read_turn
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -35,27 +33,6 @@ def reads(question: str, reply: str) -> ScriptStep:
     return ScriptStep(reply, f"\nQuestion: {question}\nDoc1")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f" Yes.\nFollow up: {ONE}", Turn(ONE)),
-        (f"\nFollow up: {ONE}\nIntermediate answer: made up", Turn(ONE)),
-        (f"Follow-up question: {ONE}", Turn(ONE)),
-        (ONE, Turn(ONE)),
-        ("\nSo the final answer is: Catania.", Turn(answer="Catania")),
-        (" No.\nSo the final answer is: Catania\n\nQuestion: next", Turn(answer="Catania")),
-        ("He was born there. So the final answer is: 10:30", Turn(answer="10:30")),
-        (f"Follow up: {ONE}\nSo the final answer is: Rome", Turn(answer="Rome")),
-        ("So the final answer is:", Turn()),
-        ("Follow up:", Turn()),
-        ("That is all.", Turn()),
-        ("", Turn()),
-    ],
-)
-def test_what_a_turn_says(text: str, expected: Turn) -> None:
-    assert read_turn(text) == expected
-
-
 async def test_follow_up_questions_are_answered_by_searches() -> None:
     script = [
         turn("", f" Yes.\nFollow up: {ONE}"),
@@ -73,17 +50,6 @@ async def test_follow_up_questions_are_answered_by_searches() -> None:
     ]
     assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
     assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
-
-
-async def test_a_turn_with_neither_is_asked_for_the_conclusion() -> None:
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        reads(ONE, "Vincenzo Bellini"),
-        turn(FIRST, "That is all that is needed."),
-        turn(f"{FIRST}\nSo the final answer is:", "Vincenzo Bellini"),
-    ]
-    body = await body_of(script, HITS, QUESTION, **FULL)
-    assert (body.answer, body.usage.llm_calls) == ("Vincenzo Bellini", 4)
 
 
 async def test_the_limit_of_follow_up_questions_asks_for_the_conclusion() -> None:
@@ -175,5 +141,5 @@ async def test_the_last_call_concludes() -> None:
         reads(ONE, "Vincenzo Bellini"),
         turn(f"{FIRST}\nSo the final answer is:", "Vincenzo Bellini"),
     ]
-    body = await body_of(script, HITS, QUESTION, limits=Limits(max_llm_calls=3), **FULL)
+    body = await body_of(script, HITS, QUESTION, limits={"max_llm_calls": 3}, **FULL)
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Vincenzo Bellini", "budget", 3)

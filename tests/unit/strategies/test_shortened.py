@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.request import LONGEST_QUESTION
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import Capabilities
@@ -114,7 +113,7 @@ async def test_an_answer_that_the_deadline_cuts_says_so() -> None:
         *relevant("Norma"),
         ScriptStep(match="Task: answer", reply=["Vincenzo", " Bellini"], delay=0.3),
     ]
-    limits = Limits(timeout_s=0.5)
+    limits = {"timeout_s": 0.5}
     body = await body_of(script, {"": [NORMA, NOISE]}, "q?", route="single", limits=limits)
     assert (body.answer, flags(body)) == ("Vincenzo", {"shortened"})
 

@@ -184,17 +184,6 @@ async def test_questions_under_way_go_first_and_a_call_without_a_place_holds_up_
     assert order == ["old", "new", "newer", "rare"]
 
 
-def test_a_question_stays_at_its_worker_while_that_is_not_overloaded() -> None:
-    home = choose(IDLE, "question", 100)
-
-    def with_home(own: int, others: int) -> str:
-        return choose([(n, own if n == home else others) for n, _ in IDLE], "question", 100)
-
-    assert with_home(900, 0) == home
-    assert with_home(30_000, 29_000) == home
-    assert with_home(90_000, 1000) != home
-
-
 def test_questions_spread_and_a_worker_that_goes_moves_only_its_own() -> None:
     keys = [f"q{n}" for n in range(1000)]
     before = {key: choose(IDLE, key, 1) for key in keys}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.budget import Limits
 from service.answer.events import (
     BaseEvent,
     PassagesFound,
@@ -175,7 +174,7 @@ SLOW = ScriptStep("Intermediate Answer_1: It is Bellini.", delay=0.3)
 @pytest.mark.anyio
 async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
     last = "Intermediate Answer_1: It is Bellini.\n\nFinal Answer: Catania"
-    events = await run([ASKS, SLOW, last], limits=Limits(timeout_s=0.5))
+    events = await run([ASKS, SLOW, last], limits={"timeout_s": 0.5})
     assert stop(events) == Stop(stopped_by="deadline", answered=True)
     assert standing(events, "answer") == ends(events)[-1].answer == "Catania"
     assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
@@ -185,7 +184,7 @@ async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
 async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
     words = ScriptStep("Final Answer: Catania" + " or so" * 100, delay=0.02)
-    events = await run([ASKS, never, words], limits=Limits(timeout_s=1.5))
+    events = await run([ASKS, never, words], limits={"timeout_s": 1.5})
     assert stop(events) == Stop(stopped_by="deadline", answered=True)
     assert standing(events, "answer").startswith("Catania")
     assert standing(events, "answer") == ends(events)[-1].answer
@@ -195,16 +194,16 @@ async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
 async def test_a_plan_is_no_answer() -> None:
     """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
     never = ScriptStep("late", gate=asyncio.Event())
-    events = await run([ASKS, never, never, never], limits=Limits(timeout_s=0.3))
+    events = await run([ASKS, never, never, never], limits={"timeout_s": 0.3})
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
 @pytest.mark.anyio
 async def test_time_runs_out_with_nothing_at_all() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
-    events = await run([never, never], limits=Limits(timeout_s=0.2), settings=MEMORY)
+    events = await run([never, never], limits={"timeout_s": 0.2}, settings=MEMORY)
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
-    events = await run([never], limits=Limits(timeout_s=0.2))
+    events = await run([never], limits={"timeout_s": 0.2})
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
@@ -224,7 +223,7 @@ async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Excepti
 
 @pytest.mark.anyio
 async def test_the_budget_names_itself() -> None:
-    events = await run([ASKS, ASKS_ON], limits=Limits(max_llm_calls=2))
+    events = await run([ASKS, ASKS_ON], limits={"max_llm_calls": 2})
     assert stop(events) == Stop(stopped_by="budget", answered=True)
 
 

@@ -27,13 +27,13 @@ def scoring_of(text: str) -> Scoring:
 
 def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
     hit = hit_of("", "In Palermo today.", 1, 2)
-    query = query_text("Q", "T", hit)
-    scoring = scoring_of(query.text)
+    text, spans = query_text("Q", "T", hit)
+    scoring = scoring_of(text)
     merged = [
         *scoring.tokens[:-2],
-        ScoredToken(9, (scoring.tokens[-2].span[0], len(query.text)), 0, 0),
+        ScoredToken(9, (scoring.tokens[-2].span[0], len(text)), 0, 0),
     ]
-    context = text_context(query, Scoring(tuple(merged)))
+    context = text_context(text, spans, Scoring(tuple(merged)))
     assert context.hits == frozenset()
     assert word_attention(context, []) is None
 

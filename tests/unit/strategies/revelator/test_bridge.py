@@ -239,19 +239,3 @@ async def test_a_small_model_asks_the_last_clause_first() -> None:
     body = await body_of(script, {"": [OPERA]}, asked, capabilities=SMALL, route="complex")
     assert [step.query for step in body.steps if step.query] == [clause, crossing]
     assert (body.answer, body.usage.llm_calls) == ("Linate", 5)
-
-
-@pytest.mark.anyio
-async def test_where_the_clause_finds_nothing_the_model_is_asked() -> None:
-    asked = "What is the airport in the city where Norma was performed?"
-    script = [
-        ScriptStep("no", "Task: ending"),
-        JUDGED,
-        ScriptStep("no answer found", ["Task: answer", "In which city was Norma performed?"]),
-        ScriptStep("Where was Norma given?", "Task: refine"),
-        ScriptStep("Milan", ["Task: answer", "Where was Norma given?"]),
-        ScriptStep("yes", "Task: ending"),
-        ScriptStep("Linate", "Task: final"),
-    ]
-    body = await body_of(script, {"": [OPERA]}, asked, capabilities=SMALL, route="complex")
-    assert body.answer == "Linate"

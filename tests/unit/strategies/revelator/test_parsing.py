@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,13 +47,6 @@ READERS: Mapping[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['role']}: {row['case']}")
 def test_spoiled_output_is_read_as_a_person_would(row: dict[str, Any]) -> None:
     assert READERS[row["role"]](row["text"]) == row["expected"]
-
-
-def test_every_role_has_forty_outputs() -> None:
-    counts = Counter(row["role"] for row in ROWS)
-    assert set(counts) == set(READERS)
-    assert min(counts.values()) >= 40
-    assert len({(row["role"], row["text"]) for row in ROWS}) == len(ROWS)
 
 
 PIECES = st.sampled_from(

@@ -70,19 +70,6 @@ def test_what_is_not_plain_stays(earlier: str, question: str) -> None:
     assert resolve_pronouns(question, [Pair(earlier, None)]) == question
 
 
-@pytest.mark.parametrize(
-    ("pair", "question", "standing"),
-    [
-        (Pair(BEER, "Polar Night"), "How strong is it?", "How strong is Polar Night?"),
-        (Pair(DUNE, "Frank Herbert"), "When was he born?", "When was Frank Herbert born?"),
-        (Pair(DUNE, "Frank Herbert"), "When was it published?", "When was Dune published?"),
-    ],
-)
-def test_the_answer_stands_for_what_was_asked(pair: Pair, question: str, standing: str) -> None:
-    earlier = Pair("What is the oldest brewery in Narvik?", "Fjordheim Brewery")
-    assert resolve_pronouns(question, [earlier, pair]) == standing
-
-
 BREWERY = passage("brewery", "The flagship beer of Fjordheim Brewery has 7.2 %.", "Brewery")
 
 
