@@ -63,7 +63,7 @@ from service.retrieval.ingest.sources import read_files
 from service.runtime import open_runtime
 from service.workshop.facts.rows import read_lines
 from service.workshop.facts.splits import is_held_out
-from service.workshop.recipes.reading import Search, groups_of, places
+from service.workshop.recipes.reading import groups_of, places, search_of
 
 COMPANY: Final = Path(__file__).parent / "company"
 PARTS: Final = (
@@ -129,14 +129,14 @@ def squad(data: Path, size: int) -> list[Asked]:
         if name == "squad" or is_held_out(row["title"] or row["text"])
     ]
     of = {row["id"]: row for row in passages}
-    search = Search(passages, 40)
+    search = search_of(passages, 40)
     rows = list(read_lines(data / "squad" / "questions.jsonl"))
     random.Random(0).shuffle(rows)
     asked = []
     for row in rows[:size]:
         gold = of[row["supporting_passage_ids"][0]]
         others = [
-            each for each in search.near(row["question"])
+            each for each in search(row["question"])
             if each is not gold and not places(row["answers"], each["text"])
         ]  # fmt: skip
         asked.append(Asked(row["question"], tuple(row["answers"]), gold, tuple(others[:4])))
@@ -311,10 +311,10 @@ def tell(kinds: Sequence[str], outcomes: Sequence[str]) -> None:
 
 
 async def company(reader: Traced) -> None:
-    search = Search(company_passages(), 10)
+    search = search_of(company_passages(), 10)
     rows, outcomes = list(read_lines(COMPANY / "questions.jsonl")), []
     for row in rows:
-        near = tuple(search.near(row["question"]))
+        near = tuple(search(row["question"]))
         asked = Asked(row["question"], tuple(row["answers"]), {}, near)
         ((reading, *_),) = await judged(reader, [asked], others_of)
         declined = reading.kind == "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,8 @@ def groups_of(folder: Path, *, held_out: bool, rng: random.Random) -> list[Group
     """Return the questions of one data folder, of one side of the split. Passages without the
     answer are of the same side."""
     passages = {row["id"]: row for row in read_lines(folder / "corpus.jsonl")}
-    searched = Search([each for each in passages.values() if is_held_out(_key(each)) is held_out])
+    same_side = [each for each in passages.values() if is_held_out(_key(each)) is held_out]
+    search = search_of(same_side)
     side = "test" if held_out else "train"
     groups: list[Group] = []
     for row in read_lines(folder / "questions.jsonl"):
@@ -51,7 +52,7 @@ def groups_of(folder: Path, *, held_out: bool, rng: random.Random) -> list[Group
             for each in row.get("passage_ids", ())
             if is_held_out(_key(passages[each])) is held_out
         ]
-        near = shown or searched.near(row["question"])
+        near = shown or search(row["question"])
         made = _groups(row, gold, near, rng.random() if not held_out else 1.0, rng)
         groups.extend(made)
     return groups
@@ -121,26 +122,24 @@ def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
     return "".join(kept).strip()
 
 
-class Search:
-    """BM25 over passages, as the service searches."""
+def search_of(passages: Sequence[Row], size: int = TOP) -> Callable[[str], list[Row]]:
+    """Return a search by BM25, as the service searches: the best `size` passages for a question,
+    best first. They have `title` and `text`."""
+    schema = tantivy.SchemaBuilder()
+    schema.add_text_field("text", tokenizer_name="en_stem")
+    schema.add_integer_field("row", stored=True)
+    index = tantivy.Index(schema.build())
+    writer = index.writer(num_threads=1)
+    for row, each in enumerate(passages):
+        text = f"{each['title']} {each['text']}"
+        writer.add_document(tantivy.Document(text=text, row=row))
+    writer.commit()
+    index.reload()
+    searcher = index.searcher()
 
-    def __init__(self, passages: Sequence[Row], size: int = TOP) -> None:
-        """A search returns the best `size` passages, which have `title` and `text`."""
-        self._passages, self._size = passages, size
-        schema = tantivy.SchemaBuilder()
-        schema.add_text_field("text", tokenizer_name="en_stem")
-        schema.add_integer_field("row", stored=True)
-        self._index = tantivy.Index(schema.build())
-        writer = self._index.writer(num_threads=1)
-        for row, each in enumerate(passages):
-            text = f"{each['title']} {each['text']}"
-            writer.add_document(tantivy.Document(text=text, row=row))
-        writer.commit()
-        self._index.reload()
-        self._searcher = self._index.searcher()
+    def search(question: str) -> list[Row]:
+        query = index.parse_query(canonical_form(question).replace("_", " "), ["text"])
+        hits = searcher.search(query, size).hits
+        return [passages[searcher.doc(at)["row"][0]] for _, at in hits]
 
-    def near(self, question: str) -> list[Row]:
-        """Return the passages that share most with the question, best first."""
-        query = self._index.parse_query(canonical_form(question).replace("_", " "), ["text"])
-        hits = self._searcher.search(query, self._size).hits
-        return [self._passages[self._searcher.doc(at)["row"][0]] for _, at in hits]
+    return search

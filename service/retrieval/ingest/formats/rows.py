@@ -246,17 +246,13 @@ def read_parquet(source: Input) -> Iterator[SourceRow]:
         for value in _table_rows(source):
             row += 1
             yield SourceRow(row, value)
-    except _Refused as refused:
+    except BadDocument as refused:
         yield SourceRow(0, str(refused))
     except (pyarrow.ArrowException, OSError) as error:
         what = f"after row {row:,}: " if row else ""
         yield SourceRow(0, f"not a complete Parquet file: {what}{error}; download it again")
     except (OverflowError, ValueError) as error:
         yield SourceRow(0, f"a value after row {row:,} has no form in JSON: {error}")
-
-
-class _Refused(Exception):
-    """The columns of the file are not those of documents."""
 
 
 def _table_rows(source: Input) -> Iterator[Document | str]:
@@ -289,7 +285,7 @@ def _columns(schema: Any) -> list[str]:
     from pyarrow import types  # noqa: PLC0415
 
     if "text" not in schema.names:
-        raise _Refused(f"there is no column `text`; the columns are: {', '.join(schema.names)}")
+        raise BadDocument(f"there is no column `text`; the columns are: {', '.join(schema.names)}")
 
     def vector(kind: Any) -> bool:
         listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
