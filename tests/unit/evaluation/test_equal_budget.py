@@ -28,55 +28,48 @@ def run(name: str, right: int, calls: float = 1, tokens: float = 500, first: int
 LOOP = run("autorag", 60, calls=5, tokens=4_000)
 
 
+PLAIN, DEAR = "one_retrieval", "one_retrieval@top_k=20"
+
+
 def judged(
     *baselines: MethodRun, loop: MethodRun = LOOP, budget: Budget = "tokens"
 ) -> tuple[str, str | None]:
-    verdict = judge(loop, "one_retrieval", [loop, *baselines], budget)
+    verdict = judge(loop, PLAIN, [loop, *baselines], budget)
     return verdict.result, verdict.against
 
 
-def test_a_loop_beats_a_baseline_that_spends_as_much_and_is_worse() -> None:
-    spends = run("one_retrieval@top_k=20", 40, tokens=3_900)
-    assert judged(run("one_retrieval", 35), spends) == ("beats", spends.method)
-
-
-def test_a_loop_that_only_beats_the_cheap_run_does_not_beat_the_baseline() -> None:
-    assert judged(run("one_retrieval", 30), run("one_retrieval@top_k=20", 58, tokens=3_900)) == (
-        "does not beat", "one_retrieval@top_k=20",
-    )  # fmt: skip
-
-
-def test_the_best_variant_is_met_and_not_the_dearest() -> None:
-    better = run("one_retrieval@top_k=5", 62, tokens=1_500)
-    worse = run("one_retrieval@top_k=20", 20, tokens=3_900)
-    assert judged(better, worse) == ("does not beat", better.method)
-
-
-def test_what_costs_more_than_the_loop_is_not_met() -> None:
-    dear = run("one_retrieval@top_k=50", 90, tokens=4_300)
-    assert judged(run("one_retrieval", 30, tokens=3_200), dear) == ("beats", "one_retrieval")
-    assert judged(run("one_retrieval", 30), run("one_retrieval@top_k=50", 90, tokens=4_190)) == (
-        "does not beat", "one_retrieval@top_k=50",
-    )  # fmt: skip
-
-
-def test_what_costs_more_than_the_loop_proves_nothing_for_it() -> None:
-    dear = run("one_retrieval@samples=16", 80, tokens=8_000)
-    assert judged(run("one_retrieval", 30), dear) == ("open", "one_retrieval")
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        # a baseline that spends as much and is worse is beaten
+        ([run(PLAIN, 35), run(DEAR, 40, tokens=3_900)], ("beats", DEAR)),
+        # who only beats the cheap run does not beat the baseline
+        ([run(PLAIN, 30), run(DEAR, 58, tokens=3_900)], ("does not beat", DEAR)),
+        # the best variant is met, not the dearest
+        ([run(PLAIN, 62, tokens=1_500), run(DEAR, 20, tokens=3_900)], ("does not beat", PLAIN)),
+        # what costs more than the loop is not met, but for a little
+        ([run(PLAIN, 30, tokens=3_200), run(DEAR, 90, tokens=4_300)], ("beats", PLAIN)),
+        ([run(PLAIN, 30), run(DEAR, 90, tokens=4_190)], ("does not beat", DEAR)),
+        # and proves nothing for the loop
+        ([run(PLAIN, 30), run(DEAR, 80, tokens=8_000)], ("open", PLAIN)),
+        # a loop that is not better fails, whatever the baseline left unspent
+        ([run(PLAIN, 30)], ("open", PLAIN)),
+        ([run(PLAIN, 60)], ("does not beat", PLAIN)),
+        ([run(PLAIN, 58)], ("does not beat", PLAIN)),
+    ],
+)
+def test_a_loop_meets_the_best_that_a_baseline_does_for_the_same_money(
+    runs: list[MethodRun], expected: tuple[str, str]
+) -> None:
+    assert judged(*runs) == expected
 
 
 def test_a_budget_that_no_run_spends_leaves_the_question_open() -> None:
-    assert judged(run("one_retrieval", 30)) == ("open", "one_retrieval")
     verdict = judge(LOOP, "one_retrieval", [run("one_retrieval", 30)], "llm_calls")
     assert verdict.why == "it is better, but no variant of the baseline uses most of the budget"
     assert (verdict.cost, verdict.spent) == (5, 1)
     assert verdict.difference is not None
     assert verdict.difference.mean == pytest.approx(0.3)
-
-
-def test_a_loop_that_is_not_better_fails_whatever_the_baseline_left_unspent() -> None:
-    assert judged(run("one_retrieval", 60)) == ("does not beat", "one_retrieval")
-    assert judged(run("one_retrieval", 58)) == ("does not beat", "one_retrieval")
 
 
 def test_a_loop_that_is_cheaper_than_every_variant() -> None:
