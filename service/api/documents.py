@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import anyio
 import orjson
@@ -38,7 +38,7 @@ from service.core.concurrency import running
 from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
-from service.retrieval.base import EVERYTHING
+from service.retrieval.base import EVERYTHING, Analysis
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -76,10 +76,12 @@ class CollectionRequest(Strict):
         description="Metadata fields that a filter may use. Documents add their own fields "
         "automatically.",
     )
-    analysis: Literal["english", "simple"] | None = Field(
+    analysis: Analysis | None = Field(
         None,
-        description="Text analysis for BM25. `english`: stemming and stop words. `simple`: "
-        "words unchanged.",
+        description="Text analysis for BM25: the language whose stemming and stop words are used, "
+        "or `simple` for words as they are. All fold case and accents, and find parts of "
+        "texts that have no spaces, such as Chinese, Japanese and Thai. Default: `english`. It "
+        "cannot be changed later.",
     )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import cast, get_args
 
 import anyio
 from rich.console import Console
@@ -29,6 +30,7 @@ from service.core.locks import find_server
 from service.core.progress import LOGGED_S, rate_text
 from service.core.settings import Settings
 from service.core.settings.urls import shown
+from service.retrieval.base import Analysis
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.documents import check_principals
 from service.retrieval.embedding import Embedder
@@ -39,6 +41,7 @@ from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, 
 from service.retrieval.ingest.sources import SourceProblem
 
 GONE = "removed, because their files no longer contain them"
+ANALYSES = get_args(Analysis)
 MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 
 
@@ -52,6 +55,7 @@ async def run_ingest(
     access: Sequence[str] = (),
     ray: str | None = None,
     replace: bool = False,
+    analysis: str | None = None,
 ) -> int:
     """Ingest and print. Returns the exit code: 0, or 1 if anything failed.
 
@@ -65,6 +69,9 @@ async def run_ingest(
     if format is not None and format not in FORMATS:
         raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
     check_principals(access)
+    if analysis not in (None, *ANALYSES):
+        raise InvalidRequest(f"--analysis {analysis!r} is unknown; known: {', '.join(ANALYSES)}")
+    language = cast("Analysis | None", analysis)
     base = find_server(settings.data_dir, url)
     if ray and base:
         raise ConfigurationError(
@@ -75,13 +82,13 @@ async def run_ingest(
     with _progress_listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
-            upload = Upload(base, files, collection, settings, listener, format, access)
+            upload = Upload(base, files, collection, settings, listener, format, access, language)
             report = await (upload.replace() if replace else upload.ingest())
         else:
             with _embedder_on(ray, settings) as embedder:
                 async with (
                     open_embedded(settings, embedder=embedder, patience_s=PATIENCE_S) as stores,
-                    _new_collection(stores, collection),
+                    _new_collection(stores, collection, language),
                 ):
                     with _advised(replace=replace):
                         report = await ingest(
@@ -119,7 +126,9 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
 
 
 @asynccontextmanager
-async def _new_collection(stores: EmbeddedStores, name: str) -> AsyncIterator[None]:
+async def _new_collection(
+    stores: EmbeddedStores, name: str, analysis: Analysis | None
+) -> AsyncIterator[None]:
     """Create the collection if necessary, and delete it again if nothing was written.
 
     Raises ConfigurationError, before that, if the embedding model cannot run here.
@@ -127,7 +136,7 @@ async def _new_collection(stores: EmbeddedStores, name: str) -> AsyncIterator[No
     if problem := stores.embedder.problem():
         raise ConfigurationError(problem)
     is_new = name not in await stores.collections.names()
-    await stores.collections.create(name)
+    await stores.collections.create(name, analysis=analysis)
     try:
         yield
     finally:

@@ -229,6 +229,14 @@ def ingest(
             "Documents with a field `access` keep it. Default: everyone."
         ),
     ] = None,
+    analysis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            help="Language of a new collection's words for BM25, such as german, or simple for "
+            "words as they are. Default: english.",
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -263,6 +271,7 @@ def ingest(
             access=access or (),
             ray=ray,
             replace=replace,
+            analysis=analysis,
         ),
         interrupted="Interrupted. Run the same command again to continue.",
     )

@@ -13,6 +13,7 @@ import anyio.to_thread
 from service.client import Client
 from service.core.errors import NotFound
 from service.core.settings import Settings
+from service.retrieval.base import Analysis
 from service.retrieval.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, take
 from service.retrieval.ingest.sources import (
@@ -49,11 +50,13 @@ class Upload:
         listener: Listener,
         format: str | None = None,
         access: Sequence[str] = (),
+        analysis: Analysis | None = None,
     ) -> None:
         self.report = IngestResult()
         self._url, self._key = url, settings.own_key
         self._files, self._format, self._access = files, format, access
         self._collection = collection
+        self._properties: dict[str, str] = {"analysis": analysis} if analysis else {}
         self._listener = listener
 
     async def ingest(self) -> IngestResult:
@@ -79,7 +82,7 @@ class Upload:
         """Replace the contents of the collection atomically, which is created if necessary. Raises
         as `Client` does; then nothing is replaced."""
         async with Client(self._url, key=self._key, again=START_AGAIN) as client:
-            await client.put_collection(self._collection)
+            await client.put_collection(self._collection, **self._properties)
             answer = await client.replace_documents(self._collection, self._documents())
         self.report.indexed, self.report.unchanged = answer.indexed, answer.unchanged
         for failure in answer.failed:
@@ -88,11 +91,14 @@ class Upload:
 
     async def _create(self, client: Client) -> None:
         """Create the collection unless it exists, because a key that may only write must not create
-        one."""
+        one; and compare its analysis with one that is given."""
         try:
             await client.add_documents(self._collection, [], more=True)
+            exists = True
         except NotFound:
-            await client.put_collection(self._collection)
+            exists = False
+        if self._properties or not exists:
+            await client.put_collection(self._collection, **self._properties)
 
     async def _send(self, client: Client, sent: Sequence[SourceEntry]) -> None:
         documents = [fields_of(entry.found) for entry in sent if isinstance(entry.found, Document)]

@@ -15,7 +15,12 @@ Filter = Mapping[str, tuple[FilterValue, ...]]
 # (HANRAG, Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
 QueryShape = Literal["should", "best_fields"]
 SideName = Literal["bm25", "dense"]
-Analysis = Literal["english", "simple"]  # of words: stemmed, or as they are
+# Of words: stemmed as in a language, without its stop words; or as they are (`simple`).
+Analysis = Literal[
+    "arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian",
+    "italian", "norwegian", "portuguese", "romanian", "russian", "simple", "spanish", "swedish",
+    "turkish",
+]  # fmt: skip
 # Returns if the caller may use the collection with this name, and raises otherwise.
 Permit = Callable[[str], None]
 TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts

@@ -14,6 +14,7 @@ from service.api import documents
 from service.api import wire as bodies
 from service.api.documents import BATCH
 from service.cli.upload import Upload
+from service.core.errors import InvalidRequest
 from service.retrieval.ingest.pipeline import Listener, Progress
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored
@@ -185,6 +186,22 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         report = await Upload(service.url, [file], "mine", config(), Listener()).ingest()
         assert (report.indexed, report.unchanged) == (173, 127)
         assert await state(service) == (300, "complete")
+
+
+async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
+    file = tmp_path / "house.txt"
+    file.write_text("Die Häuser am Fluss", encoding="utf-8")
+    async with stored(tmp_path / "data") as service:
+        for _ in range(2):
+            upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="german")
+            await upload.ingest()
+        async with service.http.post(
+            "/search", json={"query": "Haus", "retriever": "bm25", "collection": "mine"}
+        ) as response:
+            assert len((await response.json())["passages"]) == 1
+        upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="french")
+        with pytest.raises(InvalidRequest, match="uses the analysis 'german'; to change it"):
+            await upload.ingest()
 
 
 async def test_a_write_whose_client_leaves_before_its_turn_is_not_begun(tmp_path: Path) -> None:

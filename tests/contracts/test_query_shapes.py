@@ -39,6 +39,7 @@ SCRIPTS = {
     "hindi": "हिन्दी भाषा", "persian": "کتاب‌ها", "greek": "Ωδή στη Χαρά", "russian": "Война и мир",
     "chinese": "北京大学", "thai": "ประเทศไทย", "accents": "Café Łódź",
 }  # fmt: skip
+PARTS = {"chinese": "大学", "thai": "ไทย"}  # of a text without spaces
 WORDS = sorted({word for text in TEXTS.values() for word in text.split()})
 # What some query language makes more of than the word in it.
 DRESSES = (
@@ -94,6 +95,11 @@ async def test_words_of_any_script_are_found(retriever: Retriever, script: str) 
     assert await scores(retriever, SCRIPTS[script], collection="scripts") == {script: ANY}
     word = SCRIPTS[script].split()[0].upper()
     assert await scores(retriever, f"«{word}»!", collection="scripts") == {script: ANY}
+
+
+@pytest.mark.parametrize("script", PARTS)
+async def test_parts_of_texts_without_spaces_are_found(retriever: Retriever, script: str) -> None:
+    assert await scores(retriever, PARTS[script], collection="scripts") == {script: ANY}
 
 
 async def test_words_that_one_stem_unites_count_twice(retriever: Retriever) -> None:

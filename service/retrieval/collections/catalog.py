@@ -197,7 +197,8 @@ class Collections:
             if analysis not in {None, collection.manifest.analysis}:
                 raise InvalidRequest(
                     f"collection {name!r} uses the analysis {collection.manifest.analysis!r}; to "
-                    "change it, delete the collection and ingest it again"
+                    f"change it, delete the collection (revelator collections delete {name}) and "
+                    f"ingest it again with --analysis {analysis}"
                 )
             changed = collection.manifest.with_fields(metadata_fields)
             if description is not None:

@@ -232,7 +232,7 @@ class CollectionInfo(BaseModel):
 
     name: str
     description: str
-    analysis: Literal["english", "simple"]
+    analysis: Analysis
     metadata_fields: list[str]
     embedding_model: str
     documents: int

@@ -40,6 +40,7 @@ from service.retrieval.stores.records import (
     fold,
     metadata_tokens,
     name_id,
+    paired,
     passage_of,
     principal_tokens,
     query_words,
@@ -158,10 +159,11 @@ def _template() -> dict[str, Any]:
 
 
 def _analysed(analysis: Analysis) -> dict[str, Any]:
-    """Return the part of the mapping that differs between collections."""
+    """Return the part of the mapping that differs between collections, with an analyzer that
+    Elasticsearch has by name."""
     words = {
         "type": "text",
-        "analyzer": "english" if analysis == "english" else "standard",
+        "analyzer": "standard" if analysis == "simple" else analysis,
         "similarity": "bm25",
         "index_options": "freqs",
     }
@@ -452,7 +454,7 @@ def _delete(own_id: str, routing: str | None) -> Action:
 
 def _index(record: PassageRecord) -> Action:
     passage = record.passage
-    title, text = fold(passage.title), fold(passage.text)
+    title, text = paired(fold(passage.title)), paired(fold(passage.text))
     source: dict[str, Any] = {
         **fields_of(record),
         "title": title,

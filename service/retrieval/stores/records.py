@@ -236,6 +236,27 @@ def _plain(letter: re.Match[str]) -> str:
     return _FOLDED[ord(letter[0])]
 
 
+# Runs of Han, kana, Hangul, Thai, Lao, Khmer and Burmese, which have no spaces between words, are
+# indexed and searched as overlapping pairs of their characters, like those of Lucene's
+# `cjk_bigram`. Marks that some tokenizers take for the end of a word are left out: tones, viramas.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+_TONES = re.compile("[\u0e47-\u0e4e\u0ec8-\u0ece\u1037-\u103a\u17c9-\u17d3\u17dd]")
+
+
+def paired(text: str) -> str:
+    """Return the text with runs of unspaced scripts as pairs of characters, between spaces."""
+    return text if text.isascii() else _UNSPACED.sub(_pairs, text)
+
+
+def _pairs(run: re.Match[str]) -> str:
+    kept = _TONES.sub("", run[0])
+    pairs = [kept[n : n + 2] for n in range(max(1, len(kept) - 1))]
+    return f" {' '.join(pairs)} "
+
+
 MOST_TOKENS = 500  # per query; each is a clause on two fields, and 1,024 clauses always work
 LONGEST_TOKEN = 255  # Elasticsearch's standard tokenizer cuts longer tokens
 
@@ -257,7 +278,7 @@ def query_words(text: str) -> list[str]:
     """Return the words of a query, folded and in lower case, up to `MOST_TOKENS` tokens."""
     words: list[str] = []
     room = MOST_TOKENS
-    for word in dict.fromkeys(_WORD.findall(fold(text).lower().translate(_KEPT))):
+    for word in dict.fromkeys(_WORD.findall(paired(fold(text)).lower().translate(_KEPT))):
         # Limit tokens, not words: a script without spaces has one token per character.
         room -= 1 + len(re.findall(f"[{_INNER}]", word)) + len(word) // LONGEST_TOKEN
         room -= 0 if word.isascii() else len(word) - 1

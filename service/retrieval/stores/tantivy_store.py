@@ -38,6 +38,7 @@ from service.retrieval.stores.records import (
     fields_of,
     filter_tokens,
     metadata_tokens,
+    paired,
     passage_of,
     principal_tokens,
     query_words,
@@ -47,6 +48,7 @@ from service.retrieval.stores.records import (
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
 ON_LOOP = 100_000  # passages; larger indices are searched in worker threads
+WITHOUT_STOP_WORDS = frozenset(["arabic", "greek", "romanian", "turkish"])  # tantivy knows none
 SCAN = 10_000  # passages per page of a listing
 _SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # of tantivy's regular expressions
 
@@ -183,7 +185,7 @@ class TantivyStore:
         searcher = self._index.searcher()
         pattern = _SYNTAX.sub(r"\\\g<0>", file) + r"(\#(?s:.)*)?"
         query = Query.regex_query(self._schema, "head", pattern) if file else self._first
-        part, words = text.casefold(), set(self._analyzer.analyze(text))
+        part, words = text.casefold(), set(self._analyzer.analyze(paired(text)))
         found = searcher.search(query, max(1, searcher.num_docs), count=False).hits
         records = (_record(searcher.doc(address)) for _, address in found)
         wanted = (
@@ -193,7 +195,7 @@ class TantivyStore:
             and may_see(principals, each.passage.metadata)
             and (
                 part in each.document_id.casefold()
-                or (words and words <= set(self._analyzer.analyze(each.passage.title)))
+                or (words and words <= set(self._analyzer.analyze(paired(each.passage.title))))
             )
         )
         return heapq.nsmallest(most, wanted, key=lambda each: each.document_id)
@@ -291,9 +293,11 @@ def _analyzer(analysis: Analysis) -> Any:
     chain = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     chain = chain.filter(filters.remove_long(LONGEST_WORD))
     chain = chain.filter(filters.lowercase()).filter(filters.ascii_fold())
-    if analysis == "english":
-        chain = chain.filter(filters.stopword("english")).filter(filters.stemmer("english"))
-    return chain.build()
+    if analysis == "simple":
+        return chain.build()
+    if analysis not in WITHOUT_STOP_WORDS:
+        chain = chain.filter(filters.stopword(analysis))
+    return chain.filter(filters.stemmer(analysis)).build()
 
 
 def _document(record: PassageRecord) -> Any:
@@ -306,8 +310,8 @@ def _document(record: PassageRecord) -> Any:
         document.add_text("head", record.document_id)
     for token in metadata_tokens(passage.metadata):
         document.add_text("filter", token)
-    document.add_text("title", passage.title)
-    document.add_text("text", passage.text)
+    document.add_text("title", paired(passage.title))
+    document.add_text("text", paired(passage.text))
     document.add_bytes("record", encode_record(record))
     return document
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from service.core.errors import StoreBusy, StoreError
-from service.retrieval.base import NOBODY, StoreQuery
+from service.retrieval.base import NOBODY, Analysis, StoreQuery
 from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
@@ -19,6 +20,19 @@ TEXTS = {
     "c": "tower stone wall gate moat",
     "d": "river",
 }
+
+# A text, and another form of a word in it.
+FORMS = {
+    "arabic": ("المدن الكبيرة", "مدينة كبيرة"), "danish": ("husene ved åen", "hus"),
+    "dutch": ("de bruggen", "brug"), "english": ("the bridges", "bridge"),
+    "finnish": ("talot joella", "talo"), "french": ("les rivières", "rivière"),
+    "german": ("die Häuser am Fluss", "Haus"), "greek": ("οι γέφυρες", "γέφυρα"),
+    "hungarian": ("a házak", "ház"), "italian": ("le montagne", "montagna"),
+    "norwegian": ("husene ved elva", "hus"), "portuguese": ("os livros", "livro"),
+    "romanian": ("casele", "casa"), "russian": ("о реках и мостах", "мост"),
+    "spanish": ("las montañas", "montaña"), "swedish": ("husen", "hus"),
+    "turkish": ("evler", "ev"),
+}  # fmt: skip
 
 
 def records(texts: dict[str, str]) -> list[PassageRecord]:
@@ -35,6 +49,16 @@ async def test_a_large_index_is_searched_in_a_thread_alike(
     monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
     assert await store.search(query) == here
     store.close()
+
+
+@pytest.mark.parametrize("analysis", sorted(set(get_args(Analysis)) - {"simple"}))
+async def test_other_forms_of_a_word_are_found(tmp_path: Path, analysis: Any) -> None:
+    text, form = FORMS[analysis]
+    for name, finds in ((analysis, 1), ("simple", 0)):
+        store = TantivyStore(tmp_path / name, name)
+        store.replace([], records({"a": text}))
+        assert len(await store.search(StoreQuery(form, 10))) == finds
+        store.close()
 
 
 async def test_a_deletion_that_a_kill_left_half_written_is_made_again(tmp_path: Path) -> None:
