@@ -57,6 +57,12 @@ async def test_the_keyboard_alone_reaches_everything(tab: Any) -> None:
         await tab.keyboard.type("Who composed Norma?")
         await tab.keyboard.press("Enter")
         await tab.wait_for_selector(DONE)
+        assert not await tab.locator(".passage").first.is_visible()  # the steps are folded
+        await tab.focus(".step summary")
+        await tab.keyboard.press("Enter")
+        await tab.focus(".steps button")
+        await tab.keyboard.press("Enter")
+        await tab.focus("#question")
         reached = set()
         for _ in range(40):
             await tab.keyboard.press("Tab")

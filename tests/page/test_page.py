@@ -14,6 +14,8 @@ from service.answer.events import (
     Done,
     Judgement,
     PassagesFound,
+    QueryIssued,
+    RouteChosen,
     Start,
     StepEnd,
     StepStart,
@@ -24,7 +26,7 @@ from service.api import recordings
 from service.api.app import create_app
 from service.api.openai.completions import links_to
 from service.api.openapi import event_models
-from service.core.domain import Citation
+from service.core.domain import CallUsage, Citation
 from service.core.errors import Draining
 from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
@@ -137,6 +139,55 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
         "kept", "dropped: irrelevant", "dropped: not judged", "not judged yet", "not judged yet",
     ]  # fmt: skip
     assert counts == ["4 passages, 1 kept", "1 passage"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "answered", "flags", "told"),
+    [
+        ({"supported": True}, True, [], None),
+        ({"supported": False}, True, ["unsupported"], "No passage supports this answer."),
+        ({"supported": False}, True, ["closed_book"], "From the model's own knowledge"),
+        ({"supported": True}, True, ["conflict"], "Passages contradict each other"),
+        ({"supported": None}, False, ["declined"], None),
+    ],
+)
+async def test_a_doubtful_answer_looks_like_one_and_steps_are_lines(
+    tab: Any, pictures: Path, stop: dict[str, Any], answered: bool, flags: list[Any],
+    told: str | None,
+) -> None:  # fmt: skip
+    events = [
+        Start(id="a", question="Where?"),
+        StepStart(step="1", kind="route"),
+        RouteChosen(route="single", loop="anrag", by="classifier", confidence=0.98),
+        StepEnd(step="1", answer=None, flags=[], usage=CallUsage()),
+        StepStart(step="2", kind="retrieve", question="Where?"),
+        QueryIssued(step="2", query="Where was Bellini born?", retriever="hybrid"),
+        PassagesFound(step="2", passages=[passage()]),
+        StepEnd(step="2", answer="Catania", flags=flags, usage=CallUsage()),
+        Stop(stopped_by="answer", answered=answered, citations=[], **stop),
+        AnswerReady(body=body(answered=answered)),
+        Done(),
+    ]
+    async with live() as service:
+        await tab.emulate_media(color_scheme="dark")
+        await replay(tab, *events, url=service.url, folded=True)
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".status") == "route single, loop anrag"
+        lines = await tab.locator(".step summary h4").all_inner_texts()
+        assert [" ".join(each.split()) for each in lines] == [
+            "1 Route single, chosen by classifier, confidence 98 % 20 ms",
+            "2 Search Where was Bellini born? · 1 passage · Catania 30 ms",
+        ]
+        assert not await tab.locator(".passage").is_visible()
+        doubt = await tab.inner_text(".doubt") if await tab.is_visible(".doubt") else None
+        assert doubt == told or (told and doubt and doubt.startswith(told))
+        assert (await tab.locator(".answer.none").count() == 0) is answered
+        assert not await violations(tab)
+        await tab.screenshot(path=pictures / f"folded-{'-'.join(flags)}.png", full_page=True)
+        await tab.set_viewport_size({"width": 390, "height": 844})
+        await tab.screenshot(path=pictures / f"folded-phone-{'-'.join(flags)}.png", full_page=True)
+        await tab.click(".steps button")
+        assert await tab.locator(".passage").is_visible()
 
 
 @pytest.mark.parametrize("cited", [True, False])

@@ -57,6 +57,8 @@ export class View {
     this.problem = element("div", "problem");
     this.problem.hidden = true;
     this.answer = words("p", "answer", "");
+    this.doubt = element("p", "doubt", "");
+    this.doubt.hidden = true;
     this.citations = element("ol", "citations");
     this.uncited = element("p", "hint", "No passage is cited for this answer.");
     this.uncited.hidden = true;
@@ -64,10 +66,12 @@ export class View {
     this.flow = element("div", "flow");
     this.save = buttonTo("Download the trace", download);
     this.again = buttonTo("Ask again", again);
+    this.unfolded = false;
+    this.fold = buttonTo("Unfold all steps", () => this.unfold());
     const name = element("h2", "", title, " ", this.status);
     this.element = element(
-      "section", "run", name, this.problem, this.answer, this.citations, this.uncited, this.cost, this.save,
-      element("h3", "", "Steps"), this.flow,
+      "section", "run", name, this.problem, this.answer, this.doubt, this.citations, this.uncited, this.cost, this.save,
+      element("div", "steps", element("h3", "", "Steps"), this.fold), this.flow,
     );
     this.element.setAttribute("aria-label", title);
   }
@@ -76,7 +80,7 @@ export class View {
   turn() {
     const steps = element("details", "", element("summary", "", "Steps"), this.cost, this.save, this.flow);
     return element(
-      "article", "turn", words("h3", "", this.run.request.question), this.answer, this.citations, steps,
+      "article", "turn", words("h3", "", this.run.request.question), this.answer, this.doubt, this.citations, steps,
     );
   }
 
@@ -107,6 +111,8 @@ export class View {
     const answer = answerOf(run);
     if (this.answer.textContent !== answer) this.answer.textContent = answer;
     this.answer.classList.toggle("none", run.body?.answered === false);
+    this.doubt.textContent = doubtOf(run);
+    this.doubt.hidden = !this.doubt.textContent;
     this.drawCitations();
     this.drawCost();
     this.save.hidden = !run.trace.length;
@@ -114,7 +120,7 @@ export class View {
 
   drawCitations() {
     const found = this.run.stop?.citations ?? [];
-    this.uncited.hidden = !this.run.body?.answered || found.length > 0;
+    this.uncited.hidden = !this.run.body?.answered || found.length > 0 || !this.doubt.hidden;
     if (this.citations.childElementCount === found.length) return;
     this.citations.replaceChildren(...found.map((each) => this.citation(each)));
   }
@@ -159,7 +165,7 @@ export class View {
   drawStep(step) {
     let card = this.cards.get(step.id);
     if (!card) {
-      card = newCard(step);
+      card = newCard(step, this.unfolded);
       this.cards.set(step.id, card);
       this.placeOf(step).append(card.element);
     }
@@ -167,12 +173,21 @@ export class View {
     const open = step.to === null && run.phase === RUNNING;
     card.element.dataset.open = String(open);
     card.title.textContent = KINDS[step.kind] ?? step.kind;
+    const gist = gistOf(step, run);
+    if (card.gist.textContent !== gist) card.gist.textContent = gist;
     card.time.textContent = open ? "running" : step.to === null ? "not finished" : seconds(step.to - step.from);
     card.element.style.setProperty("--from", String(step.from));
     card.element.style.setProperty("--to", String(step.to ?? Math.max(run.ms, step.from + 1)));
     for (const [name, draw] of Object.entries(PARTS)) {
       this.drawPart(card, name, () => draw(step, run, this.open), signatureOf[name](step, run));
     }
+  }
+
+  // Unfolds or folds the steps there are and those to come.
+  unfold() {
+    this.unfolded = !this.unfolded;
+    this.fold.textContent = this.unfolded ? "Fold all steps" : "Unfold all steps";
+    for (const card of this.cards.values()) card.element.open = this.unfolded;
   }
 
   // A part of a card is made again only where what it shows has changed.
@@ -223,25 +238,47 @@ function statusOf(run) {
   if (run.phase === FAILED) return "failed";
   const route = run.route;
   if (!route) return run.phase === RUNNING ? "waiting" : "";
-  const sure = route.confidence === null ? "" : `, confidence ${Math.round(route.confidence * 100)} %`;
-  const told = `route ${route.route}, loop ${route.loop}, chosen by ${route.by}${sure}`;
+  const told = `route ${route.route}, loop ${route.loop}`;
   return run.phase === DONE ? told : `${told} – running`;
 }
 
-function newCard(step) {
-  const made = element("article", "step");
+// Why an answer is not to be relied on, if so.
+function doubtOf({ body, stop, steps }) {
+  if (!body?.answered) return "";
+  const flags = [...steps.values()].flatMap((step) => step.flags);
+  if (flags.includes("closed_book")) return "From the model's own knowledge: no passage was used.";
+  if (stop?.supported === false) return "No passage supports this answer.";
+  return flags.includes("conflict") ? "Passages contradict each other: see the steps." : "";
+}
+
+// A step in one line: what it found, or else what it asks.
+function gistOf(step, run) {
+  const route = step.kind === "route" && run.route;
+  if (route) {
+    const sure = route.confidence === null ? "" : `, confidence ${Math.round(route.confidence * 100)} %`;
+    return `${route.route}, chosen by ${route.by}${sure}`;
+  }
+  const query = step.queries.at(-1)?.query;
+  const found = query === undefined ? [] : [counted(step.passages.length, "passage")];
+  return [query ?? step.question ?? "", ...found, step.answer ?? ""].filter(Boolean).join(" · ").slice(0, PREVIEW);
+}
+
+function newCard(step, open) {
+  const made = element("details", "step");
+  made.open = open;
   const title = element("span", "kind");
+  const gist = words("span", "gist", "");
   const time = element("span", "time");
   const bar = element("div", "bar", element("div", "span"));
   bar.setAttribute("aria-hidden", "true");
-  made.append(element("h4", "", `${step.id} `, title, " ", time), bar);
+  made.append(element("summary", "", element("h4", "", `${step.id} `, title, " ", gist, " ", time), bar));
   const parts = {};
   for (const name of Object.keys(PARTS)) {
     parts[name] = element("div", name);
     parts[name].hidden = true;
     made.append(parts[name]);
   }
-  return { element: made, title, time, parts, drawn: {} };
+  return { element: made, title, gist, time, parts, drawn: {} };
 }
 
 // What a card shows, in order. Each returns elements.
