@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -75,7 +75,7 @@ class EngineCall:
         "usage", "worker",
     )  # fmt: skip
 
-    deltas: AsyncGenerator[Delta, None]
+    deltas: AsyncIterator[Delta]
 
     def __init__(self, role: Role, estimated: int = 0, ended: EndCall | None = None) -> None:
         self.role = role

@@ -7,7 +7,7 @@ by `await step.emit(event)`. Therefore usage, time and limits are counted in one
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -241,11 +241,15 @@ class OpenStep:
         self, role: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
         pieces: list[str] = []
+        budget = self.inquiry.budget
         async with self.call(self.inquiry.roles[role], request, final=final) as call:
-            async for delta in call.deltas:
-                if delta.voids:
-                    pieces.clear()
-                pieces.append(delta.text)
+            left = budget.remaining_s if final else budget.step_remaining_s
+            with self.inquiry.generation_time, deadline(left):
+                async for delta in call.deltas:
+                    call.see(delta)
+                    if delta.voids:
+                        pieces.clear()
+                    pieces.append(delta.text)
         return Completion("".join(pieces), call.finish or "stop", call.usage or TokenUsage(0, 0))
 
     async def write(
@@ -283,7 +287,7 @@ class OpenStep:
         self.pieces, held = [], ""
         request = replace(request, logprobs=self.weighed)
         async with self.call(self.inquiry.roles[role], request, final=final) as call:
-            async for delta in call.deltas:
+            while delta := await self.next(call, final=final):
                 if delta.voids:
                     if self.pieces:
                         await show(Withdraw(step=self.id, role=as_role, reason="repair"))
@@ -298,19 +302,18 @@ class OpenStep:
     async def call(
         self, role: Role, request: GenerationRequest, *, final: bool = False
     ) -> AsyncIterator[EngineCall]:
-        """Make one counted call, whose `deltas` come within the question's time limit."""
+        """Make one counted call. Its `deltas` are to be read within the question's time limit."""
         with self.counted(role, request, final=final) as call:
-            call.deltas = self._deltas(call, self.addressed(role, request), final)
+            call.deltas = role.generator.stream(self.addressed(role, request))
             async with closing(call.deltas):
                 yield call
 
-    async def _deltas(
-        self, call: EngineCall, request: GenerationRequest, final: bool
-    ) -> AsyncGenerator[Delta, None]:
-        async with closing(call.role.generator.stream(request)) as deltas:
-            while delta := await self.timed(anext(deltas, None), final=final):
-                call.see(delta)
-                yield delta
+    async def next(self, call: EngineCall, *, final: bool = False) -> Delta | None:
+        """Return the next delta of a call, or None at its end. Raises DeadlineExceeded."""
+        delta = await self.timed(anext(call.deltas, None), final=final)
+        if delta:
+            call.see(delta)
+        return delta
 
     async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
         """Await an engine within the question's time limit. Raises DeadlineExceeded."""

@@ -17,6 +17,7 @@ import anyio.to_thread
 from service.answer.calls import EngineCall, Role, with_restarts
 from service.answer.events import ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import Choice, OpenStep
+from service.core.concurrency import closing
 from service.core.domain import LoopName, Passage, StepKind
 from service.core.errors import LimitReached
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
@@ -297,13 +298,13 @@ class Drafting(Method):
 
         async def call() -> None:
             async with step.call(self.reader, request) as counted:
-                async for delta in counted.deltas:
-                    written.take(delta)
-                    if text := written.reading.feed(delta.text):
-                        await step.emit(Token(role="draft", text=text))
-                    if written.reading.done:
-                        break
-                await counted.deltas.aclose()
+                async with closing(counted.deltas):
+                    while delta := await step.next(counted):
+                        written.take(delta)
+                        if text := written.reading.feed(delta.text):
+                            await step.emit(Token(role="draft", text=text))
+                        if written.reading.done:
+                            break
                 if counted.usage is None:
                     pieces = counted.pieces
                     await count_cut(step, counted, request.prompt or "", request.max_tokens, pieces)
