@@ -125,7 +125,10 @@ async def _serve(server: Server[Any]) -> None:
 
 def _request(app: FastAPI) -> Request:
     """Return a request in the name of the caller who started this process."""
-    state = {"tenant": OWNER, "request_id": new_id(), "own_id": True}
+    state = {
+        "tenant": OWNER, "principals": frozenset(OWNER.principals), "request_id": new_id(),
+        "own_id": True,
+    }  # fmt: skip
     scope = {
         "type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b"",
         "app": app, "state": state,
