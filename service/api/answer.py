@@ -8,7 +8,7 @@ request cancelled while it waits, and one blocked in a send or at a yield.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any, Final
@@ -85,6 +85,11 @@ class QuestionTask:
         own = getattr(request.state, "own_id", False)
         self.id = self._request_id if own else new_id()
         self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
+        state = request.app.state
+        self._seen: Callable[[Answer], None] | None = None
+        if state.settings.ingest.keep_files and question.plain is None:
+            sender = tenant_of(request).name, principals_of(request)
+            self._seen = partial(state.answered.put, *sender, question.collection)
         self.producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
@@ -138,6 +143,8 @@ class QuestionTask:
 
         async def emit(event: BaseEvent) -> None:
             await self._turns.take(EVENT)
+            if isinstance(event, AnswerReady) and self._seen is not None:
+                self._seen(event.body)
             if not self._only_end or isinstance(event, ENDS):
                 await self._put(event)
 

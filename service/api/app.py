@@ -27,9 +27,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
-from service.api import answer, documents, files, health, search
+from service.api import answer, documents, feedback, files, health, search
 from service.api.access import PROBES, TenantAccess, check_exposure, own_host
 from service.api.admission import REQUEST, Admission, Drain, Turns
+from service.api.feedback import Answered
 from service.api.health import Readiness
 from service.api.mcp.tools import mcp_route
 from service.api.openai import routes as openai
@@ -190,7 +191,7 @@ def create_app(
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
-    for part in (answer, openai, search, files, documents, health):
+    for part in (answer, openai, search, feedback, files, documents, health):
         app.include_router(part.router)
     app.router.routes.append(mcp_route())
     app.include_router(page_router())
@@ -225,7 +226,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
         state.readiness = Readiness(runtime)
         stack.push_async_callback(state.readiness.aclose)
-        state.tasks, state.recordings = Supervisor(), Recordings()
+        state.tasks, state.recordings, state.answered = Supervisor(), Recordings(), Answered()
         state.tasks.keep("tenants", state.access.watch)
         try:
             yield

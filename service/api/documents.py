@@ -137,7 +137,10 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     tenant = tenant_of(request)
     names = [name for name in await stores.names() if tenant.may_use(name)]
     principals = principals_of(request)
-    return CollectionList(collections=[await stores.info(name, principals) for name in names])
+    return CollectionList(
+        collections=[await stores.info(name, principals) for name in names],
+        keeps_files=request.app.state.settings.ingest.keep_files,
+    )
 
 
 @router.put(

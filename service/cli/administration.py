@@ -17,6 +17,28 @@ collections = typer.Typer(
 )
 
 
+feedback = typer.Typer(help="What people said about answers.", no_args_is_help=True)
+
+
+@feedback.callback()
+def _feedback() -> None: ...
+
+
+@feedback.command()
+def export(config: Config = None, data: Data = None) -> None:
+    """Print questions whose right answer people named, as rows for `revelator evaluate`.
+
+    An answer that was liked is right, unless another was expected. Only the latest word about an
+    answer counts. Example: `revelator feedback export > rows.jsonl`.
+    """
+    import orjson  # noqa: PLC0415
+
+    from service.api.feedback import rows_for_evaluation  # noqa: PLC0415
+
+    for row in rows_for_evaluation(begin("error", config, data_dir=data).data_dir):
+        typer.echo(orjson.dumps(row).decode())
+
+
 @collections.command("list")
 def list_all(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all collections with their counts and embedding models."""

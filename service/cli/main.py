@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
-from service.cli.administration import collections, key
+from service.cli.administration import collections, feedback, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
 from service.cli.options import (
@@ -349,6 +349,7 @@ def check(
 app.command()(key)
 app.command()(train)
 app.add_typer(collections, name="collections")
+app.add_typer(feedback, name="feedback")
 add_examples(app)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.api.feedback import rows_for_evaluation
 from tests.api.test_files import form
 from tests.conftest import need
 from tests.page.driving import DONE, ask, violations
@@ -79,6 +80,13 @@ async def test_a_citation_opens_the_original_at_its_page(
         await tab.click("#key-form button.main")
         await ask(tab, "What does the pump HP-20 cost?")
         await tab.wait_for_selector(DONE)
+        await tab.click("button[aria-label='The answer is wrong']")
+        await tab.wait_for_selector(".rating >> text=this is kept")
+        await tab.fill(".rating [name=expected]", "1240 euros, without tax")
+        assert not await violations(tab)
+        await tab.screenshot(path=pictures / "feedback.png", full_page=True)
+        await tab.press(".rating [name=expected]", "Enter")
+        await tab.wait_for_selector(".rating .choices", state="hidden")
         await tab.click(".citation")
         await tab.wait_for_selector("#passage-file:not([hidden])")
         assert not await violations(tab)
@@ -95,3 +103,5 @@ async def test_a_citation_opens_the_original_at_its_page(
         async with tab.expect_download() as saved:
             await tab.click("#passage-file")
         assert (await saved.value).suggested_filename == "notes.md"
+    (row,) = rows_for_evaluation(tmp_path)
+    assert row["answers"] == ["1240 euros, without tax"]

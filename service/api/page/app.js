@@ -1,7 +1,7 @@
 // The page: the form, the key, the link, and one or two questions in progress.
 
 import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } from "./state.js";
-import { Refused, ask, getFile, getJson } from "./stream.js";
+import { Refused, ask, getFile, getJson, send } from "./stream.js";
 import { View, showPassage } from "./draw.js";
 import { element } from "./elements.js";
 import { listenForDocuments } from "./files.js";
@@ -24,6 +24,7 @@ const byId = (id) => document.getElementById(id);
 const fields = Object.fromEntries([...CHOICES, ...NUMBERS, "question", "compare"].map((id) => [id, byId(id)]));
 let current = []; // the runs on the page, each with its view
 let stopping = null; // stops the runs in progress
+let keepsFiles = false; // whether the server keeps originals and feedback
 let turns = []; // of the conversation, the newest last: what a follow-up question may refer to
 
 // The key is kept for this tab only.
@@ -121,8 +122,21 @@ function begin(request, title) {
     },
     download: () => download(run),
     again: () => askAgain(run, title),
+    rate: (given) => rate(run, given),
+    rated: () => keepsFiles,
   });
   return { run, view };
+}
+
+// Sends what the reader thinks of an answer, and returns what to tell them.
+async function rate(run, given) {
+  try {
+    const body = new Blob([JSON.stringify({ answer_id: run.body.id, ...given })], { type: "application/json" });
+    await send("POST", "feedback", keyOf(), body);
+    return "Thank you, this is kept.";
+  } catch (error) {
+    return error instanceof Refused ? error.problem.detail : "The server cannot be reached.";
+  }
 }
 
 async function answer(run, signal) {
@@ -306,7 +320,8 @@ async function learnFields() {
 // A deployment whose retriever is external has no list of collections.
 async function learnCollections() {
   try {
-    const { collections } = await getJson("collections", keyOf());
+    const { collections, keeps_files: keeps } = await getJson("collections", keyOf());
+    keepsFiles = keeps;
     fillSelect(fields.collection, collections.map((each) => each.name));
   } catch (error) {
     if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");

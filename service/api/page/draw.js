@@ -47,7 +47,8 @@ const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)} 
 
 export class View {
   // `open(passage, quote)` shows a passage, `download()` saves the trace, `again()` asks once more.
-  constructor(run, title, { open, download, again }) {
+  // `rate(words)` sends feedback, and `rated()` says whether the server keeps it.
+  constructor(run, title, { open, download, again, rate, rated }) {
     this.run = run;
     this.open = open;
     this.since = this.tickedAt = performance.now();
@@ -66,11 +67,13 @@ export class View {
     this.flow = element("div", "flow");
     this.save = buttonTo("Download the trace", download);
     this.again = buttonTo("Ask again", again);
+    this.rated = rated;
+    this.rating = ratingForm(rate);
     this.unfolded = false;
     this.fold = buttonTo("Unfold all steps", () => this.unfold());
     const name = element("h2", "", title, " ", this.status);
     this.element = element(
-      "section", "run", name, this.problem, this.answer, this.doubt, this.citations, this.uncited, this.cost, this.save,
+      "section", "run", name, this.problem, this.answer, this.doubt, this.citations, this.uncited, this.rating, this.cost, this.save,
       element("div", "steps", element("h3", "", "Steps"), this.fold), this.flow,
     );
     this.element.setAttribute("aria-label", title);
@@ -113,6 +116,7 @@ export class View {
     this.answer.classList.toggle("none", run.body?.answered === false);
     this.doubt.textContent = doubtOf(run);
     this.doubt.hidden = !this.doubt.textContent;
+    this.rating.hidden = run.phase !== DONE || !run.body || !this.rated();
     this.drawCitations();
     this.drawCost();
     this.save.hidden = !run.trace.length;
@@ -231,6 +235,43 @@ function buttonTo(text, act) {
   made.type = "button";
   made.addEventListener("click", act);
   return made;
+}
+
+// Whether the answer is right, and if not what is wrong with it and what would be right.
+function ratingForm(rate) {
+  const told = element("span", "hint", "");
+  told.setAttribute("role", "status");
+  const form = element("form", "rating");
+  const field = (name, label) => {
+    const input = element("input", "");
+    input.name = name;
+    input.maxLength = 2_000;
+    return element("label", "", label, input);
+  };
+  const more = element("div", "choices", field("reason", "What is wrong?"), field("expected", "The right answer"), element("button", "", "Send"));
+  more.hidden = true;
+  const give = async (verdict) => {
+    const { reason, expected } = form.elements;
+    told.textContent = await rate({ verdict, reason: reason.value, expected: expected.value });
+  };
+  const thumb = (verdict, sign, label) => {
+    const button = buttonTo(sign, () => {
+      for (const each of form.querySelectorAll("[aria-pressed]")) each.ariaPressed = String(each === button);
+      more.hidden = verdict === "up";
+      give(verdict);
+    });
+    button.ariaLabel = label;
+    button.ariaPressed = "false";
+    return button;
+  };
+  form.append(thumb("up", "Right", "The answer is right"), thumb("down", "Wrong", "The answer is wrong"), told, more);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    more.hidden = true;
+    give("down");
+  });
+  form.hidden = true;
+  return form;
 }
 
 function statusOf(run) {

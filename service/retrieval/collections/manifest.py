@@ -256,7 +256,10 @@ def describe(manifest: Manifest) -> dict[str, Any]:
 
 
 class CollectionList(BaseModel):
+    """`keeps_files`: whether originals of files and feedback on answers are kept."""
+
     collections: list[CollectionInfo]
+    keeps_files: bool = False
 
 
 class FailedDocument(BaseModel):
