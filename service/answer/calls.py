@@ -66,13 +66,13 @@ class Roles:
 
 
 class EngineCall:
-    """What one engine call has produced so far (seconds; `logprob` is a sum, if requested).
-    `estimated` is the number of tokens that it is expected to use; `ended` ends its span; `deltas`
-    are what is still to come of a generation."""
+    """What one engine call has produced so far (seconds; `logprob` is a sum, if requested, and
+    `best` has those of each token's alternatives). `estimated` is the number of tokens that it is
+    expected to use; `ended` ends its span; `deltas` are what is still to come of a generation."""
 
     __slots__ = (
-        "deltas", "ended", "estimated", "finish", "first", "logprob", "pieces", "role", "started",
-        "usage", "worker",
+        "best", "deltas", "ended", "estimated", "finish", "first", "logprob", "pieces", "role",
+        "started", "usage", "worker",
     )  # fmt: skip
 
     deltas: AsyncIterator[Delta]
@@ -86,6 +86,7 @@ class EngineCall:
         self.first = 0.0
         self.pieces = 0
         self.logprob: float | None = None
+        self.best: list[tuple[float, ...]] = []
         self.usage: TokenUsage | None = None
         self.worker: str | None = None
 
@@ -95,6 +96,7 @@ class EngineCall:
         self.finish = delta.finish or self.finish
         if delta.logprob is not None:
             self.logprob = (self.logprob or 0.0) + delta.logprob
+        self.best += delta.best
 
     def see_tokens(self, count: int, usage: TokenUsage | None) -> None:
         self.first = self.first or self.seconds

@@ -55,9 +55,11 @@ DECLINED_PART: Final = re.compile(
 )
 # Loops whose retrievals answer a question; in others the step has the model's reasoning.
 ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
-    [None, "anrag", "one_retrieval", "entropy_gate", "self_ask"]
+    [None, "anrag", "one_retrieval", "entropy_gate", "margin_gate", "trend_gate", "self_ask"]
 )
-FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(["no_retrieval", "entropy_gate"])
+FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(
+    ["no_retrieval", "entropy_gate", "margin_gate", "trend_gate"]
+)
 
 
 class Fold:

@@ -148,7 +148,8 @@ class OpenStep:
     """A step in progress. Calls made through it are counted to it.
 
     If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
-    or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
+    or None if the engine does not report it. If it is more than 1, they report so many of each
+    token's alternatives in `best` (`Delta`). `left_unread`: passages were kept, but a limit of the
     question was reached before they were used for an answer. `cut`: the latest call was ended
     early, by its token limit or by a limit of the question. `pieces`: the text that the latest
     `write` has emitted and not withdrawn. `confidence` and `places`: those of an answer that an
@@ -166,8 +167,9 @@ class OpenStep:
     cut: bool = False
     pieces: list[str] = field(default_factory=list)
     usage: CallUsage = field(default_factory=CallUsage)
-    weighed: bool = False
+    weighed: int = 0
     probability: float | None = None
+    best: list[tuple[float, ...]] = field(default_factory=list)
     confidence: float | None = None
     places: list[Place] = field(default_factory=list)
 
@@ -355,6 +357,7 @@ class OpenStep:
         spent = usage or TokenUsage(0, call.pieces)
         if call.logprob is not None:
             self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
+            self.best = call.best
         self.cut = call.finish != "stop"
         self.charge(
             CallUsage(

@@ -130,7 +130,7 @@ class AnswerRequest(BaseModel):
         le=MAX_SAMPLES,
         description="Number of answers that the reader writes, of which the most frequent one "
         "is returned (self-consistency). For the default loop and the loops `no_retrieval`, "
-        "`one_retrieval` and `entropy_gate`. Default: 1.",
+        "`one_retrieval`, `entropy_gate`, `margin_gate` and `trend_gate`. Default: 1.",
     )
     last_resort: bool | None = Field(
         None,

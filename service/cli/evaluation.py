@@ -42,8 +42,8 @@ def evaluate(
             "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Each but all "
             "may change top_k, max_steps, samples or retriever: one_retrieval@top_k=10. Default: "
             "auto. Loops: anrag, autorag, dragin, efficientrag, entropy_gate, fixed_length, "
-            "fixed_sentence, flare, ircot, iter_retgen, no_retrieval, one_retrieval, searcher, "
-            "self_ask."
+            "fixed_sentence, flare, ircot, iter_retgen, margin_gate, no_retrieval, one_retrieval, "
+            "searcher, self_ask, trend_gate."
         ),
     ] = None,
     engine: Annotated[

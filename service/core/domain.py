@@ -13,7 +13,8 @@ RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
 Method = Literal[
     "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
+    "no_retrieval", "one_retrieval", "entropy_gate", "margin_gate", "trend_gate", "fixed_length",
+    "fixed_sentence", "flare",
     "ircot", "iter_retgen", "self_ask", "searcher",
 ]  # fmt: skip
 LoopName = Literal["none", Method]

@@ -39,7 +39,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     json_schema: Mapping[str, Any] | None = None
-    logprobs: bool = False
+    logprobs: int = 0
     model: str | None = None
     question: str = ""
     turn: int = 0
@@ -62,7 +62,9 @@ class TokenUsage:
 class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
-    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested.
+    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested, and
+    `best` has those of each token's most probable alternatives, the best first, if more than one
+    was requested.
     `worker` names the worker of a pool, on the first delta. `reasoning` marks a delta with at least
     one token of reasoning, which is not part of the output. `voids`: all text before this delta was
     reasoning, too.
@@ -75,6 +77,7 @@ class Delta:
     worker: str | None = None
     reasoning: bool = False
     voids: bool = False
+    best: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from service.core.errors import EngineFailure
 from service.engines.attention_numpy import Maxima, attention_rows, entropies, rows_per_block
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
-from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chance
+from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chances
 from service.engines.encoding import PromptEncoder
 from service.engines.in_process import Call, Item
 from service.engines.output import (
@@ -130,6 +130,7 @@ class TextRow(Row):
         self._text = DraftText(detokenizer, request.stop)
         self._sent = 0  # characters
         self._logprob: float | None = None
+        self._best: list[tuple[float, ...]] = []
         self._random = np.random.default_rng(request.seed % 2**63)
 
     def next(self, logits: Array, weights: Array | None) -> Delta | None:
@@ -158,7 +159,9 @@ class TextRow(Row):
             allowed = allowed / temperature + self._random.gumbel(size=len(allowed))
         token = int(allowed.argmax())
         if self._request.logprobs:
-            self._logprob = (self._logprob or 0.0) + log_chance(logits, token)
+            own, best = log_chances(logits, token, self._request.logprobs)
+            self._logprob = (self._logprob or 0.0) + own
+            self._best += [best] if best else []
         return token
 
     def _new_text(self) -> str:
@@ -168,10 +171,11 @@ class TextRow(Row):
 
     def _delta(self, text: str) -> Delta:
         logprob, self._logprob = self._logprob, None
-        return Delta(text, logprob)
+        best, self._best = tuple(self._best), []
+        return Delta(text, logprob, best=best)
 
     def _last(self, text: str, reason: FinishReason) -> Delta:
-        return Delta(text, self._logprob, reason, self._usage())
+        return Delta(text, self._logprob, reason, self._usage(), best=tuple(self._best))
 
 
 class DraftRow(Row):

@@ -81,10 +81,13 @@ class SchemaConstraint:
 Constraint = ChoiceConstraint | SchemaConstraint
 
 
-def log_chance(logits: Logits, token: int) -> float:
-    """Return the natural logarithm of one token's probability."""
+def log_chances(logits: Logits, token: int, count: int) -> tuple[float, tuple[float, ...]]:
+    """Return the natural logarithms of the probabilities of one token, and of the `count` best,
+    if that is more than one."""
     top = logits.max()
-    return float(logits[token] - top - np.log(np.exp(logits - top).sum()))
+    total = top + np.log(np.exp(logits - top).sum())
+    best = np.sort(np.partition(logits, -count)[-count:])[::-1] - total if count > 1 else logits[:0]
+    return float(logits[token] - total), tuple(best.tolist())
 
 
 class Constraints:

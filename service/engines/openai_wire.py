@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -85,7 +85,9 @@ def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, 
     if request.stop:
         body["stop"] = list(request.stop)
     if request.logprobs:
-        body["logprobs"] = True if request.messages else 1
+        body["logprobs"] = True if request.messages else request.logprobs
+        if request.messages and request.logprobs > 1:
+            body["top_logprobs"] = request.logprobs
     if request.choices:
         body["max_tokens"] = max(request.max_tokens, _CHOICE_TOKENS)
     if is_constrained(request):
@@ -134,6 +136,7 @@ class ReplyReader:
         self._finish: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._logprob: float | None = None
+        self._best: list[tuple[float, ...]] = []
         self._deltas = 0
         self._answered = False
 
@@ -166,7 +169,8 @@ class ReplyReader:
         if self._finish is None and not self.done:
             raise BadCompletion("ended its response early, without a finish reason or [DONE]")
         usage = self._usage or TokenUsage(0, self._deltas)
-        return Delta(self._label(), self._logprob, self._finish or "stop", usage)
+        best = tuple(self._best)
+        return Delta(self._label(), self._logprob, self._finish or "stop", usage, best=best)
 
     def _read(self, event: dict[str, Any]) -> Delta | None:
         if error := event.get("error"):
@@ -196,6 +200,8 @@ class ReplyReader:
             return Delta("", reasoning=True)
         if self._logprobs and (logprobs := choice.get("logprobs")):
             self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
+            if self._logprobs > 1:
+                self._best += _best_logprobs(logprobs, self._logprobs)
         if not text:
             return None
         self._deltas += 1
@@ -204,7 +210,8 @@ class ReplyReader:
             self._wrapped_text += text
             return None
         logprob, self._logprob = self._logprob, None
-        return Delta(text, logprob, reasoning=thinks)
+        best, self._best = tuple(self._best), []
+        return Delta(text, logprob, reasoning=thinks, best=best)
 
     def _fitting(self, text: str) -> str:
         if len(text) > self._room:
@@ -228,6 +235,16 @@ def _sum_logprobs(logprobs: dict[str, Any]) -> float:
     if (content := logprobs.get("content")) is not None:
         return float(sum(token["logprob"] for token in content))
     return float(sum(value for value in logprobs.get("token_logprobs") or () if value is not None))
+
+
+def _best_logprobs(logprobs: dict[str, Any], most: int) -> Iterator[tuple[float, ...]]:
+    """Yield those of each token's best alternatives, in the form of chats or of completions."""
+    if (content := logprobs.get("content")) is not None:
+        tops = [[each["logprob"] for each in token["top_logprobs"]] for token in content]
+    else:
+        tops = [list(top.values()) for top in logprobs.get("top_logprobs") or () if top]
+    for top in tops:
+        yield tuple(sorted(map(float, top), reverse=True)[:most])
 
 
 def error_text(error: Any) -> str:

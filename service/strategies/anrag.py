@@ -7,19 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from service.answer.calls import Roles
-from service.answer.events import RetrievedPassage, TokenRole, Withdraw
+from service.answer.events import RetrievedPassage, TokenRole
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import LoopName, Passage, StoppedBy
 from service.core.errors import LimitReached
-from service.core.settings import Settings
 from service.retrieval.base import SearchResult
-from service.strategies.base import Method, Outcome, lacking_logprobs
+from service.strategies.base import Method, Outcome
 from service.strategies.reader import Reader, Verdict, answer_from_memory, reader_of
 
 TOP_K: Final = 3
-# `entropy_gate` searches if the geometric mean of the probabilities of its tokens is lower
-GATE: Final = 0.8
 UNREAD: Final = "judgement could not be parsed"
 NOT_JUDGED: Final = "not judged"
 UNSUITABLE: Final = Choice(False, "not relevant")
@@ -59,44 +55,6 @@ class NoRetrieval(Method):
         async with self.within(self.scope.only_step("answer", self.question)) as step:
             await answer_from_memory(step, self.question, self.as_role)
         return Outcome(step.answer, self.stopped_by)
-
-
-class EntropyGate(Method):
-    """Answer closed book, and retrieve once if that answer is unsure (METHODS.md §7.3).
-
-    The gate is the mean surprisal of the answer's tokens, −log p in nats, which is what greedy
-    decoding reveals of their entropy. The threshold is given as a probability: its −log is the
-    threshold in nats. An unsure answer is withdrawn before the search; at a limit of the question
-    it is kept.
-    """
-
-    name = "entropy_gate"
-    sampled = True
-
-    @classmethod
-    def missing(cls, roles: Roles, settings: Settings) -> str | None:
-        return lacking_logprobs(roles.reader)
-
-    async def run(self) -> Outcome:
-        async with self.step("answer") as step:
-            step.weighed = True
-            await answer_from_memory(step, self.question, self.as_role)
-            kept = is_sure(step.answer, step.probability, GATE) or step.stopped_by != "answer"
-            if not kept:
-                if step.answer:
-                    await step.emit(Withdraw(role=self.as_role, reason="trigger"))
-                step.flags.remove("closed_book")
-                step.answer = None
-        if not kept:
-            async with self.step("retrieve") as step:
-                await search_and_read(step, self.question, self.as_role, judged=False)
-        return Outcome(step.answer, self.stopped_by)
-
-
-def is_sure(answer: str | None, probability: float | None, threshold: float) -> bool:
-    """Return whether a closed-book answer is accepted: there is one, and the geometric mean of its
-    tokens' probabilities is at least `threshold`. An unknown probability counts as unsure."""
-    return bool(answer) and probability is not None and probability >= threshold
 
 
 async def search_and_read(

@@ -9,7 +9,7 @@ from service.answer.inquiry import Scope
 from service.core.domain import LoopName, RouteName
 from service.core.errors import LoopUnavailable
 from service.core.settings import Settings
-from service.strategies.anrag import Anrag, EntropyGate, NoRetrieval, OneRetrieval
+from service.strategies.anrag import Anrag, NoRetrieval, OneRetrieval
 from service.strategies.autorag import Autorag
 from service.strategies.base import Method, Outcome
 from service.strategies.chains import Ircot, IterRetgen, SelfAsk
@@ -17,12 +17,13 @@ from service.strategies.drafting import FixedLength, FixedSentence
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.flare import Flare
+from service.strategies.gates import EntropyGate, MarginGate, TrendGate
 from service.strategies.routes import Complex, Compound, Single
 from service.strategies.searcher import Searcher
 
 _ALL: Final[tuple[type[Method], ...]] = (
-    Anrag, Autorag, Dragin, EfficientRag, NoRetrieval, OneRetrieval, EntropyGate, FixedLength,
-    FixedSentence, Flare, Ircot, IterRetgen, SelfAsk, Searcher,
+    Anrag, Autorag, Dragin, EfficientRag, NoRetrieval, OneRetrieval, EntropyGate, MarginGate,
+    TrendGate, FixedLength, FixedSentence, Flare, Ircot, IterRetgen, SelfAsk, Searcher,
 )  # fmt: skip
 LOOPS: Final = {loop.name: loop for loop in _ALL}
 SAMPLED: Final = tuple(loop.name for loop in _ALL if loop.sampled)

@@ -134,6 +134,8 @@ CLAIMS: dict[str, Callable[[Answer], None]] = {
     "no_retrieval": claims_no_retrieval,
     "one_retrieval": claims_one_retrieval,
     "entropy_gate": claims_entropy_gate,
+    "margin_gate": claims_entropy_gate,
+    "trend_gate": claims_entropy_gate,
     "fixed_length": claims_drafted,
     "fixed_sentence": claims_drafted,
     "flare": claims_flare,

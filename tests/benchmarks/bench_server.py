@@ -1,19 +1,31 @@
-"""The service over an OpenAI-compatible engine, in a process of its own, for the HTTP benchmarks.
+"""The service, and beside it the yardsticks, in a process of its own for the HTTP benchmarks.
 
-``python -m tests.benchmarks.bench_server --engine URL`` prints its URL.
+``python -m tests.benchmarks.bench_server [--engine URL]`` prints its URL. The engine is
+scripted, or an OpenAI-compatible server.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from fastapi import FastAPI
+from pydantic import BaseModel
+
 from service.api.app import create_app
 from service.cli.serve import base_url, bind, make_server
 from service.core.domain import Passage, ScoredPassage
 from service.core.settings import EngineSettings, Settings
+from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+NO_OPS = 12  # engine calls of a `single` question: route, ten judgements, the answer
+
+
+class Asked(BaseModel):
+    question: str
 
 
 class StubRetriever:
@@ -36,15 +48,40 @@ class StubRetriever:
         return
 
 
+def scripted() -> ScriptedGenerator:
+    """A `single` question: route, ten judgements, the answer. The most frequent call first."""
+    return ScriptedGenerator(
+        [
+            ScriptStep(match="Task: relevance", reply=["true"], times=None),
+            ScriptStep(match="Task: route", reply=["single-step question"], times=None),
+            ScriptStep(match="Task: answer", reply="Vincenzo Bellini", times=None),
+        ]
+    )
+
+
+async def no_op() -> None:
+    return
+
+
+async def bare(asked: Asked) -> dict[str, str]:
+    """The yardstick: a FastAPI endpoint and twelve awaits that do nothing."""
+    for _ in range(NO_OPS):
+        await no_op()
+    return {"answer": asked.question}
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description="the server of the HTTP benchmarks")
-    parser.add_argument("--engine", required=True, help="base URL of an OpenAI-compatible server")
+    parser.add_argument("--engine", help="base URL of an OpenAI-compatible server")
     options = parser.parse_args()
     configure_logging("warning")
     settings = Settings.model_validate({"server": {"port": 0, "drain_s": 0}})
-    own = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
-    engine = open_generator("default", own)
-    app = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
+    engine: Generator = scripted()
+    if options.engine:
+        openai = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
+        engine = open_generator("default", openai)
+    app: FastAPI = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
+    app.post("/bare")(bare)
     listener = bind(settings.server)
     server = make_server(app, settings.server)
     server.on_started = lambda: print(base_url(listener), flush=True)

@@ -44,6 +44,8 @@ class ScriptStep:
     - `group`: in an ordered script, adjacent steps of the same group may be called in any order.
     - `usage`: the reported tokens; without it, words are counted.
     - `logprob`: the log-probability of each delta, if the request asks for it.
+    - `best`: the log-probabilities of the alternatives of one token of each delta, if the request
+      asks for more than one.
     """
 
     reply: Reply
@@ -55,6 +57,7 @@ class ScriptStep:
     finish: FinishReason = "stop"
     usage: TokenUsage | None = None
     logprob: float = 0.0
+    best: tuple[float, ...] = ()
 
     def matches(self, request: GenerationRequest) -> bool:
         if self.match is None:
@@ -226,6 +229,7 @@ class ScriptedGenerator:
 
 async def _play(step: ScriptStep, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
     logprob = step.logprob if request.logprobs else None
+    best = (step.best[: request.logprobs],) if request.logprobs > 1 else ()
     count = 0
     if step.gate is not None:
         await step.gate.wait()
@@ -234,7 +238,7 @@ async def _play(step: ScriptStep, request: GenerationRequest) -> AsyncGenerator[
         if isinstance(piece, BaseException):
             raise piece
         count += 1
-        yield Delta(piece, logprob)
+        yield Delta(piece, logprob, best=best)
     usage = step.usage or TokenUsage(len(render(request).split()), count)
     yield Delta("", finish=step.finish, usage=usage)
 

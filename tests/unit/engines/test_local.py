@@ -207,22 +207,27 @@ async def test_greedy_tokens_and_logprobs_are_those_of_transformers(
     for text in ["Who?", "Question: where was the director of the film born?"]:
         prompt = [1, *tokenizer(text + "\n", add_special_tokens=False).input_ids]
         ids = list(prompt)
-        logprob = 0.0
+        logprob, best = 0.0, []
         with torch.inference_mode():
             for _ in range(20):
                 scores = network(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
                 ids.append(int(scores.argmax()))
                 logprob += float(scores.max())
+                best.append(scores.topk(2).values.tolist())
                 if ids[-1] == 2:
                     break
         new = ids[len(prompt) :]
 
         got = await complete(engine, ask(text, max_tokens=20, logprobs=True))
+        seen: list[tuple[float, ...]] = []
+        async for delta in engine.stream(ask(text, max_tokens=20, logprobs=2)):
+            seen += delta.best
 
         assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (len(prompt), len(new))
         detokenizer = Detokenizer(tokenizer.backend_tokenizer)
         assert got.text == "".join(map(detokenizer.feed, new)) + detokenizer.flush()
         assert got.logprob == pytest.approx(logprob, abs=1e-3)
+        assert seen == [pytest.approx(each, abs=1e-4) for each in best]
 
 
 async def test_a_missing_model_is_told_and_tried_again(tiny_model: Path, tmp_path: Path) -> None:

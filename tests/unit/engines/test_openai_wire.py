@@ -17,9 +17,9 @@ from service.engines.openai_wire import (
     retry_after,
 )
 
-CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=True)
+CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=2)
 KEYS = ["choices", "delta", "content", "text", "usage", "prompt_tokens", "error", "logprobs"]
-KEYS += ["finish_reason", "message", "token_logprobs", "logprob", "reasoning"]
+KEYS += ["finish_reason", "message", "token_logprobs", "logprob", "top_logprobs", "reasoning"]
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -61,6 +61,25 @@ def test_a_label_that_is_not_wrapped_as_asked_comes_as_it_is(reply: str) -> None
     reader.read(b"[DONE]")
 
     assert reader.end().text == reply
+
+
+@pytest.mark.parametrize("form", ["chat", "completion"])
+def test_alternatives_of_each_token_are_read(form: str) -> None:
+    asked = {"messages": CHAT.messages} if form == "chat" else {"prompt": "Who?"}
+    request = GenerationRequest(**asked, logprobs=2)
+    body = orjson.loads(encode_body(request, "m", "vllm"))
+    if form == "chat":
+        assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+        top = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.0}]
+        found = {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": top}]}
+        choice = {"delta": {"content": "a"}, "logprobs": found}
+    else:
+        assert body["logprobs"] == 2
+        found = {"token_logprobs": [-0.5], "top_logprobs": [{"b": -1.0, "a": -0.5, "c": -3.0}]}
+        choice = {"text": "a", "logprobs": found}
+    delta = ReplyReader(request, "none").read(orjson.dumps({"choices": [choice]}))
+    assert delta is not None
+    assert (delta.logprob, delta.best) == (-0.5, ((-0.5, -1.0),))
 
 
 def test_a_stream_may_end_by_a_finish_reason_alone() -> None:
