@@ -145,55 +145,34 @@ class Reasoning:
                     return
 
     async def _attempt(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
-        """Make one call. Its last delta is `reasoning` if it produced nothing else."""
-        has_room, watch = self.has_room, _Watch(request.max_tokens)
+        """Make one call, and yield its deltas without their thinking. The last one is `reasoning`
+        if the call produced nothing else."""
+        has_room, thinking = self.has_room, ThinkFilter()
+        received = answered = 0  # deltas
+        thought, announced = False, True
         room = self._tokens if has_room else 0
         widened = replace(request, max_tokens=request.max_tokens + room)
         async with closing(call(widened)) as deltas:
             async for delta in deltas:
-                shown = watch.feed(delta)
-                if watch.thought:
-                    self.see(announced=watch.announced)
-                if shown.finish is not None:
-                    yield replace(shown, reasoning=watch.lost)
-                elif has_room and watch.is_full and (self._announced or watch.thought):
-                    yield replace(shown, finish="length", usage=TokenUsage(0, watch.deltas))
+                received += 1
+                text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
+                thought = thought or delta.reasoning or thinking.met
+                if voids := thinking.take_unopened():
+                    announced, answered = False, 0
+                answered += bool(text)
+                if thought:
+                    self.see(announced=announced)
+                shown = delta
+                if text != delta.text:
+                    hidden = delta.reasoning or not text
+                    shown = replace(delta, text=text, reasoning=hidden, voids=voids)
+                if delta.finish is not None:
+                    yield replace(shown, reasoning=thought and not answered)
+                elif has_room and answered >= request.max_tokens and (self._announced or thought):
+                    yield replace(shown, finish="length", usage=TokenUsage(0, received))
                     return
                 else:
                     yield shown
-
-
-class _Watch:
-    """Separates the reasoning of a call from its answer."""
-
-    def __init__(self, limit: int) -> None:
-        self.deltas = 0
-        self.thought = False
-        self.announced = True
-        self._limit = limit
-        self._answer = 0
-        self._filter = ThinkFilter()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the call produced only reasoning."""
-        return self.thought and not self._answer
-
-    @property
-    def is_full(self) -> bool:
-        return self._answer >= self._limit
-
-    def feed(self, delta: Delta) -> Delta:
-        """Return the delta without its thinking."""
-        self.deltas += 1
-        text = self._filter.feed(delta.text) + (self._filter.flush() if delta.finish else "")
-        self.thought = self.thought or delta.reasoning or self._filter.met
-        if voids := self._filter.take_unopened():
-            self.announced, self._answer = False, 0
-        self._answer += bool(text)
-        if text == delta.text:
-            return delta
-        return replace(delta, text=text, reasoning=delta.reasoning or not text, voids=voids)
 
 
 def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextlib import closing as closing_response
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import aiohttp
 import numpy as np
@@ -50,6 +50,7 @@ from service.engines.signals import (
 )
 from service.vllm_plugin import HEADER, NAME, PROTOCOL
 
+T = TypeVar("T")
 # bytes of the answer to a score: the rows of 25 tokens with a context of 128,000
 LARGEST_REPLY = 64_000_000
 WITHOUT_PLUGIN = "Revelator's plugin is not running; start the server with `revelator worker`"
@@ -107,16 +108,16 @@ class VllmGenerator(OpenAIGenerator):
         }
         asked = _header(score=True, bos=request.bos, rows=request.row_spans)
         async with self._slots:
-            answer, signals = await self._answer("/completions", body, asked)
-        with self._boundary(self._base), malformed(answer):
-            return read_scoring(signals)
+            return await self._ask(
+                "/completions", lambda answer: read_scoring(answer[NAME]), body, asked
+            )
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
         await self._require_plugin()
         body = {"prompt": text} | ({"model": model} if model else {})
-        answer, signals = await self._answer("/../tokenize", body, _header())
-        with self._boundary(self._base), malformed(answer):
-            return _spans(signals["spans"])
+        return await self._ask(
+            "/../tokenize", lambda answer: _spans(answer[NAME]["spans"]), body, _header()
+        )
 
     async def health(self) -> None:
         """Raise EngineFailure if the worker is unhealthy, EngineUnreached if it accepts no
@@ -132,7 +133,7 @@ class VllmGenerator(OpenAIGenerator):
         server = await self._learn()
         if not server.models:
             raise self._failure(self._base, "lists no models")
-        version = await self._report("/../version") or {}
+        version = await self._find("/../version") or {}
         info = await self.plugin_info()
         obstacle = None if info is None else _obstacle(info)
         signals = info is not None and obstacle is None
@@ -140,19 +141,15 @@ class VllmGenerator(OpenAIGenerator):
 
     async def plugin_info(self) -> dict[str, Any] | None:
         """Return the plugin's report, or None if the plugin does not run there."""
-        return await self._report(f"/{NAME}/info")
+        return await self._find(f"/{NAME}/info")
 
-    async def _report(self, path: str) -> dict[str, Any] | None:
+    async def _find(self, path: str) -> dict[str, Any] | None:
         """Return the JSON object at an address, or None if the server has no such address."""
         response = await self._send(path, None)
         if response.status == 404:
             response.close()
             return None
-        if response.status != 200:
-            raise await self._refusal(response)
-        data = await self._whole(response)
-        with self._boundary(response.url), malformed(data):
-            return dict(orjson.loads(data))
+        return await self._read_as(response, dict)
 
     async def _require_plugin(self) -> None:
         """Raise EngineFailure if the worker provides no signals."""
@@ -162,21 +159,20 @@ class VllmGenerator(OpenAIGenerator):
                 raise self._failure(self._base, f"does not provide token signals: {obstacle}")
             self._has_signals = True
 
-    async def _answer(
-        self, path: str, body: dict[str, Any], headers: dict[str, str]
-    ) -> tuple[bytes, Any]:
-        """Return the body of an answer, and the plugin's field in it."""
-        response = await self._send(path, encode_json(body), headers)
+    async def _ask(
+        self, path: str, read: Callable[[Any], T], body: dict[str, Any], headers: dict[str, str]
+    ) -> T:
+        return await self._read_as(await self._send(path, encode_json(body), headers), read)
+
+    async def _read_as(self, response: aiohttp.ClientResponse, read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of the JSON of a response, and close it. Raises
+        EngineFailure."""
         if response.status != 200:
             raise await self._refusal(response)
-        data = await self._whole(response)
-        with self._boundary(response.url), malformed(data):
-            return data, orjson.loads(data)[NAME]
-
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        """Return the body of a response, and close it. Raises EngineFailure."""
         with self._boundary(response.url), closing_response(response):
-            return await read_whole(partial(self._read, response), LARGEST_REPLY)
+            data = await read_whole(partial(self._read, response), LARGEST_REPLY)
+            with malformed(data):
+                return read(orjson.loads(data))
 
     async def _deltas(
         self, response: aiohttp.ClientResponse, call: VllmSignalCall

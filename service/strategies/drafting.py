@@ -137,7 +137,6 @@ class Drafting(Method):
         self.retrievals = self.used = 0
         self.seen = self.ended = False
         self.found: dict[str, Passage] = {}  # what a prompt has shown
-        self._counted: dict[str, int] = {}  # demonstrations, in tokens
         try:
             while not self.ended and self.may_go_on():
                 before = len(self.layout.written)
@@ -220,25 +219,13 @@ class Drafting(Method):
             return layout
         room = context - self.options.limit - SLACK
         for candidate in chain([layout], layout.shorter()):
-            if await self._fits(candidate, room):
+            text = candidate.prompt().text
+            # a token has at least one byte, so most prompts need not be counted
+            if len(text.encode()) <= room or await self.count(text) <= room:
                 break
         if candidate != layout:
             self.open_step.flag("shortened")
         return candidate
-
-    async def _fits(self, layout: Layout, room: int) -> bool:
-        """Whether the layout fits. The engine counts tokens only if the number of bytes does not
-        decide (a token has at least one byte). The demonstrations, most of a prompt and always the
-        same, are counted once.
-        """
-        shots = layout.shots()
-        rest = layout.prompt().text[len(shots) :]
-        if len(shots.encode()) + len(rest.encode()) <= room:
-            return True
-        if shots not in self._counted:
-            self._counted[shots] = await self.count(shots)
-        room -= self._counted[shots] + SLACK
-        return len(rest.encode()) <= room or await self.count(rest) <= room
 
     async def count(self, text: str) -> int:
         """Return the number of tokens of a text, including the one before it."""
