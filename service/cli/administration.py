@@ -29,7 +29,7 @@ def export(config: Config = None, data: Data = None) -> None:
     """Print questions whose right answer people named, as rows for `revelator evaluate`.
 
     An answer that was liked is right, unless another was expected. Only the latest word about an
-    answer counts. Example: `revelator feedback export > rows.jsonl`.
+    answer counts.
     """
     import orjson  # noqa: PLC0415
 

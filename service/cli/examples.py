@@ -30,6 +30,7 @@ EXAMPLES: Final = {
     "list": "revelator collections list",
     "show": "revelator collections show default",
     "delete": "revelator collections delete default --yes",
+    "export": "revelator feedback export > rows.jsonl",
 }
 
 

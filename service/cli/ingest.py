@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import cast, get_args
 
@@ -38,15 +38,25 @@ from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
-from service.retrieval.ingest.sources import SourceProblem
+from service.retrieval.ingest.sources import (
+    Source,
+    SourceFile,
+    SourceProblem,
+    WholeFile,
+    expand,
+)
 
 GONE = "removed, because their files no longer contain them"
 ANALYSES = get_args(Analysis)
+LOOK_S = 2.0  # seconds between two looks at the folders that are watched
 MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 
 
+Stamps = dict[SourceFile, tuple[int, int]]
+
+
 async def run_ingest(
-    files: Sequence[Path],
+    files: Sequence[Source],
     collection: str,
     settings: Settings,
     *,
@@ -64,7 +74,7 @@ async def run_ingest(
     """
     check_name(collection)
     for path in files:
-        if path != STANDARD_INPUT and not path.exists():
+        if isinstance(path, Path) and path != STANDARD_INPUT and not path.exists():
             raise InvalidRequest(f"{path} does not exist")
     if format is not None and format not in FORMATS:
         raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
@@ -97,6 +107,45 @@ async def run_ingest(
                         )  # fmt: skip
     _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
+
+
+async def watch(folders: Sequence[Path], run: Callable[[Sequence[Source]], Awaitable[int]]) -> int:
+    """Call `run` with the files of the folders, and then, until cancelled, with those that have
+    changed or were removed since. A folder that is away or empty removes nothing. What failed as a
+    whole is tried again."""
+    if missing := [path for path in folders if not path.is_dir()]:
+        raise InvalidRequest(f"--watch follows folders; {missing[0]} is none")
+    seen: Stamps = {}
+    while True:
+        now = await anyio.to_thread.run_sync(_stamps, folders)
+        if now is not None:
+            changed: list[Source] = [each for each, stamp in now.items() if seen.get(each) != stamp]
+            changed += [WholeFile(each.label, frozenset()) for each in seen if each not in now]
+            try:
+                if changed:
+                    await run(changed)
+                seen = now
+            except RevelatorError as error:
+                if not seen:
+                    raise
+                Console(stderr=True).print(f"{error.detail}; trying again", markup=False)
+        await anyio.sleep(LOOK_S)
+
+
+def _stamps(folders: Sequence[Path]) -> Stamps | None:
+    """Return what changes when a file does, of each file; None if a folder has no file, since its
+    disk may be away. Blocking."""
+    found: Stamps = {}
+    for folder in folders:
+        files = [each for each in expand([folder]) if isinstance(each, SourceFile)]
+        if not files:
+            return None
+        labels = {each.label for each in found}  # the first of two files of one name counts
+        for each in (each for each in files if each.label not in labels):
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                status = each.path.stat()
+                found[each] = status.st_mtime_ns, status.st_size
+    return found if all(folder.is_dir() for folder in folders) else None
 
 
 @contextmanager

@@ -214,6 +214,15 @@ def ingest(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the collection's contents atomically.")
     ] = False,
+    watched: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Go on and follow the folders: files that change are added again, and documents "
+            "of files that are removed are deleted, where their ids begin with the file's name. A "
+            "folder that is away or empty removes nothing.",
+        ),
+    ] = False,
     format: Annotated[
         str | None,
         typer.Option(
@@ -256,23 +265,26 @@ def ingest(
 
     If an id occurs twice, the later row replaces the earlier one. Pages and sections that a file no
     longer has are removed. Documents of deleted files stay in the collection, until you use
-    --replace.
+    --replace, or unless --watch is running.
     """
-    from service.cli.ingest import run_ingest  # noqa: PLC0415
+    from service.cli.ingest import run_ingest, watch  # noqa: PLC0415
 
+    if watched and replace:
+        fail("--watch follows changes, and --replace replaces everything; use one of them.")
     settings = begin("warning", config, data_dir=data, key=key)
+    ingested = partial(
+        run_ingest,
+        collection=collection,
+        settings=settings,
+        url=url,
+        format=format,
+        access=access or (),
+        ray=ray,
+        replace=replace,
+        analysis=analysis,
+    )
     code = run(
-        lambda: run_ingest(
-            files,
-            collection,
-            settings,
-            url=url,
-            format=format,
-            access=access or (),
-            ray=ray,
-            replace=replace,
-            analysis=analysis,
-        ),
+        lambda: watch(files, ingested) if watched else ingested(files),
         interrupted="Interrupted. Run the same command again to continue.",
     )
     raise typer.Exit(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
@@ -17,6 +16,7 @@ from service.retrieval.base import Analysis
 from service.retrieval.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, take
 from service.retrieval.ingest.sources import (
+    Source,
     SourceEntry,
     SourceProblem,
     WholeFile,
@@ -44,7 +44,7 @@ class Upload:
     def __init__(
         self,
         url: str,
-        files: Sequence[Path],
+        files: Sequence[Source],
         collection: str,
         settings: Settings,
         listener: Listener,

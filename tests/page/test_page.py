@@ -467,7 +467,10 @@ async def test_loops_and_collections_are_those_of_the_api(tab: Any) -> None:
         assert await tab.locator("#compare option[value=default]").count() == 1
         assert await tab.locator("#route option[value=compound]").count() == 1
         await tab.click(".example >> nth=0")
+        await tab.click(".example >> nth=1")
         assert await tab.input_value("#collection") == "sample"
+        await tab.fill("#question", "What is in my own documents?")
+        assert await tab.input_value("#collection") == ""
 
 
 HREFS = "all => all.map(link => link.href)"

@@ -24,6 +24,7 @@ const byId = (id) => document.getElementById(id);
 const fields = Object.fromEntries([...CHOICES, ...NUMBERS, "question", "compare"].map((id) => [id, byId(id)]));
 let current = []; // the runs on the page, each with its view
 let stopping = null; // stops the runs in progress
+let before = null; // the collection that was chosen before an example, which is about the sample
 let keepsFiles = false; // whether the server keeps originals and feedback
 let turns = []; // of the conversation, the newest last: what a follow-up question may refer to
 
@@ -61,6 +62,7 @@ function keepTurn() {
 
 function showTurns() {
   byId("earlier").hidden = !turns.length;
+  byId("examples").hidden = current.length > 0;
   byId("fresh").hidden = !turns.length && !current.some(({ run }) => run.phase === DONE);
 }
 
@@ -81,6 +83,7 @@ async function submit(event) {
   const other = fields.compare.value;
   rememberLink();
   keepTurn();
+  byId("examples").hidden = true;
   current = other
     ? [loop || "default", other].map((each) => begin(requestOf(each), `Loop ${each}`))
     : [begin(requestOf(loop), "Answer")];
@@ -365,6 +368,7 @@ function addExamples() {
     button.type = "button";
     button.addEventListener("click", () => {
       if (!stopping) startAnew();
+      before ??= fields.collection.value;
       fields.question.value = text;
       if (hasOption(fields.collection, SAMPLE)) fields.collection.value = SAMPLE;
       fields.question.focus();
@@ -377,6 +381,13 @@ function listen() {
   byId("ask").addEventListener("submit", submit);
   fields.question.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+  });
+  fields.question.addEventListener("input", () => {
+    if (before !== null) fields.collection.value = before; // a question of one's own
+    before = null;
+  });
+  fields.collection.addEventListener("change", () => {
+    before = null;
   });
   byId("cancel").addEventListener("click", () => stopping?.abort());
   byId("fresh").addEventListener("click", () => stopping || startAnew());

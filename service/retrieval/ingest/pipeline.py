@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -22,6 +21,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document
 from service.retrieval.ingest.sources import (
+    Source,
     SourceEntry,
     SourceProblem,
     WholeFile,
@@ -114,7 +114,7 @@ class Listener:
 
 
 async def ingest(
-    files: Sequence[Path],
+    files: Sequence[Source],
     collection: str,
     collections: Collections,
     listener: Listener | None = None,

@@ -82,7 +82,11 @@ class SourceFile:
         return self.path.stat().st_size if self.path.is_file() else 0
 
 
-def total_bytes(files: Sequence[Path]) -> int | None:
+# A file or folder, a file of a folder that is known already, or one that is there no more.
+Source = Path | SourceFile | WholeFile
+
+
+def total_bytes(files: Sequence[Source]) -> int | None:
     """Return the size of all files; None if standard input is among them."""
     if STANDARD_INPUT in files:
         return None
@@ -90,7 +94,7 @@ def total_bytes(files: Sequence[Path]) -> int | None:
 
 
 def read_files(
-    files: Sequence[Path], format: str | None = None, access: Sequence[str] = ()
+    files: Sequence[Source], format: str | None = None, access: Sequence[str] = ()
 ) -> Iterator[SourceEntry]:
     """Yield every document and every problem, in order. Blocking. Without `format`, the format is
     detected for each file. Documents that do not say who may see them get this `access`."""
@@ -98,6 +102,9 @@ def read_files(
     for source in expand(files, format):
         if isinstance(source, SourceProblem):
             yield SourceEntry(source, source.file, 0, before)
+            continue
+        if isinstance(source, WholeFile):
+            yield SourceEntry(source, source.name, 0, before)
             continue
         for entry in read_source(source, format):
             found = entry.found
@@ -108,11 +115,14 @@ def read_files(
 
 
 def expand(
-    files: Sequence[Path], format: str | None = None
-) -> Iterator[SourceFile | SourceProblem]:
+    files: Sequence[Source], format: str | None = None
+) -> Iterator[SourceFile | SourceProblem | WholeFile]:
     """Yield the files of folders, ordered by name; of a BEIR folder only its corpus."""
     labels: set[str] = set()
     for path in files:
+        if not isinstance(path, Path):
+            yield path
+            continue
         if path != STANDARD_INPUT and (leads := _leads_out(path, path.absolute().parent)):
             yield leads
             continue
