@@ -21,7 +21,7 @@ from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings, Settings
-from service.encoders.answers import Candidate, best_of, missing_names
+from service.encoders.answers import Candidate, best_of
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
@@ -33,7 +33,7 @@ from service.encoders.reader import (
 from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
-from service.text.tables import TabledText, read_tables
+from service.text.tables import read_tables
 from service.workshop.recipes.reader import export_reader, open_network, save_network
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.scripted import ScriptedGenerator
@@ -159,34 +159,6 @@ def test_an_answer_is_the_best_place_or_the_parts_of_a_list_or_yes_or_no(
     answer: list[str],
 ) -> None:
     assert candidate(text, right, question, kinds) == answer
-
-
-@pytest.mark.parametrize(
-    ("question", "text", "missing"),
-    [
-        ("How much does the HP-75 cost?", "The HP-90 costs 5 EUR.", 1),
-        ("What is the fee of Hydraulics III?", "Hydraulics II costs 5 EUR.", 1),
-        ("When did Zürich's mayor begin?", "zürich", 0),
-        ("Is 2025 over?", "2024", 1),
-        ("Which law applies?", "", 0),
-    ],
-)
-def test_names_of_the_question_that_a_passage_lacks(question: str, text: str, missing: int) -> None:
-    assert missing_names(question, text) == missing
-
-
-@pytest.mark.parametrize(
-    ("question", "fits"),
-    [("Where was she born?", False), ("In which city was she born?", False), ("Born when?", True)],
-)
-def test_a_date_is_no_place(question: str, fits: bool) -> None:
-    ((window,),) = Windows(minilm_tokenizer()).cut(question, [("", "3 May 1900, in Oslo")], 128)
-    places = np.full((len(window.ids), 2), -5.0)
-    places[window.first, 0] = places[window.first + 2, 1] = 3.0
-    tabled = TabledText("3 May 1900, in Oslo")
-    best = best_of(0, window, places, np.array([1.0, 0, 0, 0]), tabled, question)
-    assert best is not None
-    assert (best.place > 0) is fits
 
 
 async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:

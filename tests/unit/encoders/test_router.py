@@ -17,7 +17,6 @@ from service.encoders.router import (
     Head,
     RouterCard,
     load_head,
-    normal_form,
     open_classifier,
     save_head,
 )
@@ -76,19 +75,6 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     save_head(made()._replace(outer=np.zeros((3, 2), np.float32)), tmp_path)
     with pytest.raises(ConfigurationError, match="does not match"):
         load_head(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("question", "read"),
-    [
-        ("Who directed Heat?", "who directed heat"),
-        ("  Who\n directed\tHeat ??", "who directed heat"),
-        ("When was A born? Who is B?", "when was a born? who is b"),
-        ("?", ""),
-    ],
-)
-def test_the_normal_form(question: str, read: str) -> None:
-    assert normal_form(question) == read
 
 
 def test_the_settings_open_no_classifier_unless_they_name_it(tmp_path: Path) -> None:

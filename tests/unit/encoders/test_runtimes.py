@@ -27,7 +27,6 @@ pytestmark = [
 ]
 PASSAGES = ["Norma: an opera by Vincenzo Bellini", "Aida: by Verdi, first heard in Cairo in 1871"]
 TOKENIZER = minilm_tokenizer()
-TAG_HEAD = "sequence_classifier.weight"
 
 
 def config() -> Any:

@@ -133,16 +133,6 @@ async def test_a_call_gives_the_same_alone_and_in_any_company(engine: EmbeddedGe
     await settled(engine)
 
 
-async def test_sixty_four_calls_at_once(engine: EmbeddedGenerator) -> None:
-    one = await complete(engine, ask("London", max_tokens=12))
-
-    many = await asyncio.gather(
-        *(complete(engine, ask("London", max_tokens=12)) for _ in range(64))
-    )
-
-    assert many == [one] * 64
-
-
 async def test_calls_wait_where_all_rows_would_be_too_large(
     engine: EmbeddedGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,20 +411,6 @@ async def test_signals_reach_over_what_is_remembered(engine: EmbeddedGenerator) 
         assert token.entropy == pytest.approx(other.entropy, abs=CLOSE)
     for row, other_row in zip(found.rows, expected.rows, strict=True):
         assert row.weights == pytest.approx(other_row.weights, abs=CLOSE)
-
-
-async def test_the_tokens_of_a_draft_spell_what_a_plain_call_writes(
-    engine: EmbeddedGenerator,
-) -> None:
-    for text in PROMPTS:
-        plain = await complete(engine, GenerationRequest(prompt=text, max_tokens=16))
-        tokens, _ = await drafted(engine, SignalRequest(text, 16))
-        written = "".join(token.text for token in tokens)
-        assert written.rstrip("\ufffd") == plain.text
-        for token in tokens:
-            assert written[token.span[0] : token.span[1]].endswith(token.text)
-        places = [token.span[0] for token in tokens]
-        assert places == sorted(places)
 
 
 async def test_a_stop_string_ends_a_draft(engine: EmbeddedGenerator) -> None:

@@ -21,7 +21,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Passage
-from service.core.errors import EngineFailure, EngineInterrupted
+from service.core.errors import EngineFailure
 from service.core.settings import Settings
 from service.engines.base import Delta, GenerationRequest
 from service.strategies.flare import (
@@ -190,33 +190,6 @@ async def test_a_text_of_l_tokens_ends() -> None:
     _, events = await run(outputs, settings=settings)
     assert [e.text for e in of(events, ThoughtWritten)][-1] == "Six seven eight"
     assert events[-1] == Stop(stopped_by="budget", answered=True)
-
-
-async def test_a_lost_worker_s_sentence_is_withdrawn_and_begun_again() -> None:
-    lost: list[str] = []
-
-    def write(request: GenerationRequest) -> Output:
-        output: Output = model(WORKED)(request)
-        if not lost:
-            lost.append("once")
-            return Output(Breaking(output.tokens, 5))
-        return output
-
-    _, events = await run(write=write)
-    assert [e.reason for e in of(events, Withdraw)] == ["restart", "trigger"]
-    assert events[-1] == Stop(stopped_by="answer", answered=True)
-
-
-class Breaking(list[tuple[str, float]]):
-    """Tokens that end with the loss of the worker."""
-
-    def __init__(self, tokens: Sequence[tuple[str, float]], after: int) -> None:
-        super().__init__(tokens)
-        self._after = after
-
-    def __iter__(self) -> Any:
-        yield from self[: self._after]
-        raise EngineInterrupted("lost")
 
 
 async def test_an_engine_that_leaves_a_probability_out_fails() -> None:

@@ -86,20 +86,6 @@ async def test_compound_parts_out_of_time_leave_their_passages_to_one_answer() -
     assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
 
 
-async def test_the_passages_are_shown_best_first_and_once() -> None:
-    from service.answer.events import RetrievedPassage
-    from service.strategies.anrag import best_first
-
-    def found(name: str, rank: int, letters: int = 10) -> RetrievedPassage:
-        return RetrievedPassage(passage_id=name, title="", text="x" * letters, rank=rank, score=1.0)
-
-    passages = [found("a", 2), found("b", 1), found("c", 1), found("b", 3)]
-    assert [p.passage_id for p in best_first(passages, None, None)] == ["b", "c", "a"]
-    assert [p.passage_id for p in best_first(passages, 2, None)] == ["b", "c"]
-    long = [found("a", 1, 3000), found("b", 2, 3000)]
-    assert [p.passage_id for p in best_first(long, None, 2048)] == ["a"]
-
-
 @pytest.mark.parametrize(("calls", "asked"), [(1, 1), (3, 3), (6, 6)])
 async def test_the_last_call_goes_to_the_answer(calls: int, asked: int) -> None:
     script = [

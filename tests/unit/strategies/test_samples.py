@@ -13,7 +13,7 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
-from service.strategies.reader import SAMPLE_TEMPERATURE, majority
+from service.strategies.reader import SAMPLE_TEMPERATURE
 from service.strategies.registry import LOOPS, SAMPLED
 from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -32,21 +32,6 @@ def sample(reply: str, seed: int, **more: Any) -> ScriptStep:
         return (request.seed, request.temperature) == (seed, heat)
 
     return ScriptStep(reply, is_it, **more)
-
-
-@pytest.mark.parametrize(
-    ("answers", "chosen"),
-    [
-        (["Verdi"], "Verdi"),
-        (["Verdi", "Bellini"], "Verdi"),
-        (["Verdi", "Bellini", "the bellini."], "Bellini"),
-        (["5,199", "two", "2", "5199"], "5,199"),
-        (["4 March 1851", "1850", "March 4, 1851"], "4 March 1851"),
-        (["A", "B", "B", "C", "C"], "B"),
-    ],
-)
-def test_the_earliest_of_the_most_frequent_forms(answers: list[str], chosen: str) -> None:
-    assert majority(answers) == chosen
 
 
 async def test_the_samples_outvote_the_first_answer_and_are_counted() -> None:

@@ -237,19 +237,6 @@ async def test_a_draft_that_declines_unsearched_has_the_question_searched() -> N
     assert [e.usage.hallucinated for e in of(events, StepEnd)] == [0, 1, 0]
 
 
-async def test_a_draft_that_declines_after_a_search_has_declined() -> None:
-    engine = SignalEngine([DECLINED, DECLINED], [ScriptStep("This is not known. So the answer is")])
-    events = await run(engine, settings=settings(profile="service"))
-    assert len(of(events, QueryIssued)) == 1
-
-    nothing = await run(SignalEngine([DECLINED]), hits={}, settings=settings(profile="service"))
-    assert of(nothing, StepEnd)[-1].flags == ["no_evidence", "no_progress"]
-    assert nothing[-1] == Stop(stopped_by="answer", answered=False)
-
-    official = await run(SignalEngine([DECLINED]))
-    assert not of(official, QueryIssued)
-
-
 @pytest.mark.parametrize("profile", ["service", "in_context", "official"])
 async def test_a_sentence_that_is_written_again_ends_the_loop(profile: Any) -> None:
     """The published code goes on until L."""

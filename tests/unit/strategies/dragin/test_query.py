@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring
+from service.engines.signals import AttentionRow, ContextRows
 from service.strategies.rind import (
     Hit,
     ScoredWord,
     generation_context,
-    query_text,
-    text_context,
     word_attention,
 )
 from tests.unit.strategies.dragin.drafts import pieces_of, spans_of, words_of
@@ -17,25 +15,6 @@ from tests.unit.strategies.dragin.drafts import pieces_of, spans_of, words_of
 def hit_of(previous: str, sentence: str, *flagged: int) -> Hit:
     words = tuple(ScoredWord(word, 0.1, 0.1, 0.1) for word in words_of(sentence))
     return Hit(previous, sentence, words, tuple(n in flagged for n in range(len(words))))
-
-
-def scoring_of(text: str) -> Scoring:
-    """A start token, then a token a word."""
-    spans = [(0, 0), *spans_of(pieces_of(text))]
-    return Scoring(tuple(ScoredToken(n, span, 0, 0) for n, span in enumerate(spans)))
-
-
-def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
-    hit = hit_of("", "In Palermo today.", 1, 2)
-    text, spans = query_text("Q", "T", hit)
-    scoring = scoring_of(text)
-    merged = [
-        *scoring.tokens[:-2],
-        ScoredToken(9, (scoring.tokens[-2].span[0], len(text)), 0, 0),
-    ]
-    context = text_context(text, spans, Scoring(tuple(merged)))
-    assert context.hits == frozenset()
-    assert word_attention(context, []) is None
 
 
 def test_inside_a_generation_only_the_words_of_c_count() -> None:
