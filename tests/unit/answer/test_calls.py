@@ -65,6 +65,19 @@ def events_of(step: OpenStep) -> list[BaseEvent]:
     return events
 
 
+class Thinking(Lossy):
+    """Tells that it was reasoning once it begins to answer."""
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        yield Delta("It is Rome")
+        yield Delta("Paris", voids=True)
+        yield Delta("", finish="stop", usage=TokenUsage(5, 3))
+
+
+async def test_reasoning_before_an_output_is_no_part_of_it() -> None:
+    assert (await step_over(Thinking(losses=0)).ask("reader", REQUEST)).text == "Paris"
+
+
 async def test_a_whole_call_is_made_again_and_counted() -> None:
     engine = Lossy(losses=RESTARTS)
     step = step_over(engine)

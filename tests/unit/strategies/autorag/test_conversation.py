@@ -21,7 +21,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Passage
-from service.core.errors import EngineFailure, RetrievalFailure
+from service.core.errors import EngineFailure, EngineInterrupted, RetrievalFailure
 from service.core.settings import Settings
 from service.strategies import autorag
 from service.strategies.autorag import Autorag
@@ -219,6 +219,15 @@ async def test_time_runs_out_with_nothing_at_all() -> None:
 async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         await run(outputs, hits)
+
+
+@pytest.mark.anyio
+async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
+    lost = ["Intermediate Answer_1: It is", " Verdi", EngineInterrupted("lost")]
+    events = await run([ASKS, lost, ASKS_ON, ANSWERS])
+    assert [e.step for e in events if isinstance(e, Withdraw)] == ["1"]
+    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
+    assert standing(events, "answer") == "Catania, Sicily"
 
 
 @pytest.mark.anyio
