@@ -26,6 +26,7 @@ from service.strategies.reading.questions import (
 )
 from service.strategies.reading.text import ends_with
 from service.strategies.rules import (
+    asked_of_each,
     bridge_answer,
     comparison_answer,
     follow_up,
@@ -275,7 +276,7 @@ class RulePlanner(Planner):
     async def enough(
         self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
     ) -> bool:
-        if bridge_answer(question, pairs) is not None:
+        if self.conclude(question, pairs) is not None:
             return True
         if _planned(question, pairs, asked) is not None:
             return False
@@ -296,10 +297,12 @@ class RulePlanner(Planner):
 
 
 def _planned(question: str, pairs: Sequence[Pair], asked: Collection[str]) -> str | None:
-    """Return the next question of a plan for a question that describes a thing by another one: its
-    last clause, then the question with the answer in place of the description. None if that was
-    asked.
+    """Return the next question of a plan, None if that was asked. For a comparison of two things,
+    what is asked of each. For a question that describes a thing by another one: its last clause,
+    then the question with the answer in place of the description.
     """
+    if each := asked_of_each(question):
+        return next((one for one in each if same_question(one) not in asked), None)
     clause = None if pairs else last_clause(question)
     planned = clause.question if clause else substitute_answers(question, pairs)
     return None if planned is None or same_question(planned) in asked else planned

@@ -287,6 +287,54 @@ def _whether(value: bool | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 
+# ---- the sub-questions of a comparison
+
+_BOTH = r"(?P<both>[^a-z].*? (?:and|or) [^a-z].*?)"
+_BETWEEN = (
+    re.compile(rf"(?i:between|of|out of) {_BOTH}, (?P<asks>(?:who|which|what)\b.+)"),
+    re.compile(rf"(?P<asks>(?i:who|which|what)\b[^,]*?)(?:,| out of| of the two,?) {_BOTH}\Z"),
+)
+_WHETHER = re.compile(
+    rf"(?i:{'|'.join(sorted(AUXILIARIES))}) (?P<asks>(?:the )?(?:[a-z]+ )*?)(?:of )?{_BOTH} "
+    r"(?P<more>(?:the same|share|come|have|made|born|(?:of|from) (?:the same|one))\b.*)"
+)
+_JOINT = re.compile(r",? (?:and|or) (?=[^a-z])")
+_BY_ANOTHER = re.compile(r"\b(?:whose|with|has|had|director|directors|author|composer|founder)\b")
+# What is asked of each of the two, by words of the comparison; the first that fits.
+_ASKED_OF_EACH: Final = (
+    (r"died|die|death", "When did {} die?"),
+    (r"nationality|nationalities", "What is the nationality of {}?"),
+    (r"country|countries", "In which country was {} made?"),
+    (r"birthplace|born in the same|city|town", "Where was {} born?"),
+    (r"film|movie|album|song|book|novel|released|came out|published", "When was {} released?"),
+    (r"who", "When was {} born?"),
+    (r"older|oldest|newer|founded|established|opened", "When was {} founded?"),
+)
+
+
+def asked_of_each(question: str) -> tuple[str, str] | None:
+    """Return the two questions whose answers decide a comparison of two named things; None if it is
+    none of the usual ones, or the names cannot be told apart.
+    """
+    text = question.strip(" ?")
+    found = _BETWEEN[0].match(text) or _BETWEEN[1].match(text)
+    whether = None if found else _WHETHER.match(text)
+    if (found := found or whether) is None:
+        return None
+    rest = " ".join(each for name, each in found.groupdict().items() if name != "both").lower()
+    compares = _ALIKE.search(rest) if whether else {*rest.split()} & (_EARLY | _LATE)
+    if not compares or _BY_ANOTHER.search(rest):
+        return None
+    forms = (form for words, form in _ASKED_OF_EACH if re.search(rf"\b(?:{words})\b", rest))
+    form, both = next(forms, None), found["both"]
+    joints = [*_JOINT.finditer(both)]
+    if len(joints) > 1:  # "Dr. Goldfoot and the Bikini Machine or Norma"
+        joints = [joint for joint in joints if " or " in joint[0]]
+    if form is None or len(joints) != 1:
+        return None
+    return form.format(both[: joints[0].start()]), form.format(both[joints[0].end() :])
+
+
 # ---- what is compared
 
 

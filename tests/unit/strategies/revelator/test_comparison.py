@@ -8,7 +8,7 @@ import pytest
 
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.rules import comparison_answer
+from service.strategies.rules import asked_of_each, comparison_answer
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
@@ -159,21 +159,56 @@ SKIPPED = Settings.model_validate({"hanrag": {"skip": ["relevance"]}})
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("passages", [3, None])
-async def test_only_a_small_reader_is_not_asked_to_compare(passages: int | None) -> None:
+async def test_only_a_small_model_is_not_asked_what_to_compare(passages: int | None) -> None:
     script = [
         ScriptStep("no", ["Task: ending", '""nothing""']),
-        ScriptStep(ADA, ["Task: refine", '""nothing""']),
         ScriptStep("10 December 1815", ["Task: answer", "Ada"]),
-        ScriptStep("yes", ["Task: ending", "answer-2"]),
-        ScriptStep("no", ["Task: ending", "answer-1"]),
-        ScriptStep(ALAN, ["Task: refine", "answer-1"]),
         ScriptStep("23 June 1912", ["Task: answer", "Alan"]),
     ]
     if passages is None:
-        script.append(ScriptStep("Alan Turing", "Task: final"))
+        script += [
+            ScriptStep(ADA, ["Task: refine", '""nothing""']),
+            ScriptStep("yes", ["Task: ending", "answer-2"]),
+            ScriptStep("no", ["Task: ending", "answer-1"]),
+            ScriptStep(ALAN, ["Task: refine", "answer-1"]),
+            ScriptStep("Alan Turing", "Task: final"),
+        ]
     able = replace(SHORT_FORMS, passages=passages)
     asked = {"route": "complex", "settings": SKIPPED, "capabilities": able}
     body = await body_of(script, HITS, QUESTION, **asked)
     assert body.answer == ("Ada Lovelace" if passages else "Alan Turing")
     assert body.steps[-1].flags == (["computed"] if passages else [])
     assert "ada" in {citation.passage_id for citation in body.citations}
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "second"),
+    [
+        ("Who is older, Ann Lee or Bob Ray?", "When was Ann Lee born?", "When was Bob Ray born?"),
+        ("Between Ann Lee and Bob Ray, who died first?",
+         "When did Ann Lee die?", "When did Bob Ray die?"),
+        ("Who was born later out of Ann Lee and Bob, Count of Ray?",
+         "When was Ann Lee born?", "When was Bob, Count of Ray born?"),
+        ("Which film was released later, Norma or Salt and the Sea Wolf?",
+         "When was Norma released?", "When was Salt and the Sea Wolf released?"),
+        ("Between the journals of Rome and 3M, which is older?", None, None),
+        ("Between The Ray and 3M, which is older?", "When was The Ray founded?",
+         "When was 3M founded?"),
+        ("Are the films Norma and Salt of the Sea from the same country?",
+         "In which country was Norma made?", "In which country was Salt of the Sea made?"),
+        ("Is the nationality of Ann Lee and Émile Ray the same?",
+         "What is the nationality of Ann Lee?", "What is the nationality of Émile Ray?"),
+        ("Do Ann Lee and Bob Ray share a birthplace?",
+         "Where was Ann Lee born?", "Where was Bob Ray born?"),
+        # Not told apart, not a comparison, or one by way of another thing.
+        ("Do Salt and Sea and Ray and Sun come from one country?", None, None),
+        ("Which city is between Rome and Naples?", None, None),
+        ("Did Ann Lee and Bob Ray marry?", None, None),
+        ("Which film has the director who was born later, Norma or Salt?", None, None),
+        ("Which plan is cheaper, Basic or Pro?", None, None),
+    ],
+)  # fmt: skip
+def test_a_comparison_asks_the_same_of_both(
+    question: str, first: str | None, second: str | None
+) -> None:
+    assert asked_of_each(question) == (None if first is None else (first, second))
