@@ -17,6 +17,7 @@ from service.core.domain import RouteName
 from service.encoders.base import Routed
 from service.prompts.templates import Pair, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
+from service.strategies.comparisons import asked_of_each, comparison_answer
 from service.strategies.reading.questions import (
     Decomposed,
     parse_decomposition,
@@ -26,9 +27,7 @@ from service.strategies.reading.questions import (
 )
 from service.strategies.reading.text import ends_with
 from service.strategies.rules import (
-    asked_of_each,
     bridge_answer,
-    comparison_answer,
     follow_up,
     last_clause,
     resolve_pronouns,

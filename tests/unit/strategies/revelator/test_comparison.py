@@ -8,7 +8,7 @@ import pytest
 
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.rules import asked_of_each, comparison_answer
+from service.strategies.comparisons import asked_of_each, comparison_answer
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
