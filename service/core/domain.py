@@ -20,6 +20,9 @@ Method = Literal[
 LoopName = Literal["none", Method]
 RequestLoop = Literal["default", Method]
 RetrieverName = Literal["hybrid", "bm25", "dense"]
+QueryFormulation = Literal[
+    "last_sentence", "full_context", "sentence_without_hits", "last_tokens"
+]  # fmt: skip
 StepKind = Literal["condense", "route", "decompose", "ending", "retrieve", "merge", "answer"]
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
 Flag = Literal[

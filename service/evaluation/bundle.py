@@ -1,9 +1,10 @@
 """Bundles: everything that a paper's table fixes, for `revelator evaluate --bundle NAME`.
 
 `bundles/NAME.toml` names the method, the fields of its requests (`request`; `datasets` has those
-that differ by data set) and the settings. One that `extends` another has what differs from it.
-What a bundle cannot set is `model`, `embedding` and the number of questions: the report compares
-them.
+that differ by data set) and the settings. One that `extends` another
+has what differs from it. `query_formulation` is one of those that DRAGIN's paper compares with its
+own; a bundle alone can ask for it. What a bundle cannot set is `model`, `embedding` and the number
+of questions: the report compares them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from service.core.domain import QueryFormulation
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 
@@ -36,6 +38,7 @@ class Bundle(BaseModel):
     embedding: str | None = None
     request: dict[str, Any]
     datasets: dict[str, dict[str, Any]] = {}
+    query_formulation: QueryFormulation | None = None
     settings: dict[str, dict[str, Any]]
 
     def fields(self, dataset: str) -> dict[str, Any]:
@@ -70,6 +73,8 @@ class Bundle(BaseModel):
         for name, value in self.fields(dataset).items():
             if asked.get(name) != value:
                 yield f"{name} ({value})"
+        if common.get("query_formulation") != self.query_formulation:
+            yield f"query formulation ({self.query_formulation or 'by attention'})"
         collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
         if self.embedding and self.embedding not in str(collection.get("embedding_model")):
             yield f"embedding ({self.embedding})"

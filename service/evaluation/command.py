@@ -167,6 +167,7 @@ class Evaluation:
         self._options = options
         self._screen = screen
         self._judge = judge
+        self._bundle = load_bundle(options.bundle) if options.bundle else None
         self._tasks: list[Task] = []
         self._methods: dict[str, dict[str, Any]] = {}
 
@@ -196,6 +197,9 @@ class Evaluation:
                         raise
                     skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                     continue
+                if self._bundle:
+                    formulation = self._bundle.query_formulation
+                    request = request.model_copy(update={"query_formulation": formulation})
                 self._methods[method.name] = request.model_dump(
                     include={"route", "loop", "last_resort"}
                 )
@@ -211,9 +215,8 @@ class Evaluation:
 
     def _fields(self, dataset: Dataset) -> dict[str, Any]:
         """Return the request fields that all methods share."""
-        options = self._options
-        own = load_bundle(options.bundle).fields(dataset.name) if options.bundle else {}
-        return {**options.fields, **own}
+        own = self._bundle.fields(dataset.name) if self._bundle else {}
+        return {**self._options.fields, **own}
 
     def _yes_no(self, dataset: Dataset) -> bool:
         own = self._options.yes_no
@@ -253,7 +256,10 @@ class Evaluation:
         searched = {task.dataset: task.method_request.collection for task in self._tasks}
         names = dict.fromkeys(searched.values())
         collections = {name: await self._entry.collection(name) for name in names}
-        options = self._options
+        options, bundle = self._options, self._bundle
+        fixed = {"bundle": bundle.name} if bundle else {}
+        if bundle and bundle.query_formulation:
+            fixed["query_formulation"] = bundle.query_formulation
         return {
             "common": {
                 **self._entry.identity,
@@ -262,12 +268,12 @@ class Evaluation:
                 "evaluators": VERSIONS,
                 **({"judge": dict(self._judge.described)} if self._judge else {}),
                 **({"note": options.note} if options.note else {}),
-                **({"bundle": options.bundle} if options.bundle else {}),
+                **fixed,
             },
             "datasets": {
                 data.name: {
                     **data.as_json(),
-                    **({"request": self._fields(data)} if options.bundle else {}),
+                    **({"request": self._fields(data)} if bundle else {}),
                     "scoring": {"cut": True, "yes_no": self._yes_no(data)},
                     "collection": collections[searched[data.name]],
                 }

@@ -20,6 +20,7 @@ import structlog
 from service.answer.calls import EngineCall, Roles, with_restarts
 from service.answer.events import DraftWord, ThoughtWritten, Token, Trigger, Withdraw
 from service.core.concurrency import closing
+from service.core.domain import QueryFormulation
 from service.core.errors import EngineFailure
 from service.core.settings import DraginSettings, Settings
 from service.engines.signals import (
@@ -50,6 +51,7 @@ from service.strategies.rind import (
     ScoredWord,
     Signal,
     Word,
+    certain_words,
     find_end,
     find_token,
     generation_context,
@@ -306,8 +308,29 @@ class Dragin(Drafting):
         return None
 
     async def _query(self, hit: Hit) -> str:
-        """Run QFS over C, read on its own or inside the draft's own context. Return the query, cut
-        to the last 64 tokens of the model; it is empty if C has no content word."""
+        """Form the query, cut to the last 64 tokens of the model; it can be empty."""
+        if self.request.query_formulation is None:
+            query = await self._attended(hit)
+        else:
+            query = await self._formulated(hit, self.request.query_formulation)
+        return await self._last_tokens(query, QUERY_TOKENS)
+
+    async def _formulated(self, hit: Hit, formulation: QueryFormulation) -> str:
+        """Form the query as one of those that the paper compares with QFS (METHODS.md §3.3)."""
+        context = join(self.layout.question, self.layout.written, hit.previous)
+        match formulation:
+            case "full_context":
+                return context
+            case "last_sentence":
+                return next(reversed(self.splitter.sentences(context)), "")
+            case "last_tokens":
+                return await self._last_tokens(context, self.options.query_words)
+            case "sentence_without_hits":
+                return certain_words(hit)
+
+    async def _attended(self, hit: Hit) -> str:
+        """Run QFS over C, read on its own or inside the draft's own context. The query is empty if
+        C has no content word."""
         asked, hit_spans = query_text(self.layout.question, self.layout.written, hit)
         if self.watch.rows is not None:
             context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
@@ -320,10 +343,12 @@ class Dragin(Drafting):
             context, rows = text_context(asked, hit_spans, scoring), scoring.rows
         content = await anyio.to_thread.run_sync(self.tagger.content_words, asked)
         weights = word_attention(context, rows)
-        query = keep_content_words(context, weights, content, self.options.query_words)
-        if len(query.encode()) < QUERY_TOKENS:  # a token has at least one byte
-            return query
-        return last_tokens(query, await token_spans(self.open_step, query), QUERY_TOKENS)
+        return keep_content_words(context, weights, content, self.options.query_words)
+
+    async def _last_tokens(self, text: str, most: int) -> str:
+        if len(text.encode()) < most:  # a token has at least one byte
+            return text
+        return last_tokens(text, await token_spans(self.open_step, text), most)
 
     def _inside(self, hit: Hit, rows: ContextRows) -> QueryContext:
         """Return C inside the draft's own context."""

@@ -234,6 +234,12 @@ def query_text(question: str, text: str, hit: Hit) -> tuple[str, tuple[Span, ...
     return joined[:-1], tuple(spans)
 
 
+def certain_words(hit: Hit) -> str:
+    """Return the sentence of the hit without its hit words."""
+    pairs = zip(hit.words, hit.flags, strict=True)
+    return " ".join(scored.word.text for scored, flag in pairs if not flag)
+
+
 def text_context(text: str, hit_spans: Sequence[Span], scoring: Scoring) -> QueryContext:
     """Return C from a pass over its text. A hit without a word at exactly its place is skipped
     (METHODS.md §6 #23).

@@ -16,6 +16,8 @@ from service.evaluation.bundle import load_bundle, names
 from service.evaluation.entries import described
 from service.evaluation.methods import method_of
 from service.evaluation.published import Figure, differences, figures
+from tests.stubs.signal_engine import SignalEngine
+from tests.support.scripted import ScriptStep
 from tests.unit.evaluation.test_command import (  # noqa: F401
     Engine,
     Opened,
@@ -23,6 +25,7 @@ from tests.unit.evaluation.test_command import (  # noqa: F401
     evaluated,
     opened,
 )
+from tests.unit.strategies.dragin.test_loop import FIRST, LAST, REWRITTEN
 
 
 def own_figure(name: str) -> Figure:
@@ -34,7 +37,11 @@ def run_of(name: str, data: str) -> dict[str, Any]:
     bundle = load_bundle(name)
     return {
         "digest": "x",
-        "common": {"settings": described(bundle.applied(Settings())), "request": {}},
+        "common": {
+            "settings": described(bundle.applied(Settings())),
+            "request": {},
+            "query_formulation": bundle.query_formulation,
+        },
         "datasets": {
             data: {
                 "request": bundle.fields(data),
@@ -85,6 +92,15 @@ def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str
         other = deepcopy(run)
         other["datasets"][data]["request"][field] = "another"
         assert differences(figure, *same, other, data) == [f"{field} ({value})"]
+    wanted = f"query formulation ({bundle.query_formulation or 'by attention'})"
+    other = deepcopy(run)
+    other["common"]["query_formulation"] = "another"
+    assert differences(figure, *same, other, data) == [wanted]
+    if bundle.query_formulation:
+        plain = deepcopy(run)
+        del plain["common"]["query_formulation"]
+        assert differences(figure, *same, plain, data) == [wanted]
+        assert run["common"]["settings"]["dragin"]["profile"] == "official"
     at_server = {**run, "common": {"server": "http://x"}}
     assert differences(figure, *same, at_server, data) == ["settings of the server (not known)"]
 
@@ -104,6 +120,32 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
     assert "HANRAG in HANRAG, Table 2" in markdown
     assert "not comparable: model (Llama-3.1-8B-Instruct), corpus" in markdown
     assert "settings (no bundle fixes them)" in markdown  # of Adaptive-RAG
+
+
+@pytest.mark.anyio
+async def test_a_bundle_alone_sets_the_query_formulation(
+    tmp_path: Path,
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one of the file, with a tagger that needs no model."""
+    bundle = load_bundle("dragin-hotpotqa-sentence-query")
+    dragin = {**bundle.settings["dragin"], "tagger": "stopwords", "threshold": 1.0}
+    light = bundle.model_copy(update={"settings": {**bundle.settings, "dragin": dragin}})
+    monkeypatch.setattr("service.evaluation.command.load_bundle", lambda name: light)
+    engine, out = Engine(), tmp_path / "out"
+    engine.generator = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    retriever = opened(engine)
+    file = dataset(tmp_path / "hotpotqa.jsonl", "Catania")
+    code, _ = await evaluated(file, methods=["auto"], bundle=bundle.name, out=out)
+    assert code == 0
+    sent = [request.query for request in retriever.requests]
+    assert sent == ["Norma was composed by Vincenzo Bellini."]
+    run = json.loads((out / "run.json").read_bytes())
+    assert run["common"]["query_formulation"] == "last_sentence"
+    assert "query_formulation" not in str(run["common"]["settings"])
+    with pytest.raises(InvalidRequest, match="query_formulation"):
+        parse_request({"question": "Q?", "query_formulation": "last_sentence"})
 
 
 @pytest.mark.anyio

@@ -133,6 +133,73 @@ async def test_the_worked_example() -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
+BEFORE = "Norma was composed by Vincenzo Bellini."
+AT_ONCE = DraftScript(
+    " He was born in Palermo. So the answer is Palermo.",
+    loud={"Palermo.": 1.10},
+    attention={"Palermo.": 0.9},
+)
+
+
+@pytest.mark.parametrize(
+    ("formulation", "first", "second"),
+    [
+        ("last_sentence", BEFORE, "He sang."),
+        ("full_context", f"{QUESTION} {BEFORE}", f"{QUESTION} {BEFORE} He sang."),
+        ("sentence_without_hits", "He was born in", "He was born in"),
+        ("last_tokens", "by Vincenzo Bellini.", "Bellini. He sang."),
+    ],
+)
+async def test_other_formulations_of_the_query(formulation: str, first: str, second: str) -> None:
+    """Those of the paper's Tables 4 and 6, at the same triggers: what is written counts, the rest
+    of the hit's sentence only without its hits. No pass over a text is made for them."""
+    engine = SignalEngine([FIRST, AT_ONCE, LAST], [ScriptStep("He sang. He."), ScriptStep("He.")])
+    events = await run(
+        engine,
+        hits={"": HITS["Norma"]},
+        settings=settings(query_words=3),
+        query_formulation=formulation,
+    )
+    assert [event.query for event in of(events, QueryIssued)] == [first, second]
+    assert [event.query for event in of(events, Trigger)] == [first, second]
+    assert len(engine.scores) == 3
+    assert {request.text for request in engine.scores} == {None}
+
+
+@pytest.mark.parametrize(
+    ("formulation", "query"),
+    [
+        ("last_sentence", QUESTION),
+        ("full_context", QUESTION),
+        ("last_tokens", "opera Norma born?"),
+    ],
+)
+async def test_a_hit_in_the_first_sentence_leaves_the_question(
+    formulation: str, query: str
+) -> None:
+    engine = SignalEngine([AT_ONCE, LAST], [ScriptStep("He.")])
+    events = await run(
+        engine,
+        hits={"": HITS["Norma"]},
+        settings=settings(query_words=3),
+        query_formulation=formulation,
+    )
+    assert [event.query for event in of(events, QueryIssued)] == [query]
+
+
+async def test_a_full_context_is_cut_to_the_last_tokens() -> None:
+    words = [f"w{n}" for n in range(80)]
+    draft = DraftScript(
+        f" {' '.join(words)}. He was born in Palermo. So.",
+        loud={"Palermo.": 1.10},
+        attention={"Palermo.": 0.9},
+    )
+    engine = SignalEngine([draft, LAST], [ScriptStep("He.")])
+    events = await run(engine, hits={"": HITS["Norma"]}, query_formulation="full_context")
+    (query,) = [event.query for event in of(events, QueryIssued)]
+    assert query == f"{' '.join(words[-64:])}."
+
+
 @pytest.mark.parametrize(("profile", "early"), [("service", True), ("in_context", False)])
 async def test_a_hit_stops_the_draft_unless_later_sentences_count(
     profile: Any, early: bool
