@@ -28,6 +28,13 @@ def synthesize(
     ],
     teacher: Annotated[str, typer.Option(help="Name of an engine in the settings.")] = "default",
     model: Annotated[str | None, typer.Option(help="Model that the teacher's engine uses.")] = None,
+    query_teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="Engine in the settings that writes the queries of `autorag`, in place of the "
+            "teacher, as in the paper."
+        ),
+    ] = None,
     collection: Annotated[
         str | None, typer.Option(help="Collection to search, for pipelines that search.")
     ] = None,
@@ -74,6 +81,7 @@ def synthesize(
         output,
         teacher=teacher,
         model=model,
+        query_teacher=query_teacher,
         collection=collection,
         templates=templates,
         exclude=tuple(exclude or ()),

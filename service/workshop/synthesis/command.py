@@ -7,9 +7,9 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +63,8 @@ class SynthesisOptions:
     """The options of the command line.
 
     `teacher` is the name of an engine, and `model` the name of a model of that engine.
+    `query_teacher` is the engine that writes the queries of `autorag`, by its own model, as the
+    paper has two teachers. Default: the same one.
     `exclude` are files of questions that must not occur in the rows. Prices are for a million
     tokens, in any currency. `date` defaults to today.
     """
@@ -71,6 +73,7 @@ class SynthesisOptions:
     output: Path
     teacher: str = "default"
     model: str | None = None
+    query_teacher: str | None = None
     collection: str | None = None
     templates: str | None = None
     exclude: tuple[Path, ...] = ()
@@ -113,12 +116,18 @@ async def synthesize_file(
     """
     screen = console or Console()
     pipeline = pipeline_of(name, options.templates)
+    if options.query_teacher and pipeline.name != "autorag":
+        raise ConfigurationError("--query-teacher: only `autorag` has queries of their own")
     if pipeline.searches and options.collection is None:
         raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
     items, bad = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
         find = await finder_of(runtime.retriever, options.collection, options.side)
-        run = Synthesis(pipeline, teacher_of(runtime, options), find, options)
+        teacher = teacher_of(runtime, "--teacher", options.teacher, options.model)
+        others = {}
+        if options.query_teacher:
+            others["query"] = teacher_of(runtime, "--query-teacher", options.query_teacher)
+        run = Synthesis(pipeline, teacher, find, options, others)
         report = await run.over(items, bad, screen)
     screen.print(table(report))
     files = [*files_of(options.output, pipeline.kinds).values(), options.report]
@@ -135,20 +144,20 @@ def read_input(
     return items[: options.limit], sorted(bad)
 
 
-def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
-    """Return the teacher with the engine of the options and the model's name for the rows."""
-    engine = runtime.engines.get(options.teacher)
+def teacher_of(runtime: Runtime, option: str, name: str, model: str | None = None) -> Teacher:
+    """Return the teacher with an engine of the settings and the model's name for the rows."""
+    engine = runtime.engines.get(name)
     if engine is None:
         known = ", ".join(sorted(runtime.engines))
-        raise ConfigurationError(f"--teacher {options.teacher}: the engines are {known}")
-    settings = runtime.settings.engines[options.teacher]
-    label = options.model or settings.model
+        raise ConfigurationError(f"{option} {name}: the engines are {known}")
+    settings = runtime.settings.engines[name]
+    label = model or settings.model
     if label is None and settings.kind != "embedded":
         raise ConfigurationError(
-            f"--teacher {options.teacher}: every row names its teacher's model; give --model or "
-            f"engines.{options.teacher}.model"
+            f"{option} {name}: every row names its teacher's model; give --model or "
+            f"engines.{name}.model"
         )
-    return Teacher(engine, label or "embedded", options.model)
+    return Teacher(engine, label or "embedded", model)
 
 
 async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:
@@ -185,6 +194,7 @@ class Synthesis:
     teacher: Teacher
     find: Finder
     options: SynthesisOptions
+    others: Mapping[str, Teacher] = field(default_factory=dict)
 
     @property
     def header(self) -> dict[str, Any]:
@@ -197,6 +207,7 @@ class Synthesis:
             "templates": pipeline.templates or None,
             "teacher": self.teacher.label,
             "engine": self.teacher.engine.name,
+            **{f"{stage}_teacher": other.label for stage, other in self.others.items()},
             "collection": options.collection,
             "seed": options.seed,
             "side": options.side,
@@ -273,7 +284,7 @@ class Synthesis:
     async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, RevelatorError | None]:
         """Return the result of an item, without rows of the other side of the split, and the
         failure if the teacher was unavailable."""
-        session = Session(self.teacher, self.find, f"{self.options.seed}:{item.id}")
+        session = Session(self.teacher, self.find, f"{self.options.seed}:{item.id}", self.others)
         key, spent, lost = key_of(item), session.spent, session.lost
         try:
             made = await self.pipeline.work(item, session)

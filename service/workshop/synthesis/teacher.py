@@ -173,13 +173,16 @@ class Session:
     `key` identifies the item in its run; all that is random follows from it. `find` searches the
     run's collection; training rows never see held-out passages. `lost` counts the parts of the item
     that are left out, by reason; an item without rows is dropped for the most frequent one.
+    `others` are teachers of some stages alone.
     """
 
-    def __init__(self, teacher: Teacher, find: Finder, key: str) -> None:
+    def __init__(
+        self, teacher: Teacher, find: Finder, key: str, others: Mapping[str, Teacher] | None = None
+    ) -> None:
         self.rng = random.Random(key)
         self.spent = Spent()
         self.lost: Counter[str] = Counter()
-        self._teacher = teacher
+        self._teacher, self._others = teacher, others or {}
         self._find = find
         self._key = key
         self._asked = 0
@@ -190,13 +193,13 @@ class Session:
 
         Raises Dropped if all attempts are rejected.
         """
-        reason = ""
+        reason, teacher = "", self._others.get(request.stage, self._teacher)
         hotter = replace(request, temperature=max(request.temperature, RETRY_TEMPERATURE))
         for attempt in range(request.attempts):
             self._asked += 1
             seed = random.Random(f"{self._key}:{self._asked}").getrandbits(31)
             call = hotter if attempt else request
-            text, finish = await self._teacher.say(call, seed, self.spent)
+            text, finish = await teacher.say(call, seed, self.spent)
             try:
                 if finish == "length" or not text.strip():
                     raise UnusableReply("truncated" if finish == "length" else "empty")

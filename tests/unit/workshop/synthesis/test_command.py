@@ -47,6 +47,7 @@ def run(*words: str) -> tuple[int, str]:
         (["compound", "--input", "items.jsonl", "--collection", "nowhere"], "nowhere"),
         (["compound", "--input", "items.jsonl", "--templates", "full"], "leave out --templates"),
         (["compound", "--input", "items.jsonl", "--limit", "0"], "--limit"),
+        (["compound", "--input", "items.jsonl", "--query-teacher", "big"], "only `autorag`"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> None:

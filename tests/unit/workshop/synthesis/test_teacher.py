@@ -18,6 +18,7 @@ from service.workshop.synthesis.teacher import (
     LIMITS,
     LONGEST_WAIT_S,
     AskTeacher,
+    Session,
     Spent,
     Teacher,
     wait_after,
@@ -95,6 +96,18 @@ async def test_the_request_is_as_the_pipeline_wants_it() -> None:
     assert (request.stop, request.json_schema, request.model) == (
         ("\n",), {"type": "object"}, "model-x",
     )  # fmt: skip
+
+
+async def test_a_stage_may_have_a_teacher_of_its_own() -> None:
+    """As in Auto-RAG's synthesis, where another model writes the queries."""
+    engine, teacher, _ = teacher_of(ScriptStep("a plan"))
+    other_engine, other, _ = teacher_of(ScriptStep("a query"))
+    session = Session(teacher, None, "key", {"query": other})  # type: ignore[arg-type]
+    assert await session.ask(AskTeacher("reason", ASK.messages), str) == "a plan"
+    assert await session.ask(AskTeacher("query", ASK.messages), str) == "a query"
+    assert session.spent.calls == 2
+    engine.assert_finished()
+    other_engine.assert_finished()
 
 
 def test_waits_grow_to_a_bound_and_end() -> None:
