@@ -58,7 +58,7 @@ class RouteChosen(BaseEvent):
     event: Literal["route"] = "route"
     route: RouteName
     loop: LoopName
-    by: Literal["request", "model", "classifier", "settings", "escalation"]
+    by: Literal["request", "model", "classifier", "settings", "escalation", "rule"]
     confidence: float | None = Field(
         None,
         description="Probability of the chosen route among the allowed routes. Null if it is "

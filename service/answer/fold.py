@@ -73,6 +73,7 @@ class Fold:
         self._start: Start | None = None
         self.route: RouteName | None = None
         self.loop: LoopName | None = None
+        self.surveys = False  # the answer is to be a survey of documents
         self._steps: dict[str, StepState] = {}
         self._stop: Stop | None = None
         self._missing: list[str] = []
@@ -83,6 +84,7 @@ class Fold:
             self._start = event
         elif isinstance(event, RouteChosen):
             self.route, self.loop = event.route, event.loop
+            self.surveys = event.by == "rule"
         elif isinstance(event, Stop):
             self._stop = event
         elif isinstance(event, StepStart) and event.step:
@@ -229,9 +231,14 @@ class Fold:
         have no citations.
 
         The citations are in order of step and rank. A merged answer is supported by what supports
-        its parts.
+        its parts. Those of a survey are the passages of the documents that it is about.
         """
         final = self.final
+        if final is not None and final.kind == "merge" and self.surveys:
+            return cite([
+                Evidence(step.id, passage, step.answer, step.question or "")
+                for step in self.steps if step.answer for passage in step.shown()
+            ])  # fmt: skip
         if final is None or is_unfounded(final.flags):
             return []
         within = self._within(final)

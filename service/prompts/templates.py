@@ -25,11 +25,12 @@ SHARED = (
     "select",
     "shorten",
     "structured",
+    "survey",
 )  # those of `full` serve all sets that have none of their own
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
-    "self_ask",
+    "self_ask", "survey",
 )  # fmt: skip
 FIELDS = (
     "question", "history", "passage", "passages", "pairs", "query", "memory", "answer", "schema",
@@ -177,6 +178,9 @@ class TemplateSet:
 
     def answer(self, question: str, passages: Sequence[Titled]) -> Prompt:
         return self.render("answer", question=quote(question), passages=passage_lines(passages))
+
+    def survey(self, question: str, passages: Sequence[Titled]) -> Prompt:
+        return self.render("survey", question=quote(question), passages=passage_lines(passages))
 
     def structured(
         self,

@@ -43,7 +43,7 @@ from service.strategies.base import Outcome
 from service.strategies.conversation import condense, shorten
 from service.strategies.planner import planner_of
 from service.strategies.registry import handle
-from service.strategies.routes import reply
+from service.strategies.routes import reply, wants_survey
 from service.strategies.rules import asks_broadly
 from service.strategies.structured import structured
 
@@ -179,9 +179,10 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
-    """Whether the settings withhold the step's answer."""
+    """Whether the settings withhold the step's answer. They do not withhold a survey, which no
+    passage contains."""
     settings = inquiry.settings.answers
-    if fold.from_memory:
+    if fold.from_memory or (fold.surveys and step.kind != "answer"):
         return False
     if fold.kept_nothing and inquiry.abstains:
         return True
@@ -246,8 +247,9 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
 
 
 async def _route(inquiry: Inquiry, scope: Scope) -> None:
-    """Choose the route and emit `route`: by the request, a classifier or the Revelator's ROUTE call
-    (METHODS.md §1.2), or `single` if the settings' limits leave no call for it.
+    """Choose the route and emit `route`: by the request, the rule for broad questions, a classifier
+    or the Revelator's ROUTE call (METHODS.md §1.2), or `single` if the settings' limits leave no
+    call for it.
     """
     request = inquiry.request
     if request.route != "auto":
@@ -259,7 +261,10 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
     step = scope.step("route", request.question)
     await step.start()
     try:
-        chosen = await planner_of(inquiry.roles.revelator).route(step)
+        if wants_survey(inquiry):
+            chosen = RouteChosen(route="compound", loop="none", by="rule")
+        else:
+            chosen = await planner_of(inquiry.roles.revelator).route(step)
     except LimitReached:
         chosen = RouteChosen(route="single", loop="none", by="settings")
     await step.emit(_allowed(inquiry, chosen))

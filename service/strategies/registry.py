@@ -18,7 +18,7 @@ from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.flare import Flare
 from service.strategies.gates import EntropyGate, MarginGate, TrendGate
-from service.strategies.routes import Complex, Compound, Single
+from service.strategies.routes import Complex, Compound, Single, Survey, wants_survey
 from service.strategies.searcher import Searcher
 
 _ALL: Final[tuple[type[Method], ...]] = (
@@ -50,7 +50,8 @@ async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
     if route == "direct":
         method = NoRetrieval(scope, question)
     elif route == "compound":
-        method = Compound(scope, question, LOOPS[loop])
+        handler = Survey if wants_survey(scope.inquiry) else Compound
+        method = handler(scope, question, LOOPS[loop])
     elif loop == "anrag":
         method = Complex(scope, question) if route == "complex" else Single(scope, question)
     else:

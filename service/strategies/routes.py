@@ -1,5 +1,6 @@
 """The routes of a question (METHODS.md §1.2): `single` (one ANRAG cycle),
-`compound` (parts in parallel) and `complex` (a chain of cycles); and chats with the model alone.
+`compound` (parts in parallel, or a survey of documents) and `complex` (a chain of cycles); and
+chats with the model alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Final
 from service.answer.events import (
     Decomposition,
     Judgement,
+    PassagesFound,
+    RetrievedPassage,
     RouteChosen,
     Stop,
     ThoughtWritten,
@@ -18,7 +21,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.evidence import same_question
-from service.answer.inquiry import Inquiry, OpenStep, Scope
+from service.answer.inquiry import Choice, Inquiry, OpenStep, Scope
 from service.answer.request import PlainChat
 from service.core.concurrency import gather
 from service.core.domain import Flag, RouteName, StoppedBy
@@ -26,17 +29,21 @@ from service.core.errors import LimitReached
 from service.core.settings import EscalationSettings
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
-from service.strategies.anrag import search_and_read
+from service.strategies.anrag import best_first, search_and_read
 from service.strategies.base import Method, Outcome
 from service.strategies.planner import judge_ending, planner_of
 from service.strategies.reader import PROSE_TOKENS, write_answer
 from service.strategies.reading.questions import Decomposed
-from service.strategies.rules import PROSE_JOINT
+from service.strategies.rules import PROSE_JOINT, asks_for_survey
 from service.text.grounding import bears, is_yes_no
 
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
 MAX_STEPS: Final = 5
 MAX_PARTS: Final = 8
+SURVEYED: Final = 40  # passages that a survey looks for
+MAX_DOCUMENTS: Final = 10  # that it reads, best first
+SURVEY_TOKENS: Final = 400  # of what is written of a document, and of all
+BY_DOCUMENT: Final = Choice(False, "read with its document")
 BENCHMARK_JOINT: Final = " && "
 WORDS: Final = 6  # of an answer that a merge must contain verbatim
 
@@ -238,6 +245,8 @@ class Complex(Method):
 class Compound(Method):
     """Decompose, answer the parts in parallel by the `loop`, merge (line 4)."""
 
+    merged_tokens = PROSE_TOKENS
+
     def __init__(self, scope: Scope, question: str, loop: type[Method]) -> None:
         super().__init__(scope, question)
         self.loop = loop
@@ -257,9 +266,15 @@ class Compound(Method):
         scopes = self.scope.parts(len(parts.questions))
         each = [*zip(scopes, parts.questions, strict=True)]
         outcomes = await gather([partial(self._part, own, part) for own, part in each])
-        pairs = [Pair(part, o.answer) for part, o in zip(parts.questions, outcomes, strict=True)]
+        return await self._conclude(scopes, parts.questions, outcomes)
+
+    async def _conclude(
+        self, scopes: Sequence[Scope], asked: Sequence[str], outcomes: Sequence[Outcome]
+    ) -> Outcome:
+        """Merge what the parts found."""
+        pairs = [Pair(part, ended.answer) for part, ended in zip(asked, outcomes, strict=True)]
         limits = [ended.stopped_by for ended in outcomes if ended.stopped_by != "answer"]
-        self.stopped_by = limits[-1] if limits else "answer"
+        self.stopped_by = limits[-1] if limits else self.stopped_by
         if not any(pair.answer for pair in pairs):
             return Outcome(None, self.stopped_by)
         async with self.step("merge") as step:
@@ -287,7 +302,7 @@ class Compound(Method):
             await step.emit(Token(role="answer", text=step.answer))
             return
         ask = templates.merge_benchmark if benchmark else templates.merge
-        await write_answer(step, ask(self.question, pairs), "answer", PROSE_TOKENS)
+        await write_answer(step, ask(self.question, pairs), "answer", self.merged_tokens)
         merged = step.answer
         if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
             return
@@ -296,6 +311,71 @@ class Compound(Method):
         step.flag("repaired")
         step.answer = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
         await step.emit(Token(role="answer", text=step.answer))
+
+
+class Survey(Compound):
+    """Search widely, let the reader say what each document has about the question, merge. Documents
+    that have nothing are left out."""
+
+    merged_tokens = SURVEY_TOKENS
+
+    async def run(self) -> Outcome:
+        documents: dict[str, list[RetrievedPassage]] = {}
+        async with self.step("retrieve") as step:
+            result = await step.search(self.question, self.request.top_k or SURVEYED)
+            await step.show_passages(result, [BY_DOCUMENT] * len(result.passages))
+            for hit in result.passages:
+                own = documents.setdefault(document_of(hit.passage.passage_id), [])
+                own.append(RetrievedPassage.of(hit, True))
+            if not documents:
+                step.flag("no_evidence")
+            if len(documents) > MAX_DOCUMENTS:
+                step.flag("shortened")
+        read = list(documents.items())[:MAX_DOCUMENTS]
+        asked = [f"{self.question} ({_name(*document)})" for document in read]
+        scopes = self.scope.parts(len(read))
+        work = zip(scopes, asked, [passages for _, passages in read], strict=True)
+        outcomes = await gather([partial(self._read, *each) for each in work])
+        return await self._conclude(scopes, asked, outcomes)
+
+    async def _read(
+        self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]
+    ) -> Outcome:
+        """Answer from one document, as far as the limits of the question allow."""
+        async with scope.only_step("retrieve", asked) as step:
+            shown = best_first(passages, self.able.passages, self.able.context_tokens)
+            if len(shown) < len(passages):
+                step.flag("shortened")
+            await step.emit(PassagesFound(passages=shown))
+            prompt = self.templates.survey(self.question, shown)
+            await write_answer(step, prompt, "draft", SURVEY_TOKENS)
+        return Outcome(step.answer, step.stopped_by)
+
+    async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
+        told = [pair for pair in pairs if pair.answer]
+        if len(told) > 1:
+            return await super()._merge(step, told, sound)
+        step.answer = told[0].answer
+        return await step.emit(Token(role="answer", text=step.answer or ""))
+
+
+def wants_survey(inquiry: Inquiry) -> bool:
+    """Whether a question is for a survey: by the rule, unless the request names another handling,
+    or an encoder reads, which copies single answers."""
+    request = inquiry.request
+    open_to_it = request.route == "auto" and request.loop == "default"
+    able = inquiry.roles.extractor is None and "compound" in inquiry.settings.routes.allowed
+    return open_to_it and able and asks_for_survey(inquiry.question)
+
+
+def document_of(passage_id: str) -> str:
+    """Return the document of a passage. The sections or rows of a file count as one."""
+    return passage_id.partition("#")[0] or passage_id
+
+
+def _name(document: str, passages: Sequence[RetrievedPassage]) -> str:
+    """Return the title of a document without the headings below it."""
+    return passages[0].title.partition(" › ")[0] or document
 
 
 def join_parts(pairs: Sequence[Pair], joint: str) -> str:

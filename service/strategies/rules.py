@@ -28,21 +28,31 @@ def any_word(words: Iterable[str]) -> re.Pattern[str]:
 
 # ---- a question that asks for more than an answer
 
-_BROAD = re.compile(
-    r"\W*(?:(?:please|could|can|would|will|you|now|briefly|shortly)\W+)*"
-    r"(?:(?:summari[sz]e|outline|paraphrase|rewrite|translate)\b"
+_POLITELY = r"\W*(?:(?:please|could|can|would|will|you|now|briefly|shortly)\W+)*"
+_SUMMARY = (
+    r"(?:summari[sz]e|outline)\b"
     r"|(?:give|write|make|provide|create)\b(?:\W+\w+){0,4}\W+(?:summary|overview|outline|abstract)\b"
     r"|what\W+(?:is|are|does)\b(?:\W+\w+){0,6}\W+about\W*\Z"
     r"|(?:explain|describe|compare)\W+(?:this|these|the|all)\W+(?:whole\W+|entire\W+)?"
-    r"(?:documents?|files?|collection|texts?|handbooks?|manuals?|polic(?:y|ies))\b)",
-    re.IGNORECASE,
+    r"(?:documents?|files?|collection|texts?|handbooks?|manuals?|polic(?:y|ies))\b"
 )
+_BROAD = re.compile(rf"{_POLITELY}(?:{_SUMMARY}|(?:paraphrase|rewrite|translate)\b)", re.I)
+_SURVEY = re.compile(
+    rf"{_POLITELY}(?:{_SUMMARY}|(?:list|enumerate)\W+(?:me\W+)?(?:all|every|each)\b)", re.I
+)
+LONGEST_SURVEY: Final = 400  # characters: a longer message has the text that it asks about
 
 
 def asks_broadly(question: str) -> bool:
     """Return whether a question asks for a summary, or for another text about whole documents,
     which no passage contains."""
     return _BROAD.match(question[:400]) is not None
+
+
+def asks_for_survey(question: str) -> bool:
+    """Return whether a question asks what documents say as a whole, or for all there is of
+    something."""
+    return len(question) <= LONGEST_SURVEY and _SURVEY.match(question) is not None
 
 
 # ---- the clause at the end of a question

@@ -100,6 +100,9 @@ FILLS: dict[str, Fill] = {
     "select": lambda prompts, text, other: prompts.select(
         text, [Passage("", text, other), Passage("", other, text)]
     ),
+    "survey": lambda prompts, text, other: prompts.survey(
+        text, [Passage("", text, other), Passage("", other, text)]
+    ),
     "shorten": lambda prompts, text, other: prompts.shorten(text, [("User", other)]),
     "structured": lambda prompts, text, other: prompts.structured(
         text, other, [Passage("", text, other)], {"title": text}, f"In {other}"
