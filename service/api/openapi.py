@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from service.answer.events import BaseEvent, Judgement, RetrievedPassage, event_models
 from service.answer.request import AnswerRequest
 from service.api.documents import CollectionRequest, DocumentBatch
+from service.api.feedback import Feedback
 from service.api.openai.requests import ChatRequest
 from service.api.openai.responses import ResponsesRequest
 from service.api.search import SearchQuery
@@ -123,7 +124,8 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 def _models() -> dict[str, Any]:
     """Return component schemas of the models that no route's signature names."""
     inputs: list[type[BaseModel]] = [
-        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest, SearchQuery,
+        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, Feedback, ResponsesRequest,
+        SearchQuery,
     ]  # fmt: skip
     outputs: list[type[BaseModel]] = [Problem, *MODELS.values()]
     _, found = models_json_schema(

@@ -180,8 +180,8 @@ class AnswerSettings(Section):
         description="If neither a kept passage nor a supported sub-answer contains the answer: "
         "give it with the flag `unsupported` (`flag`), give no answer (`abstain`), or let the "
         "model answer from its own knowledge with the flag `closed_book` (`allow`). Default: "
-        "`abstain` if an encoder reads (`roles.reader.encoder`), else `flag`. A survey of documents "
-        "(\"Summarise …\") is always given, with the flag.",
+        "`abstain` if an encoder reads (`roles.reader.encoder`), else `flag`. A survey of "
+        'documents ("Summarise …") is given with the flag in any case.',
     )
     last_resort: Literal["on", "off"] = Field(
         "on",
