@@ -29,12 +29,16 @@ def any_word(words: Iterable[str]) -> re.Pattern[str]:
 # ---- a question that asks for more than an answer
 
 _POLITELY = r"\W*(?:(?:please|could|can|would|will|you|now|briefly|shortly)\W+)*"
+_TEXTS = (
+    r"documents?|files?|collections?|texts?|pages?|books?|handbooks?|manuals?|polic(?:y|ies)"
+    r"|reports?|papers?|minutes|articles?"
+)
 _SUMMARY = (
     r"(?:summari[sz]e|outline)\b"
     r"|(?:give|write|make|provide|create)\b(?:\W+\w+){0,4}\W+(?:summary|overview|outline|abstract)\b"
-    r"|what\W+(?:is|are|does)\b(?:\W+\w+){0,6}\W+about\W*\Z"
-    r"|(?:explain|describe|compare)\W+(?:this|these|the|all)\W+(?:whole\W+|entire\W+)?"
-    r"(?:documents?|files?|collection|texts?|handbooks?|manuals?|polic(?:y|ies))\b"
+    rf"|what\W+(?:is|are)(?:\W+(?:it|they|this|that|these|those|the|our|whole|{_TEXTS}))+"
+    r"(?:\W+(?:of|from|on)(?:\W+\w+){1,3})?\W+about\W*\Z"
+    rf"|(?:explain|describe|compare)\W+(?:this|these|the|all)\W+(?:whole\W+|entire\W+)?(?:{_TEXTS})\b"
 )
 _BROAD = re.compile(rf"{_POLITELY}(?:{_SUMMARY}|(?:paraphrase|rewrite|translate)\b)", re.I)
 _SURVEY = re.compile(
