@@ -16,7 +16,7 @@ import yaml
 from service.cli.serve import FLUSH_S
 from service.core.settings import Settings, load_settings
 from service.core.settings.loading import PREFIX
-from service.engines.pool import upkeep as probe
+from service.engines import vllm as probe
 from tests.deploy.compose import services
 from tests.deploy.helm import CHART, EXAMPLES, ROOT, Object, named, objects, pods
 from tests.deploy.images import FOLDER, image, instructions
@@ -122,7 +122,7 @@ def test_the_workers_probes_are_at_the_port_and_path_that_the_pool_asks() -> Non
     assert container["lifecycle"]["preStop"]["exec"]["command"][2] == str(port)
     paths = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness")}
     assert paths == {"/health"}
-    assert '"/health"' in Path(probe.__file__).read_text(encoding="utf-8")
+    assert '/health"' in Path(probe.__file__).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -246,8 +246,8 @@ class Collections:
     ) -> None:
         """Delete a document. Raises NotFound, also if they may not see it."""
         _check_writable(name)
-        await self.document(name, document_id, principals)
-        async with self.writing(name, adding=False) as writer:
+        async with self.writing(name, adding=False) as writer:  # a side that was lost is rebuilt
+            await self.document(name, document_id, principals)
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
