@@ -134,6 +134,7 @@ async def add_files(
     return EventStream(followed(work, request_id(request)))
 
 
+OCTETS: Final = "application/octet-stream"
 # What a browser shows by itself without running scripts of the file; other files are saved.
 SHOWN: Final = {".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/plain"}
 SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in a sandbox
@@ -144,7 +145,7 @@ SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in 
     dependencies=ASK,
     response_class=FileResponse,
     responses=documented(*READ_REFUSALS)
-    | {200: {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}},
+    | {200: {"content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}}}},
     summary="Get the original file of a document",
 )
 async def get_file(request: Request, name: str, document_id: str, stores: Stores) -> Response:
@@ -162,7 +163,7 @@ async def get_file(request: Request, name: str, document_id: str, stores: Stores
     if suffix != ".pdf":
         headers["Content-Security-Policy"] = SANDBOX
     return FileResponse(
-        place, 200, headers, shown or "application/octet-stream", filename=Path(file).name,
+        place, 200, headers, shown or OCTETS, filename=Path(file).name,
         content_disposition_type="inline" if shown else "attachment",
     )  # fmt: skip
 
