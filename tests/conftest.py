@@ -57,7 +57,7 @@ def need(*packages: str) -> Any:
     return import_module(packages[0])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")  # so that async fixtures may have any scope
 def anyio_backend() -> str:
     return "asyncio"
 

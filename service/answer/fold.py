@@ -53,13 +53,10 @@ from service.text.grounding import is_yes_no, support
 DECLINED_PART: Final = re.compile(
     rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
+GATES: Final[frozenset[LoopName]] = frozenset(["entropy_gate", "margin_gate", "trend_gate"])
 # Loops whose retrievals answer a question; in others the step has the model's reasoning.
-ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
-    [None, "anrag", "one_retrieval", "entropy_gate", "margin_gate", "trend_gate", "self_ask"]
-)
-FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(
-    ["no_retrieval", "entropy_gate", "margin_gate", "trend_gate"]
-)
+ANSWERING: Final[frozenset[LoopName | None]] = GATES | {None, "anrag", "one_retrieval", "self_ask"}
+FROM_MEMORY: Final[frozenset[LoopName]] = GATES | {"no_retrieval"}
 
 
 class Fold:

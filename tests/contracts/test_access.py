@@ -29,11 +29,6 @@ DOCUMENTS: list[dict[str, Any]] = [
 ALLOWED = {each["id"]: set(SETS[int(each["id"][1])]) for each in DOCUMENTS}
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", params=WORLDS)
 async def retriever(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -49,11 +49,6 @@ DRESSES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", params=["tantivy and qdrant-edge", "Elasticsearch and qdrant-edge"])
 async def retriever(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -28,11 +28,6 @@ TWINS = [
 RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", params=WORLDS)
 async def retriever(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -15,11 +15,6 @@ from tests.conftest import need, unavailable
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def browser(anyio_backend: str) -> AsyncIterator[Any]:
     """Headless Chromium: the one at CHROMIUM, or Debian's."""
     need("playwright", "axe_playwright_python")
