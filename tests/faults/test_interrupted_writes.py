@@ -3,6 +3,7 @@ directory as it is before each step is opened by a new process, so to say, which
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,14 @@ class Snapshots:
         self.embedder = CountingEmbedder()
         self.made: list[Path] = []
         self.embedded: list[int] = []
+        self._lock = threading.Lock()  # both stores write at once, each in a thread of its own
 
     def _copying(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_copy(*arguments: Any, **named: Any) -> Any:
-            self.made.append(copied(self._data, self._data.with_name(f"killed-{len(self.made)}")))
-            self.embedded.append(self.embedder.passages)
+            with self._lock:
+                target = self._data.with_name(f"killed-{len(self.made)}")
+                self.made.append(copied(self._data, target))
+                self.embedded.append(self.embedder.passages)
             return step(*arguments, **named)
 
         return after_a_copy
