@@ -1,10 +1,14 @@
 """Checkpoints of labeler and filter: a folder of `checkpoint.json`, a model, a tokenizer.
 
-The model is `model.onnx`, or what transformers saves: `model.safetensors` and `config.json`.
+Inputs of a model: `input_ids`, `attention_mask` and `token_type_ids`, int64 of (inputs, pieces).
+Outputs: `token_logits`, float of (inputs, pieces, 2), and of a labeler `tag_logits`, (inputs,
+tags).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,13 +18,14 @@ from service.core.errors import ConfigurationError
 from service.encoders import in_process
 from service.text.words import WORD_RULE
 
-FORMAT: Final = 1
 CARD_FILE: Final = "checkpoint.json"
 MODEL_FILE: Final = "model.onnx"
-WEIGHTS_FILE: Final = "model.safetensors"
-CONFIG_FILE: Final = "config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
+INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
+TOKENS: Final = "token_logits"
+TAGS: Final = "tag_logits"
 Kind = Literal["labeler", "filter"]
+Run = Callable[[Mapping[str, Any]], list[Any]]  # from arrays by name to the outputs of the kind
 
 
 class CheckpointCard(BaseModel):
@@ -58,11 +63,6 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
     return card
 
 
-def is_saved(folder: Path) -> bool:
-    """Return whether the model is one that transformers saved, instead of `model.onnx`."""
-    return (folder / WEIGHTS_FILE).is_file() and not (folder / MODEL_FILE).is_file()
-
-
 def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if card.kind != kind:
         return f"it is a {card.kind}, but a {kind} is needed; copy a {kind} there"
@@ -73,8 +73,23 @@ def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
             f"it was trained with the word rule {card.words!r}, but this version uses "
             f"{WORD_RULE!r}; train it again: revelator train {kind}"
         )
-    model = [WEIGHTS_FILE, CONFIG_FILE] if is_saved(folder) else [MODEL_FILE]
-    needed = [*model, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
+    needed = [MODEL_FILE, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
     if absent := [name for name in needed if not (folder / name).is_file()]:
         return f"{' and '.join(absent)} is missing beside it; copy the whole folder"
     return None
+
+
+def open_model(folder: Path, card: CheckpointCard, threads: int) -> Run:
+    """Open the model, which takes about a second. Raises ConfigurationError naming the file."""
+    path, wanted = folder / MODEL_FILE, [TOKENS, TAGS] if card.kind == "labeler" else [TOKENS]
+    session = in_process.open_model(path, threads)
+    taken = {each.name for each in session.get_inputs()}
+    given = {each.name: each.shape for each in session.get_outputs()}
+    problem = None
+    if taken != set(INPUTS) or not set(wanted) <= set(given):
+        problem = f"its inputs are {sorted(taken)} and its outputs {sorted(given)}"
+    elif card.kind == "labeler" and given[TAGS][-1] != card.tags:
+        problem = f"it has {given[TAGS][-1]} tags, but its card says {card.tags}"
+    if problem:
+        raise ConfigurationError(f"{path}: {problem}; export it again")
+    return partial(session.run, wanted)

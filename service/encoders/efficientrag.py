@@ -14,10 +14,12 @@ from service.core.extras import missing_packages
 from service.core.settings.loops import EfficientragSettings
 from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import (
+    INPUTS,
     TOKENIZER_FILE,
     CheckpointCard,
     Kind,
-    is_saved,
+    Run,
+    open_model,
     read_card,
 )
 from service.encoders.in_process import (
@@ -29,14 +31,12 @@ from service.encoders.in_process import (
     padded_rows,
 )
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
-from service.encoders.runtimes import INPUTS, Run, open_runtime
 from service.retrieval.embedding.embedders import default_threads
 
 SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
 QUESTIONS: Final = 8  # questions whose calls share forward passes
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
-_NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
 Asked = tuple[str, Sequence[str]]
 
 
@@ -65,8 +65,7 @@ class CheckpointEncoder:
         self._model = InProcess(f"the model in {folder}", self._load, EngineFailure)
         self._batcher = Batcher[Asked, list[Read]](self._send, QUESTIONS)
         self._card: CheckpointCard | None = None
-        needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
-        self._problem = missing_packages(f"the {self.kind}", needed, extra)
+        self._problem = missing_packages(f"the {self.kind}", _NEEDED, "local")
         try:
             self._card = read_card(folder, self.kind)
         except ConfigurationError as error:
@@ -83,7 +82,7 @@ class CheckpointEncoder:
         if self._card and self._problem is None:
             try:
                 tokenizer = _open_tokenizer(self._folder, self._card)
-                return self._card, tokenizer, open_runtime(self._folder, self._card, self._threads)
+                return self._card, tokenizer, open_model(self._folder, self._card, self._threads)
             except ConfigurationError as error:
                 self._problem = error.detail
         raise LoopUnavailable(self._problem or "")

@@ -25,11 +25,18 @@ from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.core.settings.base import Section
 from service.encoders.base import Tag
-from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, TOKENIZER_FILE, CheckpointCard
+from service.encoders.checkpoint import (
+    CARD_FILE,
+    INPUTS,
+    MODEL_FILE,
+    TAGS,
+    TOKENIZER_FILE,
+    TOKENS,
+    CheckpointCard,
+)
 from service.encoders.efficientrag import SERVED
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
-from service.encoders.runtimes import INPUTS, TAGS, TOKENS
 from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
