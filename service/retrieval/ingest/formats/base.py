@@ -181,10 +181,10 @@ Reader = Callable[[Input], Iterator[SourceRow]]
 
 
 def reads_whole(
-    what: str = "", *packages: str, part: str = ""
+    what: str = "", *packages: str, part: str = "", extra: str = "documents"
 ) -> Callable[[Callable[[Input, bytes], Iterator[SourceRow]]], Reader]:
     """Return a decorator that makes a reader of a function of the decompressed content. The reader
-    reports if one of `packages`, of the extra `documents`, is missing, if the file is too large, or
+    reports if one of `packages`, of the extra `extra`, is missing, if the file is too large, or
     if the parser fails. `part` is the part of a file of Office that has its text. A function that
     needs packages runs in a child process, by its attribute `parse`.
     """
@@ -204,7 +204,7 @@ def reads_whole(
 
         @wraps(read)
         def reader(source: Input) -> Iterator[SourceRow]:
-            if problem := missing_packages(what, packages, "documents"):
+            if problem := missing_packages(what, packages, extra):
                 yield SourceRow(0, problem)
                 return
             content = source.stream.read(LARGEST + 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,15 @@ from service.retrieval.ingest.formats.base import (
     reads_whole,
 )
 from service.retrieval.ingest.formats.pages import part_row
-from service.retrieval.ingest.formats.tables import names_columns, one_header, table_text
+from service.retrieval.ingest.formats.scans import LONGEST_SIDE, missing, recognised
+from service.retrieval.ingest.formats.tables import (
+    CELL,
+    SMALLEST,
+    gapped_text,
+    names_columns,
+    one_header,
+    table_text,
+)
 
 if TYPE_CHECKING:
     from pdfplumber.page import Page
@@ -28,7 +37,6 @@ WINDOW: Final = 10  # pages that are compared for what repeats
 EDGE: Final = 2  # lines at the top and at the bottom of a page that may be headers and footers
 PDF_MAGIC: Final = b"%PDF-"
 MOST_LISTED: Final = 20  # page numbers in one message
-OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
 _NUMBERS: Final = re.compile(r"\d+")
 # a hyphen at the end of a line
 _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
@@ -36,7 +44,8 @@ _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ]
 
 @reads_whole("PDF", "pypdf", "pdfplumber")
 def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
-    """Yield a document for each page with text, and a problem for the pages that are images."""
+    """Yield a document for each page with text. The text of pages that are images is recognised
+    where the extra `ocr` is installed; without it, they are named."""
     from pypdf import PdfReader  # noqa: PLC0415
 
     # the parser's warnings; errors are reported by page
@@ -46,23 +55,29 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
         yield SourceRow(0, "the PDF needs a password; save a copy without one")
         return
     title, pages = _pdf_title(source, reader), len(reader.pages)
-    read, images = 0, list[int]()
+    read, images, lacking = 0, list[int](), missing()
     for number, text, problem in _texts(source, reader, content):
+        scanned = not text and not problem and _has_images(reader.pages[number - 1])
+        if scanned and not lacking:
+            text = _scanned(content, number)  # noqa: PLW2901
         if problem:
             yield SourceRow(number, problem)
         elif text:
             read += 1
             place = f"page={number}"  # how browsers open a page (RFC 8118)
             yield part_row(source, number, (title,), text, place, {"page": number})
-        elif _has_images(reader.pages[number - 1]):
+        elif scanned:
             images.append(number)
-    if read:
+    if read and not (images and lacking):
         yield ALL_READ
-    if images and read:
-        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
-    elif not read:
+    elif read:
+        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {lacking}")
+    else:
         what = "are images, as of a scan" if images else "have no text"
-        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {OCR}")
+        advice = (
+            (lacking or "no text was recognised in them") if images else "is it the right file?"
+        )
+        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {advice}")
 
 
 def _texts(source: Input, reader: PdfReader, content: bytes) -> Iterator[tuple[int, str, str]]:
@@ -132,6 +147,15 @@ def _has_images(page: PageObject) -> bool:
         return False
 
 
+def _scanned(content: bytes, number: int) -> str:
+    import pypdfium2  # noqa: PLC0415
+
+    with pypdfium2.PdfDocument(content) as opened:
+        page = opened[number - 1]
+        image = page.render(scale=LONGEST_SIDE / max(*page.get_size(), 1)).to_pil()
+    return recognised(image)
+
+
 def _listed(numbers: list[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:MOST_LISTED])
     more = len(numbers) - MOST_LISTED
@@ -143,10 +167,7 @@ def _listed(numbers: list[int]) -> str:
 
 _RULED: Final = 6  # operators that draw lines or rectangles, of a table of four cells
 _DRAWN: Final = re.compile(rb"(?<=[\d.\s])(?:re|l)\s")
-_GAP: Final = re.compile(r"\s{2,}")
-_VALUE: Final = re.compile(r"\d")
-_CELL: Final = 30  # characters of a cell on average; columns of prose have longer lines
-_SMALLEST: Final = 3  # rows of a table without lines
+_DIGIT: Final = re.compile(r"\d")
 
 
 class PageTables:
@@ -156,41 +177,55 @@ class PageTables:
         self._content = content
         self._opened: Any = None
         self._header: Sequence[str] = ()
+        self._to_left = False
 
     def text_of(self, page: PageObject, plain: str) -> str | None:
         """Return the text of a page with its tables as rows; None if it has none."""
-        drawn = page.get_contents()
-        if drawn is not None and len(_DRAWN.findall(drawn.get_data())) >= _RULED:
-            found = self._ruled(page.page_number or 0)
-            if found:
-                return found
-        short = [line for line in plain.split("\n") if len(line) < _CELL or "  " in line]
-        if sum(bool(_VALUE.search(line)) for line in short) < _SMALLEST:
+        drawn, number = page.get_contents(), page.page_number or 0
+        ruled = drawn is not None and len(_DRAWN.findall(drawn.get_data())) >= _RULED
+        leftward = len(_LEFTWARD.findall(plain))
+        self._to_left = leftward > sum(map(str.isalpha, plain)) / 2
+        if ruled and (found := self._ruled(number)):
+            return found
+        if leftward:
+            laid_out = self._page(number).extract_text(layout=True)
+            return gapped_text(in_logical_order(laid_out, to_left=self._to_left))[0]
+        short = [line for line in plain.split("\n") if len(line) < CELL or "  " in line]
+        if sum(bool(_DIGIT.search(line)) for line in short) < SMALLEST:
             return None
-        return _by_gaps(page.extract_text(extraction_mode="layout"))
+        text, tables = gapped_text(page.extract_text(extraction_mode="layout"))
+        return text if tables else None
 
-    def _ruled(self, number: int) -> str | None:
+    def _page(self, number: int) -> Page:
         import pdfplumber  # noqa: PLC0415
 
         if self._opened is None:
             self._opened = pdfplumber.open(io.BytesIO(self._content))
         page: Page = self._opened.pages[number]
+        return page
+
+    def _ruled(self, number: int) -> str | None:
+        page = self._page(number)
         try:
             blocks, top, found = list[str](), 0.0, False
             for table in sorted(page.find_tables(), key=lambda each: each.bbox[1]):
                 rows = [list(row) for row in table.extract()]
                 if len(rows) < 2 or len(rows[0]) < 2 or table.bbox[1] < top:
                     continue  # a frame, or a table in another
-                blocks.append(_between(page, top, table.bbox[1]))
+                blocks.append(self._between(page, top, table.bbox[1]))
                 blocks.append(self._written(rows))
                 top, found = table.bbox[3], True
-            return (
-                "\n".join(filter(None, [*blocks, _between(page, top, page.height)]))
-                if found
-                else None
-            )
+            blocks.append(self._between(page, top, page.height))
+            return "\n".join(filter(None, blocks)) if found else None
         finally:
             page.close()
+
+    def _between(self, page: Page, top: float, bottom: float) -> str:
+        if bottom - top < 1:
+            return ""
+        left, _, right, _ = page.bbox
+        box = (left, max(top, page.bbox[1]), right, min(bottom, page.bbox[3]))
+        return in_logical_order(page.crop(box).extract_text(), to_left=self._to_left)
 
     def _written(self, rows: list[list[str | None]]) -> str:
         """Return rows as text. A table whose first row has values continues the one before it."""
@@ -198,7 +233,11 @@ class PageTables:
             for column, cell in enumerate(row):
                 if cell is None and (column or at):
                     row[column] = rows[at - 1][column] if at else row[column - 1]
-        cells = [[cell or "" for cell in row] for row in rows]
+        order = -1 if self._to_left else 1
+        cells = [
+            [in_logical_order(cell or "", to_left=self._to_left) for cell in row[::order]]
+            for row in rows
+        ]
         cells = (
             one_header(cells) if "" not in cells[0] and len({*cells[0]}) < len(cells[0]) else cells
         )
@@ -209,41 +248,31 @@ class PageTables:
         return table_text(cells, headed=None if len(cells[0]) == 2 else names_columns(cells[0]))
 
 
-def _between(page: Page, top: float, bottom: float) -> str:
-    if bottom - top < 1:
-        return ""
-    left, _, right, _ = page.bbox
-    text: str = page.crop(
-        (left, max(top, page.bbox[1]), right, min(bottom, page.bbox[3]))
-    ).extract_text()
-    return text
+# Text from right to left. pdfplumber gives each line as it is seen, from left to right, and letters
+# in the forms that they have beside others.
+
+_SCRIPTS: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # Hebrew and Arabic
+_LEFTWARD: Final = re.compile(f"[{_SCRIPTS}]")
+_FORMS: Final = re.compile("[\ufb1d-\ufdff\ufe70-\ufefc]+")
+_PHRASE: Final = re.compile(rf"[{_SCRIPTS}](?:(?:[^\w\n]|[{_SCRIPTS}\d])*[{_SCRIPTS}])?")
+# What runs from left to right in such a line: other words, up to a gap, and numbers.
+_RIGHTWARD: Final = re.compile(
+    rf"(\d(?:[\d.,:/]*\d)?[%٪]?|(?![{_SCRIPTS}])[^\W\d_](?:(?:(?!\s\s)[^{_SCRIPTS}\n])*"
+    rf"(?![{_SCRIPTS}])[^\W_])?)"
+)
+_MIRRORED: Final = str.maketrans("()[]{}<>«»", ")(][}{><»«")
 
 
-def _by_gaps(layout: str) -> str | None:
-    """Return a text with the tables that gaps of two and more spaces divide into columns."""
-    written, rows, found = list[str](), list[list[str]](), False
-    for line in layout.split("\n"):
-        cells = _GAP.split(line.strip())
-        if rows and len(cells) != len(rows[0]) and line.strip():
-            found |= _end(rows, written)
-        if len(cells) > 1:
-            rows.append(cells)
-        elif line.strip():
-            written.append(cells[0])
-    found |= _end(rows, written)
-    return "\n".join(written) if found else None
-
-
-def _end(rows: list[list[str]], written: list[str]) -> bool:
-    """Move rows to the text, as a table if they look like one, which is returned."""
-    size = sum(len(cell) for row in rows for cell in row) / max(1, sum(map(len, rows)))
-    values = sum(any(_VALUE.search(cell) for cell in row) for row in rows[1:])
-    is_table = len(rows) >= _SMALLEST and size < _CELL and values >= 0.8 * (len(rows) - 1)
-    if is_table:
-        written.append(
-            table_text(rows, headed=names_columns(rows[0]) if len(rows[0]) > 2 else None)
+def in_logical_order(text: str, *, to_left: bool) -> str:
+    """Return text whose lines are as seen in the order in which they are read. On a page that
+    runs `to_left`, whole lines do; on others, words do."""
+    if not to_left:
+        return _PHRASE.sub(lambda found: in_logical_order(found[0], to_left=True), text)
+    lines = (
+        "".join(
+            piece if at % 2 else piece[::-1].translate(_MIRRORED)
+            for at, piece in reversed([*enumerate(_RIGHTWARD.split(line))])
         )
-    else:
-        written += [" ".join(row) for row in rows]
-    rows.clear()
-    return is_table
+        for line in text.split("\n")
+    )
+    return _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), "\n".join(lines))

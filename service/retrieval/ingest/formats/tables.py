@@ -19,6 +19,9 @@ _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"(?!(?:19|20)\d\d$)[-+]?\d[\d.,  ']*%?")
 _RULE = re.compile(r":?-++:?")  # a cell of the line below a header
 _BAR = re.compile(r"(?<!\\)\|")
+_GAP = re.compile(r"\s{2,}")
+CELL: Final = 30  # characters of a cell on average; columns of prose have longer lines
+SMALLEST: Final = 3  # rows of a table without lines
 
 Rows = Sequence[Sequence[str]]
 
@@ -135,3 +138,33 @@ def with_markdown_tables(text: str) -> str:
 def _cells(line: str) -> list[str]:
     inner = line.strip().removeprefix("|").removesuffix("|")
     return [cell.replace("\\|", "|").strip() for cell in _BAR.split(inner)]
+
+
+def gapped_text(layout: str) -> tuple[str, bool]:
+    """Return a text with the tables that gaps of two and more spaces divide into columns as rows,
+    and whether it has any."""
+    written, rows, found = list[str](), list[list[str]](), False
+    for line in layout.split("\n"):
+        cells = _GAP.split(line.strip())
+        if rows and len(cells) != len(rows[0]) and line.strip():
+            found |= _end(rows, written)
+        if len(cells) > 1:
+            rows.append(cells)
+        elif line.strip():
+            written.append(cells[0])
+    found |= _end(rows, written)
+    return "\n".join(written), found
+
+
+def _end(rows: list[list[str]], written: list[str]) -> bool:
+    """Move rows to the text, as a table if they look like one, which is returned."""
+    size = sum(len(cell) for row in rows for cell in row) / max(1, sum(map(len, rows)))
+    values = sum(any(_DIGIT.search(cell) for cell in row) for row in rows[1:])
+    is_table = len(rows) >= SMALLEST and size < CELL and values >= 0.8 * (len(rows) - 1)
+    if is_table:
+        headed = names_columns(rows[0]) if len(rows[0]) > 2 else None
+        written.append(table_text(rows, headed=headed))
+    else:
+        written += [" ".join(row) for row in rows]
+    rows.clear()
+    return is_table

@@ -154,15 +154,24 @@ def test_a_pdf_is_read_by_page(tmp_path: Path) -> None:
     assert untitled[0].title == "plain"
 
 
-def test_scans_are_named(tmp_path: Path) -> None:
+def test_scans_are_named_without_what_recognises_their_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    hidden = {"rapidocr", "onnxruntime"}
+    found_there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in hidden else found_there(name)
+    )
     path = tmp_path / "scan.pdf"
-    how = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
-    said = f": the PDF has no text: its pages (2) are images, as of a scan; {how}"
-    assert read(path, pdf([IMAGE, IMAGE])) == ([], [said])
+    how = "needs rapidocr, onnxruntime; run: pip install '.[ocr]' in the checkout"
+    said = ": the PDF has no text: its pages (2) are images, as of a scan; text in images"
+    assert read(path, pdf([IMAGE, IMAGE])) == ([], [f"{said} {how}"])
     found, problems = read(path, pdf(["Text.", IMAGE, "More.", IMAGE]))
     assert [each.metadata["page"] for each in found] == [1, 3]
-    assert problems == [f": pages without text, only images: 2, 4; {how}"]
-    said = f": the PDF has no text: its pages (1) have no text; {how}"
+    assert problems == [f": pages without text, only images: 2, 4; text in images {how}"]
+    assert read(tmp_path / "a.jpg", b"\xff\xd8\xff") == ([], [f": PNG, JPEG or TIFF {how}"])
+    said = ": the PDF has no text: its pages (1) have no text; is it the right file?"
     assert read(path, pdf([""])) == ([], [said])
 
 

@@ -1,0 +1,100 @@
+"""Text of images: photographs and scans, and the pages of PDF that are images (extra `ocr`)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from service.core.extras import missing_packages
+from service.retrieval.ingest.formats.base import ALL_READ, Input, SourceRow, reads_whole
+from service.retrieval.ingest.formats.pages import part_row
+from service.retrieval.ingest.formats.tables import gapped_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+BEGINNINGS: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
+PACKAGES: Final = ("rapidocr", "onnxruntime", "PIL")
+LONGEST_SIDE: Final = 2_000  # pixels of a page, as the models see it
+_COLUMNS: Final = 1.8  # widths of a character between two columns
+
+
+class Word(NamedTuple):
+    """A recognised word, where it is in pixels, and the line of text in which it was detected."""
+
+    text: str
+    left: float
+    right: float
+    middle: float
+    height: float
+    line: int
+
+
+def missing() -> str | None:
+    """Say what a scan needs and how to install it; None if it is installed."""
+    return missing_packages("text in images", PACKAGES, "ocr")
+
+
+@reads_whole("PNG, JPEG or TIFF", *PACKAGES, extra="ocr")
+def read_image(source: Input, content: bytes) -> Iterator[SourceRow]:
+    """Yield the text of an image as a document, of a TIFF each page."""
+    from PIL import Image, ImageOps, ImageSequence  # noqa: PLC0415
+
+    found = 0
+    with Image.open(io.BytesIO(content)) as opened:
+        pages = getattr(opened, "n_frames", 1)
+        for number, frame in enumerate(ImageSequence.Iterator(opened), 1):
+            if text := recognised(ImageOps.exif_transpose(frame)):
+                found += 1
+                place, fields = (f"page={number}", {"page": number}) if pages > 1 else ("", {})
+                yield part_row(source, number, (source.stem,), text, place, fields)
+    yield ALL_READ if found else SourceRow(0, "no text was recognised in the image")
+
+
+def recognised(image: Image) -> str:
+    """Return the text in an image, line by line, with its tables as rows."""
+    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    found = _engine()(image.convert("RGB"), return_word_box=True)
+    text, _ = gapped_text("\n".join(_lines(list(_words(found.word_results)))))
+    return text
+
+
+@lru_cache(1)
+def _engine() -> Any:
+    from rapidocr import RapidOCR  # noqa: PLC0415
+
+    return RapidOCR(params={"Global.log_level": "critical"})
+
+
+def _words(lines: Sequence[Sequence[Any]]) -> Iterator[Word]:
+    for number, line in enumerate(lines):
+        for text, _, corners in (each for each in line if isinstance(each, tuple)):
+            across, down = zip(*corners, strict=True)
+            top, bottom = min(down), max(down)
+            yield Word(
+                text, min(across), max(across), (top + bottom) / 2, bottom - top, number
+            )  # fmt: skip
+
+
+def _lines(words: list[Word]) -> Iterator[str]:
+    """Yield the lines of words, from top to bottom. Two spaces stand between columns."""
+    wide = median(each.right - each.left for each in words) if words else 0.0
+    rows = list[list[Word]]()
+    for word in sorted(words, key=lambda each: each.middle):
+        if rows and word.middle - rows[-1][0].middle < 0.5 * rows[-1][0].height:
+            rows[-1].append(word)
+        else:
+            rows.append([word])
+    letter = wide / median(len(each.text) for each in words) if words else 0.0
+    for row in rows:
+        row.sort(key=lambda each: each.left)
+        text = row[0].text
+        for before, word in pairwise(row):
+            apart = before.line != word.line or word.left - before.right > _COLUMNS * letter
+            text += ("  " if apart else " ") + word.text
+        yield text
