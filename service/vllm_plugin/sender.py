@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+from functools import cache
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -65,11 +66,16 @@ class Sender:
 
 def _computed() -> Any:
     """Return what to wait for before tensors can be read elsewhere; None on a CPU."""
-    if not torch.accelerator.is_available():
+    if (device := _accelerator()) is None:
         return None
-    event = torch.Event(torch.accelerator.current_accelerator())
+    event = torch.Event(device)
     event.record()
     return event
+
+
+@cache  # torch looks for a driver at each call
+def _accelerator() -> torch.device | None:
+    return torch.accelerator.current_accelerator(check_available=True)
 
 
 def encoded(packet: Packet) -> bytes:
