@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -159,8 +160,14 @@ async def stop(served: Gateway) -> None:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy of a data directory whose sparse files stay sparse."""
-    subprocess.run(["cp", "-a", "--sparse=always", source, target], check=True)
+    """A copy of a data directory whose sparse files stay sparse. What its owner removes meanwhile
+    is left out."""
+    command = ["cp", "-a", "--sparse=always", source, target]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    )
+    others = [line for line in done.stderr.splitlines() if "No such file or directory" not in line]
+    assert not others, done.stderr
     return target
 
 
