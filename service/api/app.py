@@ -1,7 +1,8 @@
-"""The page at `/`: asks questions in a browser and shows their events.
+"""The app of one deployment: its routes, middleware and lifespan, and the page at `/`.
 
-Its files need no key and are served unchanged; its requests to the API need one. The policy allows
-scripts and styles from these files only, and no external request.
+The page asks questions in a browser and shows their events. Its files need no key and are served
+unchanged; its requests to the API need one. The policy allows scripts and styles from these files
+only, and no external request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`POST /feedback`: whether an answer was right, and what would have been, where
+"""`POST /feedback` records whether an answer was right, and what the right one would have been, if
 `ingest.keep_files` is set. `revelator feedback export` makes rows for `evaluate` of it."""
 
 from __future__ import annotations

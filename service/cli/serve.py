@@ -1,8 +1,8 @@
-"""Limits for the bytes and the time of a request's head, and for the time of a body that nobody
-waits for.
+"""`revelator serve`: the app on uvicorn, with the limits that uvicorn lacks.
 
-uvicorn has none of them: a head that never ends would occupy a connection and memory indefinitely,
-and so would a body that does not end after the request was refused.
+They are for the bytes and the time of a request's head, and for the time of a body that nobody
+waits for: a head that never ends would occupy a connection and memory indefinitely, and so would a
+body that does not end after the request was refused.
 """
 
 from __future__ import annotations
