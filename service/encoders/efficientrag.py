@@ -26,17 +26,17 @@ from service.encoders.in_process import (
     Gone,
     InProcess,
     file_tokenizer,
-    minilm_tokenizer,
     packs,
     padded_rows,
 )
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.retrieval.embedding.embedders import default_threads
+from service.text.wordpiece import minilm_tokenizer
 
 SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
 QUESTIONS: Final = 8  # questions whose calls share forward passes
-_NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
+_NEEDED: Final = ("numpy", "onnxruntime")
 Asked = tuple[str, Sequence[str]]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -105,17 +104,6 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
     for number, row in enumerate(rows):
         array[number, : len(row)] = row
     return array
-
-
-def minilm_tokenizer() -> Any:
-    """Return BERT's uncased tokenizer with the shipped vocabulary, without padding and truncation.
-    Special tokens in a text are treated as ordinary text."""
-    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
-
-    file = resources.files("service") / "models" / "minilm" / "vocab.txt"
-    entries = file.read_text(encoding="utf-8").splitlines()
-    vocabulary = {piece: number for number, piece in enumerate(entries)}
-    return _plain(BertWordPieceTokenizer(vocabulary)._tokenizer)
 
 
 def file_tokenizer(path: Path) -> Any:

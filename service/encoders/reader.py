@@ -148,7 +148,7 @@ def open_extractor(settings: RoleSettings, *, small: bool = False) -> Extractor 
     if named == "none":
         return None
     folder = SHIPPED if named == "shipped" else Path(named)
-    problem = missing_packages("the reader", ("numpy", "onnxruntime", "tokenizers"), "local")
+    problem = missing_packages("the reader", ("numpy", "onnxruntime"), "local")
     try:
         if problem:
             raise ConfigurationError(problem)

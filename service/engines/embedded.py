@@ -136,7 +136,7 @@ def present(layer: int, kind: str) -> str:
 
 
 QUESTION_TOKENS: Final = 192  # about 800 characters of English
-PACKAGES: Final = ("jinja2", "numpy", "onnxruntime", "tokenizers")
+PACKAGES: Final = ("jinja2", "numpy", "onnxruntime")
 READER: Final = Path(__file__).parents[1] / "models" / "reader"
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -240,24 +239,10 @@ def _is_short(text: str) -> bool:
 
 
 def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]]:
-    """Return the spans of the units that passages consist of, and a function that says whether
-    units from a first to a last one fit into one passage. Sentences meet at a space or a mark, so
-    that their pieces add up; the halves of a long one may meet inside a word, and are counted
-    together.
-    """
-    units = _whole_rows(text, sentences(text))
-    counts = [count_pieces(text[start:end]) for start, end in units]
-    longest = max(end - start for start, end in units)
-    if max(counts) <= MOST_PIECES and longest <= MOST_CHARACTERS:
-        before = [0, *accumulate(counts)]  # pieces before each unit, and of all units
-        return (
-            units,
-            lambda first, last: (
-                before[last + 1] - before[first] <= MOST_PIECES
-                and units[last][1] - units[first][0] <= MOST_CHARACTERS
-            ),
-        )
+    """Return the spans of the units that passages consist of, sentences and parts of long ones, and
+    a function that says whether units from a first to a last one fit into one passage."""
     pieces = Pieces(text)
+    units = _whole_rows(text, sentences(text))
     halves = [part for start, end in units for part in _halved(text, pieces, start, end)]
     return halves, lambda first, last: _fits(pieces, halves[first][0], halves[last][1])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard, Kind
-from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import markable_words
+from service.text.wordpiece import minilm_tokenizer
 from service.text.words import word_spans
 
 

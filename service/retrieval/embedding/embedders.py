@@ -20,7 +20,6 @@ from service.core.settings.retrieval import Pooling
 from service.encoders.in_process import (
     InProcess,
     in_batches,
-    minilm_tokenizer,
     packs,
     padded_rows,
 )
@@ -35,6 +34,7 @@ from service.retrieval.embedding.contract import (
     preset_of,
 )
 from service.text import content_words
+from service.text.wordpiece import minilm_tokenizer
 
 Encode = Callable[[Sequence[str]], list[Vector]]
 
@@ -103,7 +103,7 @@ def _vector(text: str) -> Vector:
 
 FOLDER: Final = Path(__file__).parents[2] / "models" / "minilm"
 LAYERS: Final = 6
-_NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
+_NEEDED: Final = ("numpy", "onnxruntime")
 
 
 def minilm_problem() -> str | None:

@@ -35,8 +35,9 @@ from service.encoders.checkpoint import (
     CheckpointCard,
 )
 from service.encoders.efficientrag import SERVED
-from service.encoders.in_process import file_tokenizer, minilm_tokenizer
+from service.encoders.in_process import file_tokenizer
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
+from service.text.wordpiece import minilm_tokenizer
 from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.run import Recipe, Score, TrainingRun

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import (
     NO_WORD,
     Encoded,
@@ -18,6 +17,7 @@ from service.encoders.inputs import (
     marked_text,
     passage_text,
 )
+from service.text.wordpiece import minilm_tokenizer
 
 TOKENIZER: Any = minilm_tokenizer()
 CLS, SEP = 101, 102

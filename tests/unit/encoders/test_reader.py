@@ -22,7 +22,6 @@ from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings, Settings
 from service.encoders.answers import Candidate, best_of
-from service.encoders.in_process import minilm_tokenizer
 from service.encoders.reader import (
     MOST_WINDOWS,
     Extractor,
@@ -34,6 +33,7 @@ from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.runtime import open_runtime
 from service.text.tables import read_tables
+from service.text.wordpiece import minilm_tokenizer
 from service.workshop.recipes.reader import export_reader, open_network, save_network
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.scripted import ScriptedGenerator

@@ -10,7 +10,6 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import RetrievalSettings
-from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import embedders as module
 from service.retrieval.embedding.embedders import (
@@ -18,6 +17,7 @@ from service.retrieval.embedding.embedders import (
     load_minilm,
     minilm_embedder,
 )
+from service.text.wordpiece import minilm_tokenizer
 from tests.conftest import need, unavailable
 
 pytestmark = pytest.mark.anyio

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.documents import MOST_CHARACTERS, MOST_PIECES, Document, cut, passages_of
 from service.text import sentences
-from service.text.wordpiece import count_pieces
+from service.text.wordpiece import Pieces, count_pieces
 
 WORDS = st.text(alphabet="abcdefgéß北12", min_size=1, max_size=12)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=40).map(lambda words: " ".join(words) + ". ")
@@ -66,18 +63,21 @@ def test_exactly_200_pieces_stay_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["naïve café 北京大学 ǅ ß İstanbul", "a\u200bb\u00a0c\ufffd\x00d", "x" * 150,
-     "£5 °C №3 “q” ½ ﬁ", "한국어 テスト", "🎉🎉 ok", " \t\n", "e\u0301te\u0301", "don't-stop_now"],
+    ("text", "count"),
+    [
+        ("naïve café 北京大学 ǅ ß İstanbul", 9), ("a\u200bb\u00a0c\ufffd\x00d", 2), ("x" * 150, 1),
+        ("£5 °C №3 “q” ½ ﬁ", 9), ("한국어 テスト", 11), ("🎉🎉 ok", 2), (" \t\n", 0),
+        ("e\u0301te\u0301", 2), ("don't-stop_now", 7), ("a [SEP] b", 5),
+    ],
 )  # fmt: skip
-def test_pieces_are_counted_as_minilm_counts_them(text: str) -> None:
-    tokenizer = minilm_tokenizer()
-    assert count_pieces(text) == len(tokenizer.encode(text, add_special_tokens=False).ids)
+def test_pieces_are_counted_in_texts_of_any_kind(text: str, count: int) -> None:
+    assert count_pieces(text) == count
+    assert Pieces(text).count(0, len(text)) == count
 
 
-def test_pieces_of_the_real_corpus(shared_data: Path) -> None:
-    tokenizer = minilm_tokenizer()
-    lines = (shared_data / "2wikimultihopqa" / "corpus.jsonl").read_text().splitlines()[:1000]
-    texts = [json.loads(line)["text"] for line in lines]
-    counted = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
-    assert [count_pieces(text) for text in texts] == counted
+@given(LONG_TEXTS | UNBROKEN, st.data())
+@settings(deadline=None, max_examples=60)
+def test_pieces_of_a_span_are_those_of_its_text(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    assert Pieces(text).count(start, end) == count_pieces(text[start:end])

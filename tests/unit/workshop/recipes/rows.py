@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from service.encoders.in_process import minilm_tokenizer
+from service.text.wordpiece import minilm_tokenizer
 from service.text.words import word_spans
 from service.workshop.facts.rows import sentence_words
 from service.workshop.facts.splits import is_held_out

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from service.encoders.base import Tag
 from service.encoders.checkpoint import INPUTS, TAGS, TOKENS
-from service.encoders.in_process import minilm_tokenizer
+from service.text.wordpiece import minilm_tokenizer
 from service.workshop.facts.rows import FilterRow, LabelerRow, RowProvenance
 from service.workshop.recipes.labels import (
     IGNORED,
