@@ -54,9 +54,33 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+class LineFile:
+    """A file to which only this process appends lines. `content` is what it holds when it is
+    opened, without an incomplete last line, which a kill may leave."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        with os.fdopen(os.dup(handle), "rb") as file:
+            content = file.read()
+        self.content = content[: content.rfind(b"\n") + 1]
+        self._path, self._handle = path, handle
+        self._size = len(self.content)
+
+    def append(self, line: bytes) -> None:
+        """Append a line, in place of an incomplete one. Raises StoreError if that fails; the
+        earlier lines are preserved."""
+        try:
+            os.ftruncate(self._handle, self._size)
+            written = os.write(self._handle, line + b"\n")
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from None
+        if written <= len(line):
+            raise StoreError(f"{self._path}: the disk is full; free space and run it again")
+        self._size += written
+
+
 @contextmanager
-def line_file(path: Path) -> Iterator[int]:
-    """Open a file to which only this process appends lines, and yield its descriptor.
+def open_lines(path: Path) -> Iterator[LineFile]:
+    """Open a file of lines, or create it.
 
     Raises StoreError if it cannot be opened, or if another process has opened it.
     """
@@ -66,7 +90,7 @@ def line_file(path: Path) -> Iterator[int]:
         raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
     try:
         _lock(handle, path)
-        yield handle
+        yield LineFile(path, handle)
     finally:
         os.close(handle)
 
@@ -76,14 +100,6 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
-
-
-def whole_lines(handle: int) -> bytes:
-    """Return the contents of a file without an incomplete last line, which a kill may leave."""
-    with os.fdopen(os.dup(handle), "rb") as file:
-        file.seek(0)
-        content = file.read()
-    return content[: content.rfind(b"\n") + 1]
 
 
 def discard(folder: Path) -> None:

@@ -195,11 +195,6 @@ class Element(NamedTuple):
     found: Mapping[str, Any] | str
 
 
-def load_dataset(path: Path) -> list[GoldQuestion]:
-    """Return all questions of a file. Raises the errors of `load_file`."""
-    return load_file(path)[0]
-
-
 def load_file(path: Path, format: str | None = None) -> tuple[list[GoldQuestion], Format]:
     """Return all questions of a file, and its format.
 

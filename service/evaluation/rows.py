@@ -57,7 +57,7 @@ from typing import Any, Final, NamedTuple
 import service
 from service.core.domain import LoopName, RouteName, StoppedBy
 from service.core.errors import ConfigurationError, EngineFailure, RetrievalFailure, StoreError
-from service.core.files import line_file, whole_lines, write_whole
+from service.core.files import LineFile, open_lines, write_whole
 
 ROWS: Final = "rows.jsonl"
 RUN: Final = "run.json"
@@ -128,7 +128,7 @@ class Row:
         """Return the row as one line of JSON. Half a surrogate pair is written as an escape."""
         own = {name: getattr(self, name) for name in _FIELDS}
         line = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
-        return line.encode(errors="backslashreplace") + b"\n"
+        return line.encode(errors="backslashreplace")
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Row))
@@ -183,16 +183,16 @@ class RunFolder:
     each key, and `run` is the content of `run.json`."""
 
     def __init__(
-        self, handle: int, path: Path, rows: list[Row], run: Mapping[str, Mapping[str, Any]]
+        self, file: LineFile, folder: Path, rows: list[Row], run: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.rows = rows
-        self._handle = handle
-        self._path = path
+        self._file = file
+        self._folder = folder
         self.run = self._joined(run)
 
     def _joined(self, run: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Write `run.json`, including the datasets and methods of earlier commands."""
-        folder = self._path.parent
+        folder = self._folder
         stored = read_run(folder)
         # In the types that reading the file gives, with lists instead of tuples.
         new = json.loads(
@@ -216,7 +216,7 @@ class RunFolder:
         return dict(new)
 
     def _write(self, run: Mapping[str, Any]) -> None:
-        path = self._path.with_name(RUN)
+        path = self._folder / RUN
         try:
             write_whole(path, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
@@ -229,17 +229,8 @@ class RunFolder:
             self._write(self.run)
 
     def append(self, row: Row) -> None:
-        """Append a row with a single write.
-
-        Raises StoreError if that fails; the earlier rows are preserved.
-        """
-        line = row.as_line()
-        try:
-            written = os.write(self._handle, line)
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from None
-        if written < len(line):
-            raise StoreError(f"{self._path}: the disk is full; free space and run it again")
+        """Append a row. Raises StoreError if that fails; the earlier rows are preserved."""
+        self._file.append(row.as_line())
 
 
 @contextmanager
@@ -254,11 +245,8 @@ def open_run(folder: Path, run: Mapping[str, Mapping[str, Any]]) -> Iterator[Run
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written: {error.strerror}") from None
-    with line_file(path) as handle:
-        lines = whole_lines(handle)
-        rows = latest(parse_rows(lines, path))
-        os.ftruncate(handle, len(lines))
-        yield RunFolder(handle, path, rows, run)
+    with open_lines(path) as file:
+        yield RunFolder(file, folder, latest(parse_rows(file.content, path)), run)
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from service.api.tenants import read_tenants
-from service.evaluation.datasets import load_dataset
+from service.evaluation.datasets import load_file
 from tests.conftest import need
 from tests.live.test_from_nothing import ASK_S, Server, served
 from tests.support.commands import blocks, inline, shell_lines
@@ -195,7 +195,7 @@ def test_json(desk: Desk, text: str) -> None:
     sent = json.loads(text.replace("…", "Who leads the help desk?"))
     if "answer" in sent:
         (desk.folder / "one.jsonl").write_text(text, encoding="utf-8")
-        assert load_dataset(desk.folder / "one.jsonl")[0].question == "…"
+        assert load_file(desk.folder / "one.jsonl")[0][0].question == "…"
         return
     if "question" in sent:
         assert post(f"{desk.server.url}/answer", sent)["answer"] == "Jonas Pell"

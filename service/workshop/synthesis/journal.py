@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
-from service.core.files import line_file, whole_lines
+from service.core.files import LineFile, open_lines
 from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.teacher import Spent
 
@@ -56,8 +55,10 @@ class Journal:
     """The entries of one run. `header` identifies the run, and `date` is the day of its first
     start."""
 
-    def __init__(self, handle: int, header: Mapping[str, Any], records: list[JournalEntry]) -> None:
-        self._handle = handle
+    def __init__(
+        self, file: LineFile, header: Mapping[str, Any], records: list[JournalEntry]
+    ) -> None:
+        self._file = file
         self.header = header
         self.done = {record.key: record for record in records}  # the later of two entries
         self.spent = Spent()
@@ -69,9 +70,7 @@ class Journal:
         return key in self.done and not self.done[key].again
 
     def append(self, record: JournalEntry) -> None:
-        """Write an entry to the disk. An incomplete entry is removed when the journal is next
-        opened."""
-        _write(self._handle, record.to_line())
+        self._file.append(record.to_line())
         self.done[record.key] = record
         self.spent.add(record.spent)
 
@@ -83,19 +82,17 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
     Raises ConfigurationError if it belongs to another run (all of `header` except `date` is
     compared), and StoreError if it cannot be used or another process uses it.
     """
-    with line_file(path) as handle:
-        first, records = _read(handle, path)
+    with open_lines(path) as file:
+        first, records = _read(file.content, path)
         if first is None:
             first = {"format": FORMAT, **header}
-            _write(handle, json.dumps(first, ensure_ascii=False).encode())
+            file.append(json.dumps(first, ensure_ascii=False).encode())
         _same_run(path, first, {"format": FORMAT, **header})
-        yield Journal(handle, first, records)
+        yield Journal(file, first, records)
 
 
-def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
-    """Return the header and the entries, and remove a last line without a line end."""
-    content = whole_lines(handle)
-    os.ftruncate(handle, len(content))
+def _read(content: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
+    """Return the header and the entries."""
     try:
         values = [json.loads(line) for line in content.splitlines()]
         return (values[0] if values else None), [
@@ -117,10 +114,3 @@ def _same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -
                 f"{wanted.get(name)!r}; use the same value, choose another --output, or delete the "
                 "file"
             )
-
-
-def _write(handle: int, line: bytes) -> None:
-    left = memoryview(line + b"\n")
-    while left:
-        left = left[os.write(handle, left) :]
-    os.fsync(handle)

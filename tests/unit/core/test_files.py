@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from service.core.errors import StoreError
 from service.core.files import (
     discard,
-    line_file,
+    open_lines,
     sweep,
     whole_file,
-    whole_lines,
     write_whole,
 )
 
@@ -66,13 +64,15 @@ def test_folders_are_discarded_and_remains_are_swept(tmp_path: Path) -> None:
 
 def test_a_file_of_lines_has_one_writer_and_leaves_out_what_a_kill_cut(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with line_file(path) as handle:
-        os.write(handle, b"one\ntwo\nthr")
-        assert whole_lines(handle) == b"one\ntwo\n"
-        with pytest.raises(StoreError, match="another process is writing it"), line_file(path):
+    path.write_bytes(b"one\ntwo\nthr")
+    with open_lines(path) as file:
+        assert file.content == b"one\ntwo\n"
+        with pytest.raises(StoreError, match="another process is writing it"), open_lines(path):
             pass
-    with line_file(path) as handle:
-        os.write(handle, b"ee\n")
-        assert whole_lines(handle) == b"one\ntwo\nthree\n"
-    with pytest.raises(StoreError, match="cannot be opened"), line_file(tmp_path):
+    assert path.read_bytes() == b"one\ntwo\nthr"  # only a writer changes it
+    with open_lines(path) as file:
+        file.append(b"three")
+        file.append(b"four")
+    assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"
+    with pytest.raises(StoreError, match="cannot be opened"), open_lines(tmp_path):
         pass

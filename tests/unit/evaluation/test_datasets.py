@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.datasets import DatasetError, load_dataset, named_file, read_question
+from service.evaluation.datasets import DatasetError, load_file, named_file, read_question
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"question": "Q?", "answer": "x"}\n\n' + line + b"\n")
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     (problem,) = caught.value.problems
     assert problem.startswith(f"{path}:3: ")
     assert what in problem
@@ -90,14 +90,14 @@ def test_a_question_too_long(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"question": "x" * 4001, "answer": "y"}), encoding="utf-8")
     with pytest.raises(DatasetError, match="more than 4,000 characters"):
-        load_dataset(path)
+        load_file(path)
 
 
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("{}\n" * 30, encoding="utf-8")
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     assert len(caught.value.problems) == 21
     assert caught.value.problems[-1] == f"{path}: 10 more invalid lines"
 
@@ -105,15 +105,15 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
 def test_an_empty_and_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n", encoding="utf-8")
     with pytest.raises(DatasetError, match="contains no questions"):
-        load_dataset(tmp_path / "empty.jsonl")
+        load_file(tmp_path / "empty.jsonl")
     with pytest.raises(DatasetError, match="cannot be read"):
-        load_dataset(tmp_path / "absent.jsonl")
+        load_file(tmp_path / "absent.jsonl")
 
 
 def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "bom.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"question": "Q?", "answer": "x"}\r\n')
-    assert [question.id for question in load_dataset(path)] == ["1"]
+    assert [question.id for question in load_file(path)[0]] == ["1"]
 
 
 @pytest.mark.parametrize("content", ["question,answer\nWho?,I\n", "Who?\n", ""])
@@ -121,7 +121,7 @@ def test_another_format_is_told_what_a_line_must_be(tmp_path: Path, content: str
     path = tmp_path / "questions.csv"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     assert caught.value.problems[-1].startswith("Write a JSON object on each line")
 
 
@@ -129,13 +129,13 @@ def test_compressed_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     plain, packed = tmp_path / "d.jsonl", tmp_path / "d.jsonl.gz"
     plain.write_bytes(b'{"question": "Q?", "answer": "Rome"}\n')
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert load_dataset(packed) == load_dataset(plain)
+    assert load_file(packed)[0] == load_file(plain)[0]
     packed.write_bytes(gzip.compress(plain.read_bytes())[:-9])
     with pytest.raises(DatasetError, match=r"d\.jsonl\.gz: the compressed data is truncated"):
-        load_dataset(packed)
+        load_file(packed)
     packed.write_bytes(plain.read_bytes())
     with pytest.raises(DatasetError, match=r"d\.jsonl\.gz: its name says compressed"):
-        load_dataset(packed)
+        load_file(packed)
 
 
 def test_names_of_datasets(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from service.evaluation.datasets import (
     DatasetError,
     GoldQuestion,
-    load_dataset,
     load_file,
     read_datasets,
 )
@@ -233,7 +232,7 @@ def test_the_gold_route_of_our_own_form(
 ) -> None:
     path = tmp_path / "file"
     path.write_text(json.dumps({"question": "Q?", "answers": ["x"], **fields}))
-    assert load_dataset(path)[0].route == route
+    assert load_file(path)[0][0].route == route
 
 
 def as_json(value: object) -> str:
@@ -338,7 +337,7 @@ def test_lines_and_arrays_are_read_alike(name: str, tmp_path: Path) -> None:
     for shape in shapes:
         path = tmp_path / "file"
         path.write_text(shape, encoding="utf-8")
-        read.append(load_dataset(path))
+        read.append(load_file(path)[0])
     assert all(questions == read[0] for questions in read)
 
 
@@ -347,19 +346,19 @@ def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
     path.write_text(as_json(WIKI2))
     row = {"Q_id": "Q585", "aliases": ["Christiania"], "demonyms": ["Oslovian"]}
     aliases.write_text(as_lines([{"Q_id": "Q1", "aliases": ["x"], "demonyms": []}, row]))
-    assert load_dataset(path)[0].answers == ("Oslo", "Christiania", "Oslovian")
+    assert load_file(path)[0][0].answers == ("Oslo", "Christiania", "Oslovian")
     (with_aliases,) = read_datasets([str(path)])
     assert with_aliases.as_json()["aliases"] == sha256(aliases.read_bytes()).hexdigest()
     aliases.write_text('{"Q_id": "Q585"}\n')
     with pytest.raises(DatasetError, match=r"id_aliases\.json:1: is not an object with Q_id"):
-        load_dataset(path)
+        load_file(path)
 
 
 def test_musique_without_ids(tmp_path: Path) -> None:
     rows = [{**MUSIQUE[1], "id": None, "question": f"Question {n}?"} for n in (1, 2)]
     path = tmp_path / "file"
     path.write_text(as_lines(rows))
-    assert [question.id for question in load_dataset(path)] == ["1", "2"]
+    assert [question.id for question in load_file(path)[0]] == ["1", "2"]
 
 
 def test_hotpotqa_with_columns(tmp_path: Path) -> None:
@@ -367,7 +366,7 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
     row = {**HOTPOTQA[0], "id": "h1", "supporting_facts": {"title": ["Oslo"], "sent_id": [0]}}
     path = tmp_path / "file"
     path.write_text(as_lines([row]))
-    assert load_dataset(path)[0].supporting_titles == {"oslo"}
+    assert load_file(path)[0][0].supporting_titles == {"oslo"}
 
 
 @pytest.mark.parametrize(
@@ -428,7 +427,7 @@ def test_what_is_wrong_is_told_with_its_place(
     path = tmp_path / "file"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     assert caught.value.problems[0].startswith(f"{path}{problem}"), caught.value.problems
 
 
@@ -440,15 +439,15 @@ def test_mixed_encodings_are_told_by_line_and_byte(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
     path.write_bytes(b"[" + b",\n".join(lines) + b"]")
     with pytest.raises(DatasetError) as caught:
-        load_dataset(path)
+        load_file(path)
     assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
     path.write_text(as_lines(NQ_OPEN), encoding="utf-16")
     with pytest.raises(DatasetError, match="is not UTF-8 at byte 0"):
-        load_dataset(path)
+        load_file(path)
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "2wiki", "musique", "hipporag", "squad"])
@@ -457,7 +456,7 @@ def test_gold_passages_are_found_wherever_they_were_ingested_from(
 ) -> None:
     path = tmp_path / "file"
     path.write_text(CASES[name][0], encoding="utf-8")
-    question = load_dataset(path)[0]
+    question = load_file(path)[0][0]
     found = (
         FoundPassage("any-1", "Anna Berg", "Anna Berg painted. She lived in Oslo.", kept=True),
         FoundPassage("any-2", "Oslo", "A city."),
@@ -480,7 +479,7 @@ def test_beir_has_its_passages_from_the_qrels_and_says_what_is_missing(tmp_path:
     qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\nq1\tp2\t0\n")
     row = {"_id": "q1", "text": "Where did Berg live?", "metadata": {"answer": "Oslo"}}
     queries.write_text(json.dumps(row))
-    (question,) = load_dataset(queries)
+    (question,) = load_file(queries)[0]
     assert (question.answers, question.supporting) == (("Oslo",), {"p1"})
     queries.write_text(json.dumps({**row, "metadata": {}}))
     for file, told in ((queries, "these queries have no answers"), (qrels, "no questions; name")):

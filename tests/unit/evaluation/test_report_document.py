@@ -102,7 +102,7 @@ def test_a_folder_without_rows_has_no_report(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     run = {"version": 1, "digest": "", "common": {}, "datasets": {}, "methods": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))
-    (tmp_path / "rows.jsonl").write_bytes(row("m", "1", 1).as_line())
+    (tmp_path / "rows.jsonl").write_bytes(row("m", "1", 1).as_line() + b"\n")
     (tmp_path / "report.html").mkdir()
     with pytest.raises(StoreError, match=r"report\.html: cannot be written"):
         write_report(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.datasets import load_dataset
+from service.evaluation.datasets import load_file
 from service.retrieval.documents import Document
 from service.retrieval.ingest.sources import read_files
 
@@ -86,13 +86,13 @@ def test_gold_passages_have_the_ids_that_evaluate_knows(tmp_path: Path) -> None:
     path = written(tmp_path / "musique.jsonl", MUSIQUE, lines=True)
     documents, problems = read(path, "musique")
     assert (len(documents), problems) == (2, [])
-    (question,) = load_dataset(path)
+    (question,) = load_file(path)[0]
     assert [document.text for document in documents if document.id in question.supporting] == [
         "Berg did."
     ]
     path = written(tmp_path / "hotpotqa.json", HOTPOTQA)
     titles = {document.title.casefold() for document in read(path, "hotpotqa")[0]}
-    for question in load_dataset(path):
+    for question in load_file(path)[0]:
         assert question.supporting_titles <= titles
 
 

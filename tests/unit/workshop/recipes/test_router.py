@@ -71,7 +71,7 @@ def test_a_score_that_does_not_apply_is_not_right() -> None:
 
 
 def write(folder: Path, rows: list[Row]) -> Path:
-    (folder / ROWS).write_bytes(b"".join(each.as_line() for each in rows))
+    (folder / ROWS).write_bytes(b"".join(each.as_line() + b"\n" for each in rows))
     return folder
 
 
