@@ -28,7 +28,7 @@ from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
-from service.engines.base import Generator, OpenedWhenNeeded, RawProbe
+from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.engines.pool.workers import UNOBSERVED, PoolObserver
 from service.prompts.templates import TemplateSet
@@ -101,7 +101,7 @@ class Runtime:
             )
         if asked.route != "direct":
             loop = resolve_loop("single", asked.loop)
-            if loop in RAW and isinstance(self.roles.reader.generator, RawProbe):
+            if loop in RAW:
                 await self.roles.reader.generator.find_raw()
             check_loop(loop, self.roles, self.settings)
             if (asked.samples or 1) > 1 and loop not in SAMPLED:
@@ -231,14 +231,14 @@ class Runtime:
         """Check an engine. If an encoder reads, the weights of an engine in this process are not
         opened: most questions do not need them."""
         try:
-            if self.roles.extractor is not None and isinstance(engine, OpenedWhenNeeded):
-                detail = f"{engine.name}: {await engine.check_files()}"
-            else:
+            if self.roles.extractor is None:
                 await engine.check()
-                detail = engine.name
+                state = None
+            else:
+                state = await engine.check_files()
         except RevelatorError as error:
             return [Check(f"engine {name}", False, error.detail)]
-        return [Check(f"engine {name}", True, detail)]
+        return [Check(f"engine {name}", True, ": ".join(filter(None, [engine.name, state])))]
 
     async def _check_collections(self) -> list[Check]:
         """Report collections that are incomplete or were embedded with other settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from service.core.concurrency import closing
 from service.core.domain import AutoragMode
@@ -146,24 +146,17 @@ class Generator(Protocol):
         missing.
         """
 
-    async def aclose(self) -> None: ...
-
-
-@runtime_checkable
-class RawProbe(Protocol):
-    """An engine whose server may lack raw completions."""
+    async def check_files(self) -> str | None:
+        """As `check`, but do not open weights for it: an engine in this process, whose weights its
+        first call opens, looks at their files, and says in words whether they are open."""
+        await self.check()
+        return None
 
     async def find_raw(self) -> None:
-        """Find out once whether the server has raw completions, for `capabilities.raw`."""
+        """Find out once whether a server has raw completions, for `capabilities.raw`."""
+        return
 
-
-@runtime_checkable
-class OpenedWhenNeeded(Protocol):
-    """An engine in this process, whose weights are opened by its first call, or by `check`."""
-
-    async def check_files(self) -> str:
-        """Return whether the weights are open, in words. Raises EngineFailure if they cannot be
-        opened, as far as their files show."""
+    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.reasoning import Reasoning
 from service.engines.signals import (
     AttentionRow,
@@ -144,7 +144,7 @@ class Worker:
         return EngineFailure(f"engine {self._name!r} {what}: {reason}")
 
 
-class InProcessGenerator(ABC):
+class InProcessGenerator(Generator):
     """One model, whose calls run together in one thread. Its weights are opened by the first call,
     or by `check`.
 

@@ -27,7 +27,7 @@ from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
 from service.core.trace_context import outgoing
-from service.engines.base import Capabilities, Delta, GenerationRequest, Profile
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, Profile
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (
     LARGEST_BODY,
@@ -63,7 +63,7 @@ _ADVICE = {
 }
 
 
-class OpenAIGenerator:
+class OpenAIGenerator(Generator):
     """Sends chats and raw completions to the servers of `settings.urls`.
 
     Choices and schemas are requested as `settings.constrained` says. `auto` uses vLLM's fields if

@@ -21,7 +21,7 @@ from service.cli import serve as connections
 from service.cli import serve as serving
 from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings
-from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.bench_server import StubRetriever
 
@@ -29,7 +29,7 @@ LIMITS = ((connections, "HEAD_S"), (bodies, "BODY_TIMEOUT_S"), (serving, "KEEP_A
 HOW_MANY = "How many tasks are there?"
 
 
-class TimedGenerator:
+class TimedGenerator(Generator):
     """Answers any call in so many tokens, evenly over so many seconds, however many run; and
     `HOW_MANY` by the number of asyncio's tasks."""
 

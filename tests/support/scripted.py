@@ -13,6 +13,7 @@ from service.engines.base import (
     Delta,
     FinishReason,
     GenerationRequest,
+    Generator,
     TokenUsage,
 )
 
@@ -102,7 +103,7 @@ class _Counters:
     aborted: int = 0
 
 
-class ScriptedGenerator:
+class ScriptedGenerator(Generator):
     """Answers calls, including parallel ones, by the first matching step that is not used up.
 
     With `ordered`, only the first step that is not used up, or an adjacent step of its group, may

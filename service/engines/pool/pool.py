@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.pool import workers
 from service.engines.pool.upkeep import Upkeep
 from service.engines.pool.workers import (
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 QUESTIONS: Final = 1024  # the most recent; a forgotten one may return to the worker that failed it
 
 
-class PoolGenerator:
+class PoolGenerator(Generator):
     """An engine that distributes calls over the workers of `settings.urls`. `connect` creates the
     client of a worker.
 
