@@ -84,6 +84,7 @@ class PromptTemplate:
         self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
         self.fields = pieces[1::2]
         self.examples = "\n".join(self._literals)
+        self.end = ""  # the line breaks after it in its file
 
     def fill(self, fields: Mapping[str, str]) -> Prompt:
         """Fill the fields. Raises KeyError for a missing field."""
@@ -99,7 +100,9 @@ class PromptTemplate:
 def load_template(folder: Path, name: str) -> PromptTemplate:
     """Read one template file. Raises ValueError naming a field that no prompt has."""
     path = folder / f"{name}.txt"
-    template = PromptTemplate(path.read_text(encoding="utf-8").rstrip("\n"))
+    whole = path.read_text(encoding="utf-8")
+    template = PromptTemplate(whole.rstrip("\n"))
+    template.end = whole.removeprefix(template.text)
     unknown = [field for field in template.fields if field not in FIELDS]
     if unknown:
         raise ValueError(
@@ -129,6 +132,10 @@ class TemplateSet:
         """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
         shared = role in SHARED and not self.has(role)
         return load_template(SHIPPED / "full" if shared else self.folder, role).fill(fields)
+
+    def end_of(self, role: str) -> str:
+        """Return the line breaks at the end of a role's file, which `render` leaves out."""
+        return load_template(self.folder, role).end
 
     def has(self, role: str) -> bool:
         return role in self._roles

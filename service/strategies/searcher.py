@@ -207,7 +207,7 @@ def protocol_name(settings: Settings, reader: Role) -> SearcherProtocol | None:
 
 def instruction(templates: TemplateSet, name: SearcherProtocol, question: str) -> str:
     """Return the text that the model continues: by the file of the protocol if the set of templates
-    has it, else by our own."""
+    has it, else by our own; with the line breaks at the end of the file, since the text is raw."""
     protocol = PROTOCOLS[name]
     end = "" if protocol.answer == BOXED else " "
     fields = {
@@ -217,7 +217,8 @@ def instruction(templates: TemplateSet, name: SearcherProtocol, question: str) -
         "answer": f"{protocol.answer[0]}{end}answer{end}{protocol.answer[1]}",
     }
     own = f"{TEMPLATE}_{name}"
-    return templates.render(own if templates.has(own) else TEMPLATE, **fields)
+    role = own if templates.has(own) else TEMPLATE
+    return templates.render(role, **fields) + templates.end_of(role)
 
 
 class Searcher(Method):

@@ -18,7 +18,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,15 @@ from service.text.tagging import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY
 
-# The questions are dealt out to the runs in turn.
+# The questions are dealt out to the runs in turn, and the first 48 to the runs with other queries.
 RUNS = (
     parity.Parameters(hallucination_threshold=1.0, generate_max_length=48, retrieve_keep_top_k=25),
     parity.Parameters(hallucination_threshold=8.0, generate_max_length=48, retrieve_keep_top_k=10),
     parity.Parameters(hallucination_threshold=0.4, generate_max_length=48, retrieve_keep_top_k=25),
+)
+OTHER_QUERIES = tuple(
+    replace(RUNS[2], query_formulation=name)
+    for name in ("last_sentence", "forward_all", "current_wo_wrong", "last_n_tokens")
 )
 END = "</s>"
 NEEDED = {"questions": 50, "two triggers": 15, "no trigger": 10, "all hits cleared": 5}
@@ -188,7 +192,7 @@ def open_rag(official: Any, model: Path, parameters: parity.Parameters) -> Any:
     return official.AttnWeightRAG(
         types.SimpleNamespace(
             model_name_or_path=str(model), method="dragin", retriever="BM25",
-            query_formulation="real_words", retrieve_topk=parity.PASSAGES_SHOWN,
+            retrieve_topk=parity.PASSAGES_SHOWN,
             check_real_words=True, use_counter=False, **asdict(parameters),
         )
     )  # fmt: skip
@@ -240,15 +244,12 @@ def main() -> None:
     import torch
 
     questions = parity.load_questions()
+    dealt = [(run, questions[n :: len(RUNS)]) for n, run in enumerate(RUNS)]
+    dealt += [(run, questions[n:48:4]) for n, run in enumerate(OTHER_QUERIES)]
     with torch.inference_mode():
         runs = [
-            {
-                "parameters": asdict(run),
-                "rows": record(
-                    open_rag(official, given.model, run), questions[number :: len(RUNS)]
-                ),
-            }
-            for number, run in enumerate(RUNS)
+            {"parameters": asdict(run), "rows": record(open_rag(official, given.model, run), own)}
+            for run, own in dealt
         ]
     found = counts(runs)
     print(f"\n{dict(found)}")

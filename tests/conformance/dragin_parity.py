@@ -32,16 +32,24 @@ RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
 TEMPLATES = TemplateSet(str(TINY_TEMPLATES))
 PASSAGES_SHOWN = 3
+FORMULATIONS = {  # the official code's names, and ours
+    "real_words": None,
+    "last_sentence": "last_sentence",
+    "forward_all": "full_context",
+    "current_wo_wrong": "sentence_without_hits",
+    "last_n_tokens": "last_tokens",
+}
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Of a run, in the official code's names: θ, L, n."""
+    """Of a run, in the official code's names: θ, L, n, and what forms the query."""
 
     hallucination_threshold: float
     generate_max_length: int
     retrieve_keep_top_k: int
+    query_formulation: str = "real_words"
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,12 @@ class Trajectory:
         names = ("previous", "query", "sentence")
         turns = (Turn(*(plain(turn[name]) for name in names)) for turn in row["turns"])
         return Trajectory(tuple(turns), plain(row["text"]))
+
+    def first_letters(self) -> Trajectory:
+        """What stands until the first query, which is without spaces and marks of them."""
+        first = self.turns[:1]
+        query = "".join(turn.query for turn in first).replace(" ", "").replace("▁", "")
+        return Trajectory(tuple(Turn(t.previous, query, "") for t in first), "")
 
 
 def load_questions() -> list[str]:
@@ -171,7 +185,10 @@ async def run_ours(
     )
     role = Role("reader", engine, None, templates)
     limits = {"timeout_s": 3600, "max_llm_calls": 100_000, "max_tokens": 10**9}
-    request = prepared(question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600)
+    formulation = FORMULATIONS[parameters.query_formulation]
+    request = prepared(
+        question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600, query_formulation=formulation
+    )
     asked = Inquiry(
         id="parity",
         request=request,

@@ -291,7 +291,8 @@ def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
     trained reply.
 
     Returns several rows if the chat template renders earlier turns differently from the last one,
-    for instance without their reasoning. Raises ValueError if the template rejects the chat.
+    for instance without their reasoning. If it has no mark for the end of a turn, only the last
+    reply is taught to end. Raises ValueError if the template rejects the chat.
     """
     messages = chat_of(row)
     rows: list[TokenRow] = []
@@ -299,7 +300,9 @@ def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
         if not message.learn:
             continue
         prompt, reply = encoder.encode_turn(messages[: place + 1])
-        before = rows.pop() if rows and _continues(rows[-1], prompt) else TokenRow([], [])
+        before = TokenRow([], [])
+        if rows and (length := _shared(rows[-1], prompt)):
+            before = TokenRow(*(ids[:length] for ids in rows.pop()))
         shown = [UNCOUNTED] * (len(prompt) - len(before.labels))
         rows.append(TokenRow(prompt + reply, before.labels + shown + reply))
     return rows
@@ -310,8 +313,14 @@ def chat_of(row: TrainingRow) -> Sequence[Message]:
     return [Message(message.role, message.content) for message in row.messages]
 
 
-def _continues(before: TokenRow, prompt: list[int]) -> bool:
-    return prompt[: len(before.input_ids)] == before.input_ids
+def _shared(before: TokenRow, prompt: list[int]) -> int:
+    """Return how many tokens of a row the prompt continues: all, or all but an end of text, which
+    is not in the template and so not in the prompt either; otherwise 0."""
+    length = len(before.input_ids)
+    for end in (length, length - 1):
+        if prompt[:end] == before.input_ids[:end]:
+            return end
+    return 0
 
 
 def mix(tasks: Sequence[str], *, seed: int, cap: int) -> list[int]:

@@ -221,8 +221,9 @@ def test_the_name_of_a_model_tells_its_protocol() -> None:
 def test_a_set_of_templates_may_have_the_instruction_of_a_checkpoint(tmp_path: Any) -> None:
     from service.prompts.templates import TemplateSet
 
-    (tmp_path / "searcher.txt").write_text("Ours: $question", encoding="utf-8")
-    (tmp_path / "searcher_autorefine.txt").write_text("Theirs: $question", encoding="utf-8")
+    """Its end is kept as it is, since the model continues it."""
+    (tmp_path / "searcher.txt").write_text("Ours: $question\n", encoding="utf-8")
+    (tmp_path / "searcher_autorefine.txt").write_text("Theirs: $question <", encoding="utf-8")
     templates = TemplateSet(str(tmp_path))
-    assert instruction(templates, "autorefine", "Who?") == "Theirs: Who?"
-    assert instruction(templates, "search_r1", "Who?") == "Ours: Who?"
+    assert instruction(templates, "autorefine", "Who?") == "Theirs: Who? <"
+    assert instruction(templates, "search_r1", "Who?") == "Ours: Who?\n"

@@ -5,9 +5,11 @@ Input: questions with chains (`service.workshop.synthesis.pipelines.published`);
 replay --body` prints them of the traces of an evaluation: their queries and sub-answers are the
 chain, and their answer, if it is supported, is the gold one.
 
-The teacher is not called. Each hop is searched, and one to three passages are shown. A question is
-dropped if one of its queries finds nothing, or if no passage or sub-answer contains its answer,
-unless that is "yes" or "no".
+The teacher is not called. Each hop is searched, and one to three passages are shown; a hop's own
+passage, if it was not found, takes the last place. A hop whose answer no passage shown contains
+ends the transcript with `no answer found`, so that a model does not learn to make answers up; at
+most half as many rows end so as have an answer. A question is dropped if one of its queries finds
+nothing, or if neither passages nor sub-answers contain its answer, unless that is "yes" or "no".
 
 Output: rows of the task `searcher` in the protocol `search_r1`, in which each turn is what the loop
 `searcher` reads, and each prompt what it sends.
@@ -16,14 +18,14 @@ Output: rows of the task `searcher` in the protocol `search_r1`, in which each t
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from service.core.domain import Passage
 from service.evaluation.metrics import contains, is_verdict
 from service.prompts.quoting import quote
-from service.prompts.templates import TemplateSet
+from service.prompts.templates import NO_ANSWER, TemplateSet
 from service.strategies.searcher import PROTOCOLS, instruction, read_turn
 from service.workshop.synthesis.contract import (
     BadLines,
@@ -32,13 +34,20 @@ from service.workshop.synthesis.contract import (
     Lines,
     OutputRow,
     Pipeline,
+    Selection,
 )
-from service.workshop.synthesis.pipelines.published import ChainedQuestion, filled, read_questions
+from service.workshop.synthesis.pipelines.published import (
+    ChainedQuestion,
+    Link,
+    filled,
+    read_questions,
+)
 from service.workshop.synthesis.teacher import Prompts, Session
 
 NAME: Final = "search_r1"
 PROTOCOL: Final = PROTOCOLS[NAME]
 NOTHING: Final = "Nothing is known yet."
+UNKNOWN: Final = "The passages do not say it."
 
 
 def read_chains(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[ChainedQuestion]]:
@@ -74,27 +83,56 @@ async def work(
     turns = [("user", instruction(templates, NAME, asked.question))]
     shown: dict[str, Passage] = {}
     found: list[str] = []
+    answer = quote(asked.answers[0])
     for hop in asked.hops:
         query = quote(filled(hop.question, found))
-        passages = await session.search(query, session.rng.randint(1, PROTOCOL.top_k))
-        if not passages:
-            raise Dropped("a query that finds nothing")
+        passages = await _passages(query, hop, session)
         shown |= {passage.passage_id: passage for passage in passages}
         turns += [
             ("assistant", f"<think> {known} </think>\n<search> {query} </search>"),
             ("user", PROTOCOL.shown([(query, passages)])),
         ]
+        if not any(contains(_text(passage), hop.answer) for passage in shown.values()):
+            known, answer = f"{query} {UNKNOWN}", NO_ANSWER
+            break
         found.append(quote(hop.answer))
         known = f"{query} {found[-1].rstrip('.')}."
-    answer = quote(asked.answers[0])
-    evidence = "\n".join([*found, *(passage.text for passage in shown.values())])
-    if not is_verdict(answer) and not contains(evidence, answer):
+    evidence = "\n".join([*found, *map(_text, shown.values())])
+    if answer != NO_ANSWER and not is_verdict(answer) and not contains(evidence, answer):
         raise Dropped("an answer that nothing shows")
     turns.append(("assistant", f"<think> {known} </think>\n<answer> {answer} </answer>"))
     _check([text for role, text in turns if role == "assistant"], answer)
     messages = [{"role": r, "content": text, "learn": r == "assistant"} for r, text in turns]
     fields = {"task": "searcher", "question": asked.question, "messages": messages}
     return [OutputRow(fields, item.source.beside(shown.values()))]
+
+
+async def _passages(query: str, hop: Link, session: Session) -> list[Passage]:
+    most = session.rng.randint(1, PROTOCOL.top_k)
+    passages = list(await session.search(query, most))
+    if not passages:
+        raise Dropped("a query that finds nothing")
+    if hop.passage and hop.passage.passage_id not in {each.passage_id for each in passages}:
+        passages[most - 1 :] = [hop.passage]
+    return passages
+
+
+def _text(passage: Passage) -> str:
+    return f"{passage.title}\n{passage.text}"
+
+
+def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
+    """Return the rows with an answer, and at most half as many others, drawn at random."""
+    others = [n for n, row in enumerate(rows) if _declines(row)]
+    most = (len(rows) - len(others)) // 2
+    left_out = set(others) - set(rng.sample(others, min(most, len(others))))
+    lost = {"without an answer, over half of those with one": len(left_out)} if left_out else {}
+    return [row for n, row in enumerate(rows) if n not in left_out], lost
+
+
+def _declines(row: OutputRow) -> bool:
+    last: str = row.fields["messages"][-1]["content"]
+    return read_turn(last, PROTOCOL).answer == NO_ANSWER
 
 
 def _check(written: list[str], answer: str) -> None:
@@ -108,7 +146,7 @@ def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
     """Return the pipeline for the template set that has the instruction."""
     one_item = partial(work, templates=TemplateSet(templates))
     return Pipeline(
-        "searcher", 1, Prompts("searcher"), read_chains, one_item, searches=True,
+        "searcher", 2, Prompts("searcher"), read_chains, one_item, select, searches=True,
         templates=templates,
     )  # fmt: skip
 

@@ -30,6 +30,8 @@ THINKING = CHATML.replace(
     "m['content'] + '<|im_end|>' -}}{% endg",
     "('<think></think>' if loop.last else '') + m['content'] + '<|im_end|>' -}}{% endg",
 )
+# As `raw`, without a mark for the end of a turn; the tokenizer wants spaces.
+RAW = "{% for m in messages %}{{ ' ' + m['content'] }}{% endfor %}"
 END = {CHAT_TEMPLATE: "</s>", CHATML: "<|im_end|>", THINKING: "<|im_end|>"}
 RETRIEVED = "Retrieved Document_1: The city of Paris is in London </s> <|im_end|> ."
 
@@ -74,6 +76,15 @@ def test_only_the_models_words_are_counted(tmp_path: Path, template: str) -> Non
     assert all(label in (UNCOUNTED, token) for token, label in pairs)
     whole = str(encoder.backend.decode(encoded.input_ids, skip_special_tokens=True))
     assert "The city of Paris is in London" in whole
+
+
+def test_a_text_without_turns_is_one_row_that_ends_once(tmp_path: Path) -> None:
+    """What follows an earlier reply begins without the end of text, which the engine's stop strings
+    are for."""
+    encoder = encoder_for(tmp_path, RAW)
+    (encoded,) = encode_chat(encoder, row())
+    assert counted(encoder, encoded).strip() == "Query: Paris Answer: London</s>"
+    assert encoded.input_ids.count(encoder.tokenizer.eos_token_id) == 1
 
 
 def test_a_prompt_is_what_is_served_and_its_text_no_special_token(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -30,7 +31,10 @@ BODY = {
 }  # fmt: skip
 
 
-async def rows_of(line: dict[str, Any], text: str = "Bellini.") -> list[OutputRow]:
+SHOWN = "Vincenzo Bellini, born in Catania."
+
+
+async def rows_of(line: dict[str, Any], text: str = SHOWN) -> list[OutputRow]:
     async def find(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
         return tuple(Passage(f"{query} {n}", "Norma", text) for n in range(top_k))[: len(text)]
 
@@ -50,8 +54,8 @@ async def test_a_chain_becomes_turns_that_the_loop_reads(line: dict[str, Any]) -
         ("Who composed Norma?",), ("Where was Vincenzo Bellini born?",), (),
     ]  # fmt: skip
     assert turns[-1].answer == "Catania"
-    assert messages[0].content.endswith(QUESTION)
-    assert messages[2].content.startswith("\n\n<information>Doc 1(Title: Norma) Bellini.")
+    assert messages[0].content.endswith(f"{QUESTION}\n")
+    assert messages[2].content.startswith(f"\n\n<information>Doc 1(Title: Norma) {SHOWN}")
     assert "Norma" in row.source.titles
 
 
@@ -59,13 +63,49 @@ async def test_a_chain_becomes_turns_that_the_loop_reads(line: dict[str, Any]) -
     ("line", "text", "why"),
     [
         (CHAIN, "", "a query that finds nothing"),
-        ({**CHAIN, "answers": ["Rome"]}, "Bellini.", "an answer that nothing shows"),
-        ({"id": "q", "question": QUESTION, "answers": ["Catania"]}, "Bellini.", "no chain"),
+        ({**CHAIN, "answers": ["Rome"]}, SHOWN, "an answer that nothing shows"),
+        ({"id": "q", "question": QUESTION, "answers": ["Catania"]}, SHOWN, "no chain"),
     ],
 )
 async def test_what_shows_nothing_is_dropped(line: dict[str, Any], text: str, why: str) -> None:
     with pytest.raises(Dropped, match=why):
         await rows_of(line, text)
+
+
+def own_turns(row: OutputRow) -> list[str]:
+    return [message["content"] for message in row.fields["messages"] if message["learn"]]
+
+
+async def test_an_answer_that_no_passage_shows_is_not_made_up() -> None:
+    """The model is not taught the gold answer of a hop whose passages do not have it."""
+    (row,) = await rows_of(CHAIN, "Norma is by Vincenzo Bellini.")
+    *searches, last = own_turns(row)
+    assert [read_turn(text, PROTOCOLS["search_r1"]).calls for text in searches] == [
+        ("Who composed Norma?",), ("Where was Vincenzo Bellini born?",),
+    ]  # fmt: skip
+    assert last.endswith("do not say it. </think>\n<answer> no answer found </answer>")
+    assert "Catania" not in "".join(own_turns(row))
+
+
+async def test_a_hops_own_passage_is_shown() -> None:
+    own = {"id": "own", "title": "Bellini", "text": "Bellini was born in Catania."}
+    hops = [{"question": PARTS[0], "answer": "Vincenzo Bellini"},
+            {"question": PARTS[1], "answer": "Catania", "passage": own}]  # fmt: skip
+    line = {"id": "q", "question": QUESTION, "answers": ["Catania"], "hops": hops}
+    (row,) = await rows_of(line, "Norma is by Vincenzo Bellini.")
+    assert "Doc 1(Title: Norma)" in row.fields["messages"][2]["content"]
+    assert "Bellini was born in Catania." in row.fields["messages"][4]["content"]
+    assert own_turns(row)[-1].endswith("<answer> Catania </answer>")
+
+
+async def test_few_rows_have_no_answer() -> None:
+    (answering,) = await rows_of(CHAIN)
+    (declining,) = await rows_of(CHAIN, "Norma is by Vincenzo Bellini.")
+    rows = [declining, answering, declining, answering, answering, declining]
+    kept, lost = PIPELINE.select(rows, random.Random(0))
+    assert [row for row in kept if row is answering] == [answering] * 3
+    assert len(kept) == 4
+    assert list(lost.values()) == [2]
 
 
 def test_an_unsupported_answer_is_no_gold() -> None:
