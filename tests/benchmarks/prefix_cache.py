@@ -1,9 +1,11 @@
 """How much of each loop's prompts is found in the prefix caches of real vLLM workers.
 
     VLLM_PYTHON=… python -m tests.benchmarks.prefix_cache [--loops autorag dragin] [--questions 30]
+        [--model FOLDER]
 
 The sample questions over the sample corpus, four at once, first on one worker with the shipped
-model and our plugin, then on two behind a pool; rates are vLLM's own counters (hits / queries,
+model, or another that is asked in the protocol of Search-R1, and our plugin, then on two behind a
+pool; rates are vLLM's own counters (hits / queries,
 tokens), of blocks of 32 tokens. Aims: two workers >= 0.9 x one (autorag); dragin >= 0.6.
 """
 
@@ -15,6 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -35,9 +38,15 @@ AT_ONCE = 4
 COUNTERS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 
-def settings_for(workers: Sequence[Vllm], folder: Path) -> Settings:
+SEARCHER = {
+    "roles": {"reader": {"templates": "full", "encoder": "none"}},
+    "searcher": {"protocol": "search_r1"},
+}
+
+
+def settings_for(workers: Sequence[Vllm], folder: Path, own: dict[str, Any]) -> Settings:
     engine = {"kind": "vllm", "urls": [w.url for w in workers]}
-    sections = as_trained() | {"data_dir": folder, "engines": {"default": engine}}
+    sections = own | {"data_dir": folder, "engines": {"default": engine}}
     return Settings.model_validate(sections)
 
 
@@ -69,8 +78,10 @@ async def ask_all(
     )
 
 
-async def rate(workers: Sequence[Vllm], folder: Path, loop: str, questions: Sequence[str]) -> float:
-    async with open_runtime(settings_for(workers, folder)) as runtime:
+async def rate(
+    workers: Sequence[Vllm], folder: Path, own: dict[str, Any], loop: str, questions: Sequence[str]
+) -> float:
+    async with open_runtime(settings_for(workers, folder, own)) as runtime:
         await runtime.warm()
         asked, hit = read(workers)
         steps, calls = await ask_all(runtime, questions, loop)
@@ -88,6 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loops", nargs="+", default=["anrag", "autorag", "dragin"])
     parser.add_argument("--questions", type=int, default=30)
+    parser.add_argument("--model", type=Path)
     options = parser.parse_args()
     configure_logging("error")
     rows = [orjson.loads(line) for line in QUESTIONS.read_bytes().splitlines()]
@@ -95,6 +107,9 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         flags = (*FLAGS, "--block-size", "32", "--scheduling-policy", "priority")
+        own = as_trained()
+        if options.model:
+            flags, own = (*flags, "--model", str(options.model)), SEARCHER
         environment = plugin_environment(folder / "plugin")
         one, *others = [
             stack.enter_context(vllm_server(folder / f"log{n}", *flags, environment=environment))
@@ -103,8 +118,8 @@ def main() -> None:
         for worker in (one, *others):
             worker.wait()
         for loop in options.loops:
-            alone = asyncio.run(rate([one], folder / "data", loop, questions))
-            both = asyncio.run(rate(others, folder / "data", loop, questions))
+            alone = asyncio.run(rate([one], folder / "data", own, loop, questions))
+            both = asyncio.run(rate(others, folder / "data", own, loop, questions))
             print(f"{loop:8} two / one: {both / alone if alone else 0:.2f}", flush=True)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from service.engines.local import LocalGenerator
+from tests.conformance import dragin_functions as functions
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY, open_tiny
 
@@ -44,6 +45,17 @@ def test_the_record_is_evidence(record: dict[str, Any]) -> None:
     assert sum(len(row["turns"]) >= 2 for row in rows) >= 15
     assert sum(not row["turns"] for row in rows) >= 10
     assert sum(row["cleared"] > 0 for row in rows) >= 5
+
+
+def test_random_cases_of_rind_and_qfs_are_those_of_the_official_functions() -> None:
+    recorded = json.loads(functions.RECORD.read_text(encoding="utf-8"))
+    ours = [case.ours() for case in functions.cases()]
+    differing = [n for n, own in enumerate(ours) if functions.digest(own) != recorded[n]]
+    assert len(ours) == len(recorded) == 4500
+    assert not differing, "python -m tests.conformance.dragin_functions CHECKOUT shows them"
+    drafts, queries = ours[: functions.RIND], ours[functions.RIND :]
+    assert 500 < sum(own.startswith("(True") for own in drafts) < 2_500
+    assert sum(bool(own) for own in queries) > 1_000
 
 
 async def test_trajectories_are_those_of_the_official_code(
