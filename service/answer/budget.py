@@ -83,6 +83,10 @@ class Budget:
         self.llm_calls += 1
         self.under_way += tokens
 
+    def allows(self, calls: int) -> bool:
+        """Whether so many further calls leave what is reserved for the question's answer."""
+        return self.llm_calls + calls + ANSWER_CALLS <= self.max_llm_calls
+
     @property
     def may_answer(self) -> bool:
         """Whether a call that writes the question's answer may start."""

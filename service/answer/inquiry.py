@@ -386,13 +386,17 @@ class OpenStep:
         top_k: int,
         exclude: frozenset[str] = frozenset(),
         shape: QueryShape = "should",
+        *,
+        deeper: bool = False,
     ) -> SearchResult:
         """Search the question's collection with its retriever and filter, after a `query` event.
-        Raises BudgetExceeded if no retrieval is left, DeadlineExceeded and RetrievalFailure."""
+        A search that goes `deeper` than the one before is part of the same retrieval. Raises
+        BudgetExceeded if no retrieval is left, DeadlineExceeded and RetrievalFailure."""
         request, budget = self.inquiry.request, self.inquiry.budget
-        budget.start_retrieval()
-        hold("query", query)
-        await self.emit(QueryIssued(query=query, retriever=request.retriever))
+        if not deeper:
+            budget.start_retrieval()
+            hold("query", query)
+            await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter or {}, exclude,
             shape, request.principals, within_s=SEARCH_SHARE * budget.step_remaining_s,

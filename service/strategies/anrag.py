@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar, Final
 
 from service.answer.events import RetrievedPassage, TokenRole
-from service.answer.inquiry import Choice, OpenStep, Scope
-from service.core.domain import LoopName, Passage, StoppedBy
-from service.core.errors import LimitReached
+from service.answer.inquiry import UNDECIDED, Choice, OpenStep, Scope
+from service.core.domain import LoopName, Passage, ScoredPassage, StoppedBy
+from service.core.errors import LimitReached, RetrievalFailure
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import Reader, Verdict, answer_from_memory, reader_of
@@ -69,28 +71,58 @@ async def search_and_read(
     settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
     own = None if reader.reads_all else step.inquiry.roles.reader.generator.capabilities.passages
     top_k = step.inquiry.request.top_k or own or TOP_K
+    most = max(settings.fetch_k[0], top_k) if judged else top_k
     try:
-        result = await step.search(question, max(settings.fetch_k, top_k) if judged else top_k)
+        result = await step.search(question, most)
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return
     if judged and "relevance" not in settings.skip:
         await step.show_passages(result)
-        choices = await _judge(step, reader, result, top_k)
+        choices = await _judge(step, reader, result.passages, top_k)
+        depths = [] if reader.reads_all else [each for each in settings.fetch_k if each > most]
+        for sought, depth in pairwise([most, *depths]):
+            helped = any(choice.kept for choice in choices)
+            if helped or step.stopped_by != "answer" or len(result.passages) < sought:
+                break
+            if not (further := await _further(step, question, result, depth)):
+                break
+            result = replace(result, passages=(*result.passages, *further))
+            await step.show_passages(result, [*choices, *[UNDECIDED] * len(further)])
+            choices += await _judge(step, reader, further, top_k)
     else:
         choices = keep_first(len(result.passages), top_k)
         await step.show_passages(result, choices)
     await _read(step, reader, result, choices, as_role)
 
 
-async def _judge(step: OpenStep, reader: Reader, result: SearchResult, top_k: int) -> list[Choice]:
+async def _further(
+    step: OpenStep, question: str, result: SearchResult, depth: int
+) -> tuple[ScoredPassage, ...]:
+    """Return the hits after those of `result`, down to `depth`; none if the limits of the question
+    do not allow to judge them."""
+    known = frozenset(hit.passage.passage_id for hit in result.passages)
+    more = depth - len(known)
+    calls = 1 if step.inquiry.settings.hanrag.judging == "listwise" else more
+    if not step.inquiry.budget.allows(calls + 1):  # and to answer from them
+        return ()
+    try:
+        found = await step.search(question, more, known, deeper=True)
+    except (LimitReached, RetrievalFailure):
+        return ()
+    return tuple(replace(hit, rank=hit.rank + len(known)) for hit in found.passages)
+
+
+async def _judge(
+    step: OpenStep, reader: Reader, hits: Sequence[ScoredPassage], top_k: int
+) -> list[Choice]:
     """Judge all hits concurrently, as far as the limits of the question allow."""
-    verdicts = await reader.judge([hit.passage for hit in result.passages])
+    verdicts = await reader.judge([hit.passage for hit in hits])
     limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
     if limits:
         step.stopped_by = limits[0].stopped_by
     choices = keep_relevant(verdicts, len(verdicts) if reader.reads_all else top_k)
-    for hit, choice in zip(result.passages, choices, strict=True):
+    for hit, choice in zip(hits, choices, strict=True):
         await step.judged(hit.passage.passage_id, choice, _relevant(choice))
     return choices
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from service.core.domain import AutoragMode, RouteName
@@ -53,6 +53,26 @@ class EscalationSettings(Section):
 HanragRole = Literal["relevance", "ending", "refine"]
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, int) else value
+
+
+def _rising(depths: list[int]) -> list[int]:
+    if sorted(set(depths)) != depths:
+        raise ValueError("each number must be larger than the one before it")
+    return depths
+
+
+Depths = Annotated[
+    list[Annotated[int, Field(ge=1, le=100)]],
+    Field(min_length=1, max_length=10),
+    AfterValidator(_rising),
+    NoDecode,
+    CommaList,
+    BeforeValidator(_listed),
+]
+
+
 class HanragSettings(Section):
     """HANRAG (METHODS.md §1.2, §1.3)."""
 
@@ -69,12 +89,12 @@ class HanragSettings(Section):
         "encoder that reads judges in place of both, if there is one (`roles.reader.encoder`). "
         "Default: `pointwise`.",
     )
-    fetch_k: int = Field(
-        10,
-        ge=1,
-        le=100,
-        description="Number of passages per search that are judged. With 30, "
-        "more questions of several hops are answered, at three times the calls, or, with "
+    fetch_k: Depths = Field(
+        [10, 30, 50],
+        description="Number of passages per search that are judged. Of several numbers, the "
+        "next one counts where no passage so far helps, as long as the limits of the question "
+        "allow; an encoder that reads judges the first number only. With 30 as the first, more "
+        "questions of several hops are answered, at three times the calls, or, with "
         '`judging = "listwise"`, at the same.',
     )
 
