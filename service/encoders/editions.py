@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import PurePath
 from typing import Final
 
 from service.core.domain import Passage
@@ -13,7 +15,10 @@ from service.encoders.answers import Candidate
 
 NEAR: Final = 1.0  # logits: an answer whose place is this much worse is of like score
 SURE: Final = 2.0  # logits over "no answer" of an answer that may contradict another
+ALIKE: Final = 0.4  # share of the pairs of words of the shorter text that two editions share
 _NAMED: Final = re.compile(r"\b(?:(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?|\d+\.\d+)\b")
+# a day or a month of a year, in words
+_DAY: Final = re.compile(r"(?:\d\d?\.? )?\b[^\W\d_]{3,} (?:\d\d?, )?(?:19|20)\d\d\b")
 _NUMBERING: Final = re.compile(r"[\d\W_]+|\b(?:v|version|edition|rev|revision|draft)\b")
 _DATED: Final = re.compile(r"(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?")
 _NUMBERS: Final = re.compile(r"\d+")
@@ -26,8 +31,12 @@ def resolve(
     like score that contradicts it, if no edition settles which is right. What the answer has more
     than others (`lead`) is counted without other editions of its document."""
     best = found[0]
+    answers = [c for c in found if c.margin > 0]
+    days = [set(_words(each)) for each in _DAY.findall(question)]
+    titled = [(c, set(_words(passages[c.passage].title))) for c in answers]
     named = set(_NAMED.findall(question))
-    meant = [c for c in found if c.margin > 0 and named & _marks(passages[c.passage])]
+    meant = [c for c, title in titled if any(day <= title for day in days)]
+    meant = meant or [c for c in answers if named & _marks(passages[c.passage])]
     if meant:
         best = meant[0]
     elif best.margin > 0:
@@ -43,15 +52,15 @@ def resolve(
 def _contradicts(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:
     if min(one.margin, other.margin) < SURE or abs(one.place - other.place) > NEAR:
         return False
-    return _words(one, passages).isdisjoint(_words(other, passages))
+    return _said(one, passages).isdisjoint(_said(other, passages))
 
 
-def _words(answer: Candidate, passages: Sequence[Passage]) -> set[str]:
+def _said(answer: Candidate, passages: Sequence[Passage]) -> set[str]:
     if answer.kind != "span":
         return {answer.kind}
     text = passages[answer.passage].text
     parts = (text[start:end] for start, end in answer.spans)
-    return set(re.findall(r"\w+", " ".join(parts).lower()))
+    return set(_words(" ".join(parts)))
 
 
 def _is_related(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:
@@ -61,18 +70,44 @@ def _is_related(one: Candidate, other: Candidate, passages: Sequence[Passage]) -
 
 
 def _is_newer(one: Passage, other: Passage) -> bool:
-    """Whether a passage is of a newer edition of another's document. Editions have the same title
-    but for numbers, and a date or version each."""
-    if (
-        _NUMBERING.sub(" ", one.title.lower()).split()
-        != _NUMBERING.sub(" ", other.title.lower()).split()
-    ):
+    """Whether a passage is of a newer edition of another's document: they have a date or version
+    each, and are editions of one document."""
+    if not _is_edition(one, other):
         return False
     dates = [_date(one), _date(other)]
     if all(dates) and dates[0] != dates[1]:
         return dates[0] > dates[1]
     versions = [_version(one), _version(other)]
     return all(versions) and versions[0] > versions[1]
+
+
+def _is_edition(one: Passage, other: Passage) -> bool:
+    """Whether two passages have the same title but for numbers; or a file name or the beginning of
+    a title in common, and much of their text, as where an edition is cut at headings and another at
+    pages."""
+    titles = [[_name(part) for part in each.title.split(" › ")] for each in (one, other)]
+    if titles[0] == titles[1]:
+        return True
+    files = [_name(PurePath(each.passage_id.partition("#")[0]).stem) for each in (one, other)]
+    size = min(map(len, titles))
+    if (not files[0] or files[0] != files[1]) and titles[0][:size] != titles[1][:size]:
+        return False
+    first, second = _shingles(one.text), _shingles(other.text)
+    return len(first & second) >= ALIKE * max(1, min(len(first), len(second)))
+
+
+def _name(text: str) -> str:
+    """Return a title or file name without the numbers of an edition."""
+    return " ".join(_NUMBERING.sub(" ", text.lower()).split())
+
+
+def _shingles(text: str) -> set[tuple[str, str]]:
+    """Return the pairs of words, without numbers, in a text."""
+    return set(pairwise(word for word in _words(text) if not word.isdigit()))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def _date(passage: Passage) -> str:

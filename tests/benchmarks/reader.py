@@ -306,7 +306,7 @@ def tell(kinds: Sequence[str], outcomes: Sequence[str]) -> None:
         totals[kind][outcome] += 1
     for kind, counts in totals.items():
         print(f"company, {kind}: {dict(counts)}")
-    for outcome in ("right", "wrong", "declined"):
+    for outcome in ("right", "wrong", "wrong with confidence", "declined"):
         show(f"company, {outcome}", outcomes.count(outcome) / len(outcomes), len(outcomes))
 
 
@@ -325,12 +325,23 @@ async def company(reader: Traced) -> None:
 
 async def service(options: argparse.Namespace, name: str) -> None:
     encoder = {"roles": {"reader": {"encoder": str(options.reader)}}}
-    rows, outcomes, taken = list(read_lines(COMPANY / f"{name}.jsonl")), [], []
+    rows = list(read_lines(COMPANY / f"{name}.jsonl"))
+    outcomes = await ask_service(COMPANY / "documents", rows, encoder)
+    tell([row.get("kind", "follow-up") for row in rows], outcomes)
+
+
+async def ask_service(
+    documents: Path, rows: Sequence[dict[str, Any]], given: dict[str, Any]
+) -> list[str]:
+    """Ask the service, with these settings besides its defaults, over a folder of documents. Print
+    each answer, and return what became of each question."""
+    outcomes, taken = [], []
     with tempfile.TemporaryDirectory() as data:
-        async with open_runtime(load_settings(None, {"data_dir": data, **encoder})) as runtime:
+        async with open_runtime(load_settings(None, {"data_dir": data, **given})) as runtime:
             assert runtime.stores is not None
             await runtime.stores.collections.create("default")
-            await ingest([COMPANY / "documents"], "default", runtime.stores.collections)
+            report = await ingest([documents], "default", runtime.stores.collections)
+            print(f"{report.indexed} documents, {report.failed} failed {report.failures}")
             await runtime.warm()
             for row in rows:
                 before = [("user", row.get("asked")), ("assistant", row.get("answer"))]
@@ -343,10 +354,12 @@ async def service(options: argparse.Namespace, name: str) -> None:
                 assert isinstance(body, Answer)
                 outcomes.append(outcome_of(row, body.answer if body.answered else None))
                 sure = -1.0 if body.confidence is None else body.confidence
+                if outcomes[-1] == "wrong" and sure >= CONFIDENT:
+                    outcomes[-1] = "wrong with confidence"
                 told = f"{body.route} {sure:5.2f}  {row['question']}  →  {body.answer!r}"
                 print(f"  {outcomes[-1]:9}{told}", flush=True)
-    tell([row.get("kind", "follow-up") for row in rows], outcomes)
     print(f"an answer: {statistics.median(taken):.2f} s (median)")
+    return outcomes
 
 
 def outcome_of(row: dict[str, Any], answer: str | None) -> str:

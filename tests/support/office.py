@@ -71,8 +71,9 @@ _RELATIONS = (
 )
 
 
-def docx(paragraphs: Sequence[tuple[str, str]]) -> bytes:
-    """Return a DOCX of paragraphs, each given by a style such as `Heading 1` and a text."""
+def docx(paragraphs: Sequence[tuple[str, str | Sequence[Sequence[str]]]]) -> bytes:
+    """Return a DOCX of paragraphs, each given by a style such as `Heading 1` and a text, or by the
+    rows of a table."""
     names = sorted({style for style, _ in paragraphs if style})
     styles = "".join(
         f'<w:style w:type="paragraph" w:styleId="{name.replace(" ", "")}">'
@@ -80,9 +81,8 @@ def docx(paragraphs: Sequence[tuple[str, str]]) -> bytes:
         for name in names
     )
     body = "".join(
-        f'<w:p><w:pPr><w:pStyle w:val="{style.replace(" ", "")}"/></w:pPr>'
-        f"<w:r><w:t>{escape(text)}</w:t></w:r></w:p>"
-        for style, text in paragraphs
+        _paragraph(style, what) if isinstance(what, str) else _table(what)
+        for style, what in paragraphs
     )
     parts = {
         "[Content_Types].xml": _TYPES,
@@ -95,3 +95,15 @@ def docx(paragraphs: Sequence[tuple[str, str]]) -> bytes:
         for name, content in parts.items():
             file.writestr(name, content)
     return packed.getvalue()
+
+
+def _paragraph(style: str, text: str) -> str:
+    return (
+        f'<w:p><w:pPr><w:pStyle w:val="{style.replace(" ", "")}"/></w:pPr>'
+        f"<w:r><w:t>{escape(text)}</w:t></w:r></w:p>"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    cells = ("".join(f"<w:tc>{_paragraph('', cell)}</w:tc>" for cell in row) for row in rows)
+    return "<w:tbl>" + "".join(f"<w:tr>{row}</w:tr>" for row in cells) + "</w:tbl>"

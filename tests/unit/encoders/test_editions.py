@@ -32,6 +32,9 @@ def resolved(
 
 
 TITLED = {"title": "Other"}
+RULES = "Daily allowance for Germany, Norway and France:"
+MARCH = {"title": "Minutes of 11 March 2025", "metadata": {"date": "2025-03-11"}}
+MAY = {"title": "Minutes of 13 May 2025", "metadata": {"date": "2025-05-13"}}
 V1 = {"title": "Rules, version 1.4", "metadata": {"version": "1.4"}}
 V2 = {"title": "Rules, version 1.10", "metadata": {"version": "1.10"}}
 
@@ -56,6 +59,27 @@ V2 = {"title": "Rules, version 1.10", "metadata": {"version": "1.10"}}
             ("28 EUR", None, 0),
         ),
         ("By version 1.4?", [(V2, "14", 9, 5), (V1, "10", 8, 4)], ("10", None, 0.0)),
+        # the question names a day in words, and then not only its year
+        ("Who met on 13 May 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
+        ("Who met on May 13, 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
+        ("Who met in May 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
+        # one edition is cut at headings, the other at pages
+        (
+            QUESTION,
+            [
+                (OLD | {"title": "Travel policy 2023 › Allowances"}, f"{RULES} 28 EUR.", 9, 5),
+                (NEW, f"{RULES} 32 EUR.", 8, 4),
+            ],
+            (f"{RULES} 32 EUR.", None, 0),
+        ),
+        (
+            QUESTION,
+            [
+                (OLD | {"title": "Travel policy 2023 › Allowances"}, f"{RULES} 28 EUR.", 9, 5),
+                (NEW, "Another text about trains and planes, 32 EUR.", 8, 4),
+            ],
+            (f"{RULES} 28 EUR.", None, 1),
+        ),
         # no edition settles it
         (
             QUESTION,

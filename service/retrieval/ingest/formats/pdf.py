@@ -38,6 +38,7 @@ EDGE: Final = 2  # lines at the top and at the bottom of a page that may be head
 PDF_MAGIC: Final = b"%PDF-"
 MOST_LISTED: Final = 20  # page numbers in one message
 _NUMBERS: Final = re.compile(r"\d+")
+_FORMS: Final = re.compile("[\ufb00-\ufdff\ufe70-\ufefc]+")
 # a hyphen at the end of a line
 _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
 
@@ -136,8 +137,10 @@ def _bare(line: str) -> str:
 
 
 def _sound(text: str) -> str:
-    """Remove characters that do not occur in text, which fonts with a broken encoding yield."""
-    return text.replace("\0", "").encode("utf-8", "ignore").decode()
+    """Remove characters that do not occur in text, which fonts with a broken encoding yield, and
+    write ligatures and other forms of letters as the letters."""
+    plain = text.replace("\0", "").encode("utf-8", "ignore").decode()
+    return _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), plain)
 
 
 def _has_images(page: PageObject) -> bool:
@@ -253,7 +256,6 @@ class PageTables:
 
 _SCRIPTS: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # Hebrew and Arabic
 _LEFTWARD: Final = re.compile(f"[{_SCRIPTS}]")
-_FORMS: Final = re.compile("[\ufb1d-\ufdff\ufe70-\ufefc]+")
 _PHRASE: Final = re.compile(rf"[{_SCRIPTS}](?:(?:[^\w\n]|[{_SCRIPTS}\d])*[{_SCRIPTS}])?")
 # What runs from left to right in such a line: other words, up to a gap, and numbers.
 _RIGHTWARD: Final = re.compile(
@@ -275,4 +277,4 @@ def in_logical_order(text: str, *, to_left: bool) -> str:
         )
         for line in text.split("\n")
     )
-    return _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), "\n".join(lines))
+    return "\n".join(lines)
