@@ -13,27 +13,44 @@ twice, and an interrupted stream continues after its last event (`Last-Event-ID`
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import anyio
+import anyio.to_thread
 import orjson
 import structlog
-from pydantic import BaseModel, SecretStr, TypeAdapter
+from pydantic import BaseModel, SecretStr
 
-from service.answer.events import BaseEvent, Done, Event, RetrievedPassage, event_models
+from service.answer.events import BaseEvent, Done, RetrievedPassage
 from service.answer.fold import collect
+from service.client_wire import (
+    ANOTHER,
+    EVENT_STREAM,
+    decoded,
+    error_of,
+    event_fields,
+    read_events,
+    refusal_error,
+)
 from service.core.concurrency import closing
 from service.core.connections import CONNECT_S, open_session, reason_of
 from service.core.domain import Answer, Problem
 from service.core.errors import (
-    ConfigurationError,
     Draining,
     EngineFailure,
     InvalidRequest,
-    LoopUnavailable,
     NotFound,
     Overloaded,
     RevelatorError,
@@ -47,6 +64,8 @@ from service.retrieval.collections.manifest import (
     CollectionList,
     CollectionReport,
     DocumentList,
+    FileReport,
+    FilesReport,
     IngestReport,
     StoredDocument,
 )
@@ -67,8 +86,6 @@ CALL_S: Final = 330.0
 STREAM_LIMIT: Final = 8 * 1024 * 1024  # most bytes of an event: a body contains every step
 NDJSON: Final = "application/x-ndjson"
 _log = structlog.get_logger(__name__)
-_KNOWN: Final = frozenset(event_models())
-_EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
 
 
 class AnswerFailed(RevelatorError):
@@ -247,6 +264,21 @@ class Client:
         found = await self._bounded(lambda: self._sent("PUT", path, lines(), NDJSON), limited=False)
         return IngestReport.model_validate(found)
 
+    async def add_files(
+        self,
+        name: str,
+        files: Sequence[Path],
+        *,
+        access: Sequence[str] = (),
+        follow: Follow = unseen,
+    ) -> list[FileReport]:
+        """Add files as the server reads them, and return what became of each. `access` names the
+        users and groups that may see them. `follow` is called with the progress, in files. They are
+        sent in one request, so send many files in batches. Raises OSError, too."""
+        path = f"{_path(name)}/files?{urlencode({'access': access}, doseq=True)}"
+        found = await self._followed("POST", path, follow, FilesReport, lambda: _form(files))
+        return found.files
+
     async def documents(self, name: str, **query: Any) -> DocumentList:
         """Return a page of the documents of a collection; `query` has the parameters of the
         path, such as `after` and `file`."""
@@ -256,17 +288,35 @@ class Client:
         """Return a stored document with its passages."""
         return await self._call("GET", _path(name, document_id), StoredDocument)
 
+    async def file(self, name: str, document_id: str) -> bytes:
+        """Return the original file of a document. Raises NotFound where it is not kept."""
+        path = f"{_path(name, document_id)}/file"
+        return await self._retried(lambda: self._received("GET", path))
+
+    async def feedback(
+        self,
+        answer_id: str,
+        verdict: Literal["up", "down"],
+        *,
+        reason: str = "",
+        expected: str = "",
+    ) -> None:
+        """Say whether an answer, given by its `id`, was right, and what would be. Raises NotFound
+        where feedback is not kept, and for an answer that this key was not given."""
+        given = {"answer_id": answer_id, "verdict": verdict, "reason": reason, "expected": expected}
+        await self._send("POST", "/feedback", orjson.dumps(given))
+
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document and all its passages."""
         await self._delete(_path(name, document_id))
 
     async def check(self, name: str, follow: Follow = unseen) -> CollectionReport:
         """Compare a collection's manifest and stores. `follow` is called with the progress."""
-        return await self._followed("GET", f"{_path(name)}/check", follow)
+        return await self._followed("GET", f"{_path(name)}/check", follow, CollectionReport)
 
     async def repair(self, name: str, follow: Follow = unseen) -> CollectionReport:
         """Repair a collection. `follow` is called with the progress."""
-        return await self._followed("POST", f"{_path(name)}/repair", follow)
+        return await self._followed("POST", f"{_path(name)}/repair", follow, CollectionReport)
 
     async def _call(
         self,
@@ -292,34 +342,57 @@ class Client:
         content: bytes | AsyncIterator[bytes] = b"",
         kind: str = "application/json",
     ) -> Any:
-        """Send a request once, and return the decoded response. Raises as `refusal_error` says if
-        the server refuses it."""
+        """Send a request once, and return the decoded response."""
+        return decoded(await self._received(method, path, content, kind), f"{self.base}{path}")
+
+    async def _received(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] = b"",
+        kind: str = "application/json",
+    ) -> bytes:
+        """Send a request once, and return the body of the response. Raises as `refusal_error` says
+        if the server refuses it."""
         url = f"{self.base}{path}"
         async with self._session.request(
             method, address_of(url).url, data=content, headers={"content-type": kind}
         ) as response:
             if response.status < 400:
-                return _decoded(await response.read(), url)
+                return await response.read()
             raise await refusal_error(response, f"{method} {shown(url)}", self._again)
 
-    async def _followed(self, method: str, path: str, follow: Follow) -> CollectionReport:
+    async def _followed(
+        self,
+        method: str,
+        path: str,
+        follow: Follow,
+        body: type[M],
+        form: Callable[[], Awaitable[aiohttp.FormData]] | None = None,
+    ) -> M:
         """Return the report of long work, whose progress is told meanwhile."""
-        found = await self._retried(lambda: self._streamed(method, path, follow), limited=False)
-        return CollectionReport.model_validate(found, extra="ignore")
 
-    async def _streamed(self, method: str, path: str, follow: Follow) -> Any:
+        async def attempt() -> Any:
+            return await self._streamed(method, path, follow, await form() if form else None)
+
+        found = await self._retried(attempt, limited=False)
+        return body.model_validate(found, extra="ignore")
+
+    async def _streamed(
+        self, method: str, path: str, follow: Follow, form: aiohttp.FormData | None
+    ) -> Any:
         import aiohttp  # noqa: PLC0415
 
         url, where = f"{self.base}{path}", f"{method} {shown(f'{self.base}{path}')}"
         limits = aiohttp.ClientTimeout(connect=CONNECT_S, sock_read=SILENCE_S)
         headers = {"accept": EVENT_STREAM}
         async with self._session.request(
-            method, address_of(url).url, headers=headers, timeout=limits
+            method, address_of(url).url, data=form, headers=headers, timeout=limits
         ) as response:
             if response.status >= 400:
                 raise await refusal_error(response, where, self._again)
             if response.content_type != EVENT_STREAM:  # of an older server
-                return _decoded(await response.read(), url)
+                return decoded(await response.read(), url)
             async for fields in event_fields(response.content):
                 content = fields.get("data", "{}").encode()
                 body = orjson.loads(content)
@@ -327,7 +400,7 @@ class Client:
                     case "progress":
                         follow(body["stage"], body["done"], body["total"])
                     case "error":
-                        raise _error_of(content, body["status"], where, self._again)
+                        raise error_of(content, body["status"], where, self._again)
                     case "report":
                         return body
         raise StoreError(f"{where}: the server ended the response before its end; {self._again}")
@@ -445,14 +518,15 @@ def pause(error: RevelatorError, failures: int, retries: int, left_s: float) -> 
     return float(error.retry_after or 0) if busy and (error.retry_after or 0) <= left_s else None
 
 
-async def read_events(lines: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, BaseEvent]]:
-    """Parse the lines of an event stream, and yield the id of each event with the event."""
-    place = ""
-    async for fields in event_fields(lines):
-        place = fields.get("id", place)
-        if fields.get("event") in _KNOWN and "data" in fields:
-            data = orjson.loads(fields["data"]) | {"event": fields["event"]}
-            yield place, _EVENT.validate_python(data, extra="ignore")
+async def _form(files: Sequence[Path]) -> aiohttp.FormData:
+    """Return a form of files, which are closed when it is sent."""
+    import aiohttp  # noqa: PLC0415
+
+    form = aiohttp.FormData(quote_fields=False)
+    for each in files:
+        opened = await anyio.to_thread.run_sync(each.open, "rb")
+        form.add_field("files", opened, filename=each.name)
+    return form
 
 
 def _path(*names: str) -> str:
@@ -462,92 +536,3 @@ def _path(*names: str) -> str:
     """
     name, *document = [quote(name, safe="") for name in names]
     return f"/collections/{name}" + "".join(f"/documents/{each}" for each in document)
-
-
-# Errors for a server's refusals.
-
-EVENT_STREAM: Final = "text/event-stream"
-ANOTHER: Final = (
-    "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
-)
-_NO_SUCH_PATH: Final = {404, 405, 501}  # the path, or the method, does not exist
-# Advice for a refused key: an unknown one, and one without the right to do this.
-_KEY_ADVICE: Final = "give one of that server's keys by --key or REVELATOR_KEY"
-_RIGHT_ADVICE: Final = (
-    "use a key that may do this; the operator of that server grants rights and collections"
-)
-# Our errors for problems, by the end of their type. Others are mapped by their status.
-_PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
-    **{error.slug: error for error in (LoopUnavailable, NotFound, Draining, Overloaded)},
-    "rate-limited": Overloaded,
-    "answer-gone": EngineFailure,
-    "answer-elsewhere": EngineFailure,
-}
-
-
-async def event_fields(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, str]]:
-    """Parse the lines of an event stream, and yield the fields of each event by their names."""
-    fields: dict[str, str] = {}
-    async for line in lines:
-        text = line.decode().rstrip("\r\n")
-        if text:  # a comment has an empty name
-            name, _, value = text.partition(":")
-            fields[name] = value.removeprefix(" ")
-        else:
-            yield fields
-            fields = {}
-
-
-async def refusal_error(
-    response: aiohttp.ClientResponse, where: str, again: str = ""
-) -> RevelatorError:
-    """Return the error for a refusal, with the server's own message, after `where`.
-
-    ConfigurationError for a key; Overloaded or Draining, with `retry_after`; NotFound and
-    LoopUnavailable; EngineFailure for an answer that is not stored; StoreBusy; else InvalidRequest,
-    or StoreError for a status from 500 on, with the advice `again`.
-    """
-    error = _error_of(await response.read(), response.status, where, again)
-    wait = response.headers.get("Retry-After", "")
-    error.retry_after = int(wait) if wait.isdecimal() else None
-    return error
-
-
-def _error_of(content: bytes, status: int, where: str, again: str) -> RevelatorError:
-    message = f"{where}: {refusal_message(content, status) or f'HTTP {status}'}"
-    slug = _slug(content)
-    if status in (401, 403):
-        advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
-        return ConfigurationError(f"{message.removesuffix('.')}; {advice}")
-    kind = _PROBLEMS.get(slug)
-    if kind is None:
-        kind = InvalidRequest if status < 500 else StoreError
-        kind = StoreBusy if (slug, status) == (StoreBusy.slug, StoreBusy.status) else kind
-    return kind(f"{message}; {again}" if again and kind is StoreError else message)
-
-
-def _slug(content: bytes) -> str:
-    try:
-        return str(orjson.loads(content)["type"]).rpartition(":")[2]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-
-
-def refusal_message(content: bytes, status: int) -> str:
-    """Return the server's message in the body of a refusal. An unknown path shows that it is
-    another service.
-    """
-    try:
-        problem = orjson.loads(content)
-        if status not in _NO_SUCH_PATH or problem["type"].startswith("urn:revelator:"):
-            return str(problem["detail"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        pass
-    return ANOTHER if status in _NO_SUCH_PATH else content[:200].decode(errors="replace")
-
-
-def _decoded(content: bytes, url: str) -> Any:
-    try:
-        return orjson.loads(content) if content else None
-    except orjson.JSONDecodeError:
-        raise InvalidRequest(f"{shown(url)}: {ANOTHER}") from None

@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import FileResponse, Response
@@ -42,6 +41,7 @@ from service.api.wire import (
 )
 from service.core.errors import NotFound
 from service.core.progress import Follow, unseen
+from service.retrieval.collections.manifest import FileReport, FilesReport
 from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
 
@@ -69,24 +69,6 @@ BODY: Final = {
         },
     }
 }
-
-
-class FileReport(BaseModel):
-    """What became of one file: its documents by what happened to them, and its first problems.
-    `removed` counts pages and sections that its earlier version had."""
-
-    file: str
-    indexed: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    failed: int = 0
-    problems: list[str] = []
-
-
-class FilesReport(BaseModel):
-    """What became of each file, in the order of the request."""
-
-    files: list[FileReport]
 
 
 router = APIRouter(tags=["collections"])
@@ -217,8 +199,6 @@ async def _ingest(
                 f"line or page {each.line}: {each.problem}" if each.line else each.problem
                 for each in result.failures[:MOST_PROBLEMS]
             ]
-            if result.indexed or result.unchanged:
-                await stores.keep_file(name, file, path)
             await anyio.to_thread.run_sync(path.unlink)
     return report
 

@@ -9,8 +9,8 @@ import typer
 EXIT_CODES: Final = (
     "Exit codes: 0: success. 1: partial success, or a negative result (a question failed, "
     "documents were invalid, a check found a problem). 2: the command could not start or gave up, "
-    "because of its arguments, the settings, a file or a server; the message says what to do. 130: "
-    "interrupted."
+    "because of its arguments, the settings, a file or a server; the message says what to do. 130 "
+    "and 143: interrupted by Ctrl-C and by SIGTERM."
 )
 EXAMPLES: Final = {
     "serve": "revelator serve --port 8080",

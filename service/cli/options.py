@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn, TypeVar, get_args
+from typing import Annotated, Any, Final, NoReturn, TypeVar, get_args
 
 import typer
 
@@ -19,6 +19,8 @@ from service.core.settings import Settings, load_settings
 from service.core.settings.urls import checked
 
 T = TypeVar("T")
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 Config = Annotated[
     Path | None,
@@ -111,36 +113,44 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
     """Run async work and return its result.
 
     An expected error prints one line and exits with code 2. Ctrl-C cancels the work, prints
-    `interrupted` and exits with code 130; a second one does not wait for the work to end.
+    `interrupted` and exits with code 130, SIGTERM does so with 143; a second signal does not wait
+    for the work to end.
     """
     import anyio  # noqa: PLC0415
 
-    def leave(*_: object) -> None:
+    code = 0  # by which shells name the signal
+
+    def leave(number: int, _: object) -> None:
         os.write(2, f"{interrupted}\n".encode())
-        os._exit(130)  # stores survive this, and an exception here would be a traceback
+        os._exit(128 + number)  # stores survive this, and an exception here would be a traceback
 
     async def interruptible() -> T:
-        cancel = signal.getsignal(signal.SIGINT)  # of the loop, in the main thread
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
 
-        def first(number: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGINT, leave)
-            if callable(cancel):
-                cancel(number, frame)
+        def first(number: int, _: object) -> None:
+            nonlocal code
+            code = 128 + number
+            for each in before:
+                signal.signal(each, leave)
+            loop.call_soon_threadsafe(task.cancel)
 
-        signal.signal(signal.SIGINT, first)
+        heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
+        before = {each: signal.signal(each, first) for each in heard}
         try:
             return await work()
         finally:
-            if signal.getsignal(signal.SIGINT) is first:
-                signal.signal(signal.SIGINT, cancel)
+            for each, handler in before.items() if not code else ():
+                signal.signal(each, handler)
 
     try:
         return anyio.run(interruptible)
     except RevelatorError as error:
         fail(error.detail)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         # Python waits for its threads now. A handler of its own may be called late there: a signal
         # that comes just before a wait does not end the wait.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for each in ENDING:
+            signal.signal(each, signal.SIG_DFL)
         typer.echo(interrupted, err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(code or 130) from None

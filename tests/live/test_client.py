@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.answer.events import Done, Start, Token
+from service.api.feedback import rows_for_evaluation
 from service.client import AnswerFailed, Client
 from service.core.errors import (
     ConfigurationError,
@@ -152,3 +153,35 @@ async def test_collections_and_documents(tmp_path: Path) -> None:
         await client.delete_collection("mine")
         with pytest.raises(NotFound):
             await client.collection("mine")
+
+
+async def test_files_and_feedback(tmp_path: Path) -> None:
+    settings = config(
+        data_dir=str(tmp_path / "data"), retrieval={"embedding_model": "hashing"},
+        ingest={"keep_files": True},
+    )  # fmt: skip
+    texts = {"norma.md": "Bellini composed Norma.", "empty.txt": "", "large.txt": "word " * 9_000}
+    files = [tmp_path / name for name in texts]
+    for path in files:
+        path.write_text(texts[path.name])
+    async with live(settings=settings, own_stores=True) as server, Client(server.url) as client:
+        await client.put_collection("mine")
+        told: list[tuple[str, int, int | None]] = []
+        found = await client.add_files("mine", files, follow=lambda *each: told.append(each))
+        assert [(each.file, each.indexed) for each in found] == [
+            ("norma.md", 1), ("empty.txt", 0), ("large.txt", 1),
+        ]  # fmt: skip
+        assert found[1].problems == ["the file is empty"]
+        assert ("files", 0, 3) in told
+        (again,) = await client.add_files("mine", files[:1], access=["board"])
+        assert again.indexed == 1  # who may see it has changed
+        assert (await client.document("mine", "norma.md")).metadata["access"] == ["board"]
+        assert await client.file("mine", "norma.md") == files[0].read_bytes()
+        with pytest.raises(NotFound):
+            await client.file("mine", "gone.md")
+        answer = await client.answer("Who composed Norma?", collection="mine", route="single")
+        await client.feedback(answer.id, "down", reason="no", expected="Vincenzo Bellini")
+        with pytest.raises(NotFound, match="no answer 'other'"):
+            await client.feedback("other", "up")
+    (row,) = rows_for_evaluation(settings.data_dir)
+    assert row["answers"] == ["Vincenzo Bellini"]

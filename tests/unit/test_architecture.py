@@ -18,7 +18,7 @@ LAYERS = (
     ("core", "text"),
     ("prompts", "engines", "vllm_plugin", "retrieval", "encoders"),
     ("answer", "telemetry"),
-    ("strategies", "client"),
+    ("strategies", "client", "client_wire"),
     ("runtime",),
     ("api", "evaluation", "workshop"),
     ("cli", "__main__"),

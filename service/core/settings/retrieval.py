@@ -87,9 +87,10 @@ class RerankerSettings(SectionWithSecrets):
 class IngestSettings(Section):
     keep_files: bool = Field(
         False,
-        description="Keep the originals of uploaded files in the data directory, where citations "
-        "open them, and the feedback on answers with their questions and passages. Not with "
-        "`retrieval.elasticsearch_url`, since other gateways would not have them.",
+        description="Keep the originals of files that are uploaded, or ingested without a server, "
+        "in the data directory, where citations open them, and the feedback on answers with their "
+        "questions and passages. Not with `retrieval.elasticsearch_url`, since other gateways "
+        "would not have them.",
     )
 
 

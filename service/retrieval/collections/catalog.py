@@ -82,6 +82,7 @@ class Collections:
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
+        self.keeps_files = keep_files
         self._originals = Originals(self._root, kept=keep_files)
         self._righting: set[asyncio.Task[None]] = set()
         self._life = LifeCycle(self._root, self._backends, retire_s)
@@ -253,11 +254,15 @@ class Collections:
         if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
             file, _ = found
             if not await self.heads(name, "", 1, EVERYTHING, file=file):
-                await anyio.to_thread.run_sync(self._originals.drop, name, file)
+                await self.drop_file(name, file)
 
     async def keep_file(self, name: str, file: str, source: Path) -> None:
         """Keep the original of a file whose documents were added, if `ingest.keep_files` is set."""
         await anyio.to_thread.run_sync(self._originals.keep, name, file, source)
+
+    async def drop_file(self, name: str, file: str) -> None:
+        """Delete the original of a file whose documents were deleted."""
+        await anyio.to_thread.run_sync(self._originals.drop, name, file)
 
     async def original(
         self, name: str, document_id: str, principals: Principals = NOBODY
@@ -268,7 +273,7 @@ class Collections:
         if found := await self._original(name, document_id, principals):
             return found
         raise NotFound(
-            f"the original of document {document_id[:200]!r} is not kept: it was not uploaded as a "
+            f"the original of document {document_id[:200]!r} is not kept: it was not added as a "
             "file, or ingest.keep_files was not set then"
         )
 

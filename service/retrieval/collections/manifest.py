@@ -277,6 +277,24 @@ class IngestReport(BaseModel):
     failed: list[FailedDocument] = []
 
 
+class FileReport(BaseModel):
+    """What became of one file: its documents by what happened to them, and its first problems.
+    `removed` counts pages and sections that its earlier version had."""
+
+    file: str
+    indexed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    failed: int = 0
+    problems: list[str] = []
+
+
+class FilesReport(BaseModel):
+    """What became of each file, in the order of the request."""
+
+    files: list[FileReport]
+
+
 class StoredPassage(BaseModel):
     passage_id: str
     text: str

@@ -1,4 +1,4 @@
-"""The originals of uploaded files, in the data directory, where `ingest.keep_files` is set.
+"""The originals of files, in the data directory, where `ingest.keep_files` is set.
 
 An original is kept under the digest of its name, beside the collection's generations, and is read
 by the id of any of its documents: the file's name, alone or before `#`.

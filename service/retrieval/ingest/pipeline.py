@@ -23,8 +23,10 @@ from service.retrieval.documents import Document
 from service.retrieval.ingest.sources import (
     Source,
     SourceEntry,
+    SourceFile,
     SourceProblem,
     WholeFile,
+    expand,
     read_files,
     total_bytes,
 )
@@ -86,7 +88,8 @@ class Progress:
 
 @dataclass(slots=True)
 class IngestResult:
-    """The result of an ingest. `failures` keeps the first 1,000; `failed` counts all.
+    """The result of an ingest. `failures` keeps the first 1,000; `failed` counts all. `read` has
+    the files that have documents.
 
     `embedded` counts the passages that the embedding model processed, `removed` the pages and
     sections that are no longer in their files.
@@ -98,6 +101,7 @@ class IngestResult:
     failed: int = 0
     embedded: int = 0
     failures: list[SourceProblem] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
 
     def fail(self, problem: SourceProblem) -> None:
         self.failed += 1
@@ -137,7 +141,24 @@ async def ingest(
         async with aclosing(ahead(lambda: take(entries, most))) as batches:
             report = await _write(writer, batches, total, listener or Listener())
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
+    if collections.keeps_files:
+        await _keep_originals(files, format, collection, collections, report)
     return report
+
+
+async def _keep_originals(
+    files: Sequence[Source],
+    format: str | None,
+    collection: str,
+    collections: Collections,
+    report: IngestResult,
+) -> None:
+    """Keep the files that have documents, and drop those that are there no more."""
+    for source in await anyio.to_thread.run_sync(lambda: list(expand(files, format))):
+        if isinstance(source, SourceFile) and source.name in report.read:
+            await collections.keep_file(collection, source.label, source.path)
+        elif isinstance(source, WholeFile) and not source.document_ids:
+            await collections.drop_file(collection, source.name)
 
 
 async def _write(
@@ -153,6 +174,7 @@ async def _write(
             if isinstance(entry.found, SourceProblem):
                 report.fail(entry.found)
                 listener.problem(entry.found)
+        report.read |= {each.file for each in batch if isinstance(each.found, Document)}
         end = batch[-1].position
         for part in distinct([each.found for each in batch if isinstance(each.found, Document)]):
 

@@ -54,7 +54,12 @@ def test_help_names_every_format_of_datasets() -> None:
 
 def test_the_exit_codes_are_told() -> None:
     output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    for code in ("0: success", "1: partial success", "2: the command could", "130: interrupted"):
+    for code in (
+        "0: success",
+        "1: partial success",
+        "2: the command could",
+        "130 and 143: interrupted",
+    ):
         assert code in " ".join(output.split())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ async def becomes(wanted: set[str], settings: Settings) -> None:
     """Wait until the collection has these documents. The command takes the data directory now and
     then."""
     found: set[str] = set()
-    for _ in range(200):
+    for _ in range(600):
         await asyncio.sleep(0.05)
         with suppress(StoreError):
             async with open_embedded(settings) as stores:
@@ -44,7 +46,16 @@ async def test_the_collection_follows_the_folder(
     (folder / "deep").mkdir(parents=True)
     (folder / "a.md").write_text("# A\nFirst.")
     (folder / "deep" / "b.txt").write_text("Second.")
-    settings = config(data_dir=tmp_path / "data", retrieval={"embedding_model": "hashing"})
+    settings = config(
+        data_dir=tmp_path / "data", retrieval={"embedding_model": "hashing"},
+        ingest={"keep_files": True},
+    )  # fmt: skip
+
+    async def original(document_id: str) -> str:
+        async with open_embedded(settings) as stores:
+            _, place = await stores.collections.original("docs", document_id, EVERYTHING)
+            return place.read_text()
+
     run = partial(module.run_ingest, collection="docs", settings=settings)
     async with running(module.watch([folder], run)):
         await becomes({"a.md", "deep/b.txt"}, settings)
@@ -53,9 +64,42 @@ async def test_the_collection_follows_the_folder(
         (folder / "deep" / "b.txt").unlink()
         (folder / "new.txt").write_text("Third.")
         await becomes({"a.md#a", "a.md#b", "new.txt"}, settings)
+        await asyncio.sleep(0.5)  # the command keeps originals, and gives the directory back
+        assert (await original("a.md#b")).startswith("# A\nAnother one.")
+        assert await original("new.txt") == "Third."
+        assert len([*settings.data_dir.glob("collections/docs/files/*")]) == 2
         folder.rename(tmp_path / "away")  # as a disk that is not there
         await asyncio.sleep(1)
         await becomes({"a.md#a", "a.md#b", "new.txt"}, settings)
+
+
+async def test_the_command_follows_until_it_is_told_to_end(tmp_path: Path) -> None:
+    folder, data = tmp_path / "docs", tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\nFirst.")
+    (folder / "b.csv").write_text("Model,Price\nHP-20,12")
+    file = tmp_path / "revelator.toml"
+    file.write_text(f'data_dir = "{data}"\n[retrieval]\nembedding_model = "hashing"\n')
+    settings = config(data_dir=data, retrieval={"embedding_model": "hashing"})
+    command = [sys.executable, "-m", "service", "ingest", "--watch", str(folder)]
+    options = ["--collection", "docs", "--config", str(file)]
+    with subprocess.Popen(  # noqa: ASYNC220
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            await becomes({"a.md", "b.csv#row=2-2"}, settings)
+            (folder / "c.txt").write_text("Third.")
+            (folder / "a.md").write_text("# A\nFirst.\n# B\nMore.")
+            (folder / "b.csv").unlink()
+            await becomes({"a.md#a", "a.md#b", "c.txt"}, settings)
+            process.terminate()
+            said, told = await asyncio.to_thread(process.communicate, timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 143
+    assert told == "Interrupted. Run the same command again to continue.\n"
+    assert "collection docs: 2 documents indexed, 0 unchanged, 0 failed" in said
+    await becomes({"a.md#a", "a.md#b", "c.txt"}, settings)
 
 
 async def test_only_folders_are_followed(tmp_path: Path) -> None:
