@@ -52,7 +52,8 @@ class SearchRequest:
     only passages that `principals` may see are found. Passages with an id in `exclude` are removed
     before the cut to `top_k`. A side that takes longer than `within_s` is left out; sides in
     `without` are not searched. A `probe` only tests the backends: it bypasses circuit breakers,
-    caches and reranking, so that it does not affect questions."""
+    caches and reranking, so that it does not affect questions. `vector` is the query's, of unit
+    length, in what a dense store is asked."""
 
     query: str
     top_k: int
@@ -65,6 +66,7 @@ class SearchRequest:
     within_s: float = field(default=math.inf, compare=False)
     without: frozenset[SideName] = field(default=frozenset(), compare=False)
     probe: bool = field(default=False, compare=False)
+    vector: Sequence[float] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +97,6 @@ class Retriever(Protocol):
     async def aclose(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StoreQuery:
-    """The query for one store, for at least one passage. Lexical stores read `text`, dense stores
-    `vector` (unit length)."""
-
-    text: str
-    top_k: int
-    vector: Sequence[float] = ()
-    filter: Filter = field(default_factory=dict)
-    exclude: frozenset[str] = frozenset()
-    shape: QueryShape = "should"
-    principals: Principals = NOBODY
-
-
 class SearchStore(Protocol):
     """One collection in one backend. Raises `RetrievalFailure` if the backend is unavailable."""
 
@@ -116,5 +104,5 @@ class SearchStore(Protocol):
     def backend(self) -> str:
         """Name in the metrics: tantivy, elasticsearch, qdrant_edge or qdrant."""
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages, ties ordered by passage id. Empty if nothing matches."""

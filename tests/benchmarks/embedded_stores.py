@@ -32,7 +32,7 @@ import qdrant_edge as edge
 from tantivy import Occur, Query
 
 from service.core.domain import Passage
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord, parse_document, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -205,11 +205,14 @@ async def measure(data: Path, count: int, folder: Path) -> bool:
     recall = statistics.mean(len(a & b) / TOP_K for a, b in zip(near, exact, strict=True))
     print(f"recall@{TOP_K} of the graph: {recall:.3f} (target >= {LEAST_RECALL})")
     lexical: list[tuple[Callable[[], Awaitable[Any]], Callable[[], Any]]] = [
-        (lambda text=text: bm25.search(StoreQuery(text, TOP_K)), bare_bm25(bm25, text))  # type: ignore[misc]
+        (lambda text=text: bm25.search(SearchRequest(text, TOP_K, "c")), bare_bm25(bm25, text))  # type: ignore[misc]
         for text in texts
     ]
     vectors: list[tuple[Callable[[], Awaitable[Any]], Callable[[], Any]]] = [
-        (lambda query=query: dense.search(StoreQuery("", TOP_K, query)), bare_dense(dense, query))  # type: ignore[misc]
+        (
+            lambda query=query: dense.search(SearchRequest("", TOP_K, "c", vector=query)),
+            bare_dense(dense, query),
+        )  # type: ignore[misc]
         for query in queries
     ]
     met = [await beside("BM25", lexical), await beside("dense", vectors), recall >= LEAST_RECALL]

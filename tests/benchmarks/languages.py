@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.core.domain import Passage
-from service.retrieval.base import EVERYTHING, Analysis, StoreQuery
+from service.retrieval.base import EVERYTHING, Analysis, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.tantivy_store import TantivyStore
 from service.workshop.facts.rows import read_lines
@@ -65,7 +65,7 @@ def languages(data: Path) -> dict[str, Language]:
 async def recall(store: TantivyStore, questions: Sequence[tuple[str, str]]) -> float:
     hits = 0
     for question, wanted in questions:
-        found = await store.search(StoreQuery(question, TOP_K, principals=EVERYTHING))
+        found = await store.search(SearchRequest(question, TOP_K, "c", principals=EVERYTHING))
         hits += wanted in [each.passage.passage_id for each in found]
     return hits / len(questions)
 

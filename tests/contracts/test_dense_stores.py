@@ -13,7 +13,7 @@ import pytest
 
 from service.core.errors import RevelatorError
 from service.core.settings.retrieval import Distance, Quantization
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base, qdrant_store
@@ -99,12 +99,14 @@ async def test_the_nearest_come_first(
     for query in vectors(5, seed=2):
         exact = similarities(stored, query, distance)
         best = np.argsort(-exact)[:10]
-        hits = await store.search(StoreQuery("", 10, query.tolist()))
+        hits = await store.search(SearchRequest("", 10, "c", vector=query.tolist()))
         assert [hit.passage.passage_id for hit in hits] == [f"p{n:04}" for n in best]
         assert [hit.score for hit in hits] == pytest.approx(exact[best].tolist(), rel=1e-4)
         even = [n for n in np.argsort(-exact) if n % 2 == 0 and n != best[0]][:3]
         shut = frozenset({f"p{best[0]:04}"})
-        hits = await store.search(StoreQuery("", 3, query.tolist(), {"half": (0,)}, shut))
+        hits = await store.search(
+            SearchRequest("", 3, "c", filter={"half": (0,)}, exclude=shut, vector=query.tolist())
+        )
         assert [hit.passage.passage_id for hit in hits] == [f"p{n:04}" for n in even]
 
 
@@ -113,8 +115,8 @@ async def test_vectors_of_another_size_are_refused(worlds: Worlds) -> None:
     store = await worlds.make(contract, "none")
     await anyio.to_thread.run_sync(store.upsert, records(3), vectors(3, seed=1).tolist())
     with pytest.raises(RevelatorError, match="embedding model"):
-        await store.search(StoreQuery("", 3, [1.0] * (DIMENSION + 1)))
+        await store.search(SearchRequest("", 3, "c", vector=[1.0] * (DIMENSION + 1)))
     with pytest.raises(RevelatorError, match="embedding model"):
         await anyio.to_thread.run_sync(store.upsert, records(1), [[1.0] * (DIMENSION - 1)])
     assert await anyio.to_thread.run_sync(store.count_passages) == 3
-    assert len(await store.search(StoreQuery("", 3, [1.0] * DIMENSION))) == 3
+    assert len(await store.search(SearchRequest("", 3, "c", vector=[1.0] * DIMENSION))) == 3

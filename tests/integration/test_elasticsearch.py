@@ -12,7 +12,7 @@ import pytest
 
 from service.core.concurrency import gather
 from service.core.errors import StoreError
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.stores import elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
@@ -89,9 +89,9 @@ async def test_searches_of_one_turn_are_one_request(
     store: ElasticStore, server: CountingServer
 ) -> None:
     await replace(store, [], records(TEXTS))
-    await store.search(StoreQuery("river", 3))  # refreshes
+    await store.search(SearchRequest("river", 3, "c"))  # refreshes
     server.requests.clear()
-    queries = [StoreQuery(text, 3) for text in ("river", "tower", "???", "nothing")]
+    queries = [SearchRequest(text, 3, "c") for text in ("river", "tower", "???", "nothing")]
     found = await gather([lambda query=query: store.search(query) for query in queries])  # type: ignore[misc]
     assert [set(found_ids(hits)) for hits in found] == [{"a", "d"}, {"b", "c"}, set(), set()]
     assert server.requests == {"msearch": 1}
@@ -116,13 +116,13 @@ async def test_a_change_is_seen_whole_or_not_at_all(
     monkeypatch.setattr(server, "bulk", breaks)
     with pytest.raises(StoreError, match="broke"):
         await replace(store, ["a"], records({"a": LONG}))
-    assert found_ids(await store.search(StoreQuery("tower", 3))) == ["a"]
-    assert await store.search(StoreQuery("word7", 3)) == []
+    assert found_ids(await store.search(SearchRequest("tower", 3, "c"))) == ["a"]
+    assert await store.search(SearchRequest("word7", 3, "c")) == []
 
     monkeypatch.undo()
     await anyio.to_thread.run_sync(store.tidy)
-    assert await store.search(StoreQuery("tower", 3)) == []
-    assert len(await store.search(StoreQuery("word7", 3))) >= 1
+    assert await store.search(SearchRequest("tower", 3, "c")) == []
+    assert len(await store.search(SearchRequest("word7", 3, "c"))) >= 1
     hashes = await anyio.to_thread.run_sync(store.hashes, ["a", "b", "no"])
     assert hashes == {
         "a": Document("a", "", LONG).content_hash, "b": Document("b", "", "a bridge").content_hash,
@@ -151,7 +151,7 @@ async def test_a_lost_index_is_an_error_and_not_made_anew(
     with pytest.raises(StoreError, match="no such index"):
         await replace(store, [], records(TEXTS))
     with pytest.raises(StoreError, match="no such index"):
-        await store.search(StoreQuery("river", 3))
+        await store.search(SearchRequest("river", 3, "c"))
     assert not await server.has_index()
 
 
@@ -225,7 +225,7 @@ async def test_an_operator_decides_of_shards_and_loses_nothing(
 
         texts = {f"{i}{n}": text for n in range(3) for i, text in TEXTS.items()}
         await replace(store, [], records(texts))
-        hits = await store.search(StoreQuery("river bridge", 20))
+        hits = await store.search(SearchRequest("river bridge", 20, "c"))
         assert {h.passage.passage_id: h.score for h in hits} == pytest.approx(
             bm25(["river", "bridge"], texts), rel=1e-5
         )

@@ -31,7 +31,6 @@ from service.retrieval.base import (
     SearchResult,
     SearchStore,
     SideName,
-    StoreQuery,
     may_see,
 )
 from service.retrieval.embedding import Embedder, differences
@@ -168,16 +167,14 @@ class HybridRetriever:
 
     async def _one(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
         name: SideName = "bm25" if request.retriever == "bm25" else "dense"
-        hits = await self._side(name, request, request.top_k, stores, until)
+        hits = await self._side(name, request, stores, until)
         if isinstance(hits, str):
             raise RetrievalFailure(f"{name} is unavailable: {hits}")
         return SearchResult(tuple(hits), _incomplete(stores))
 
     async def _both(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
-        depth = self._depth(request)
-        found = await gather(
-            [partial(self._side, name, request, depth, stores, until) for name in SIDES]
-        )
+        deep = replace(request, top_k=self._depth(request))
+        found = await gather([partial(self._side, name, deep, stores, until) for name in SIDES])
         sides = dict(zip(SIDES, found, strict=True))
         failures = {name: hits for name, hits in sides.items() if isinstance(hits, str)}
         if len(failures) == len(sides):
@@ -188,12 +185,7 @@ class HybridRetriever:
         return await self._fused(request, bm25, dense, (*failures, *_incomplete(stores)), until)
 
     async def _side(
-        self,
-        name: SideName,
-        request: SearchRequest,
-        top_k: int,
-        stores: Collection,
-        until: float,
+        self, name: SideName, request: SearchRequest, stores: Collection, until: float
     ) -> Ranking | str:
         """Return the ranking of one side, or why it is unavailable. The dense side starts one turn
         of the event loop later, so that BM25's request to a server is sent before the 0.1 ms of
@@ -201,16 +193,12 @@ class HybridRetriever:
         """
         if name in request.without:
             return LOST_BEFORE
-        query = StoreQuery(
-            request.query, top_k, (), request.filter, request.exclude, request.shape,
-            request.principals,
-        )  # fmt: skip
         try:
             if name == "bm25":
-                found = await self._ask(stores.bm25, query, until, request.probe)
+                found = await self._ask(stores.bm25, request, until)
             else:
                 await asyncio.sleep(0)
-                found = await self._dense(query, stores, until, request.probe)
+                found = await self._dense(request, stores, until)
         except RevelatorError as error:
             return error.detail
         # The stores were told not to find others; this does not depend on how they index.
@@ -219,26 +207,22 @@ class HybridRetriever:
             return found
         return [replace(hit, rank=rank) for rank, hit in enumerate(seen, 1)]
 
-    async def _dense(
-        self, query: StoreQuery, stores: Collection, until: float, probe: bool
-    ) -> Ranking:
+    async def _dense(self, request: SearchRequest, stores: Collection, until: float) -> Ranking:
         """Search the dense side. Refuses a collection whose vectors are not comparable to the
         embedder's."""
         if stores.manifest.embedding != self._embedder.contract:
             apart = differences(stores.manifest.embedding, self._embedder.contract)
             _log.warning("vectors_not_comparable", reason=apart)
             raise RetrievalFailure(f"the vectors were made with other embedding settings: {apart}")
-        vector = await self._embedding.vector(query.text, until, probe)
+        vector = await self._embedding.vector(request.query, until, request.probe)
         more = SPARE if stores.incomplete else 0
-        asked = replace(query, vector=vector, top_k=query.top_k + more)
-        found = await self._ask(stores.dense, asked, until, probe)
-        return (await stores.held(found))[: query.top_k]
+        asked = replace(request, vector=vector, top_k=request.top_k + more)
+        found = await self._ask(stores.dense, asked, until)
+        return (await stores.held(found))[: request.top_k]
 
-    async def _ask(
-        self, store: SearchStore, query: StoreQuery, until: float, probe: bool
-    ) -> Ranking:
-        guard, search = self._guard(store.backend), partial(store.search, query)
-        if probe:
+    async def _ask(self, store: SearchStore, request: SearchRequest, until: float) -> Ranking:
+        guard, search = self._guard(store.backend), partial(store.search, request)
+        if request.probe:
             return await guard.probe(search, until)
         found = await guard.call(search, until)
         self._answered = time.monotonic()

@@ -28,7 +28,7 @@ import orjson
 from service.core.concurrency import Batcher
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import StoreError
-from service.retrieval.base import TIE_BREAKER, Analysis, Principals, StoreQuery
+from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import on_loop
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
@@ -177,25 +177,25 @@ MOST_HITS = 10_000  # Elasticsearch's default limit of one page
 _FIELDS = ["title", "text"]
 
 
-def search_body(query: StoreQuery) -> dict[str, Any] | None:
+def search_body(request: SearchRequest) -> dict[str, Any] | None:
     """Return the body of a search, or None if the query has no words.
 
     The user's text goes into `match` and `multi_match` only, and only its words, so that nothing in
     it is interpreted as syntax.
     """
-    words = " ".join(query_words(query.text))
+    words = " ".join(query_words(request.query))
     if not words:
         return None
     return {
-        "size": min(query.top_k, MOST_HITS),
-        "query": {"bool": _scored(query, words) | _unscored(query)},
+        "size": min(request.top_k, MOST_HITS),
+        "query": {"bool": _scored(request, words) | _unscored(request)},
         "_source": SOURCE,
         "track_total_hits": False,
     }
 
 
-def _scored(query: StoreQuery, words: str) -> dict[str, Any]:
-    if query.shape == "best_fields":
+def _scored(request: SearchRequest, words: str) -> dict[str, Any]:
+    if request.shape == "best_fields":
         best = {
             "query": words,
             "type": "best_fields",
@@ -207,14 +207,14 @@ def _scored(query: StoreQuery, words: str) -> dict[str, Any]:
     return {"should": either, "minimum_should_match": 1}
 
 
-def _unscored(query: StoreQuery) -> dict[str, Any]:
+def _unscored(request: SearchRequest) -> dict[str, Any]:
     clauses: dict[str, Any] = {}
-    if query.filter:
-        wanted = filter_tokens(query.filter)
+    if request.filter:
+        wanted = filter_tokens(request.filter)
         clauses["filter"] = [{"terms": {"filter": tokens}} for tokens in wanted]
-    shut = _hidden(query.principals)
-    if query.exclude:
-        shut.append({"terms": {"passage_id": sorted(query.exclude)}})
+    shut = _hidden(request.principals)
+    if request.exclude:
+        shut.append({"terms": {"passage_id": sorted(request.exclude)}})
     if shut:
         clauses["must_not"] = shut
     return clauses
@@ -259,10 +259,10 @@ class ElasticStore:
         on_loop(create, server, name, analysis, replace)
         return cls(server, name)
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. Searches made in one turn of the event loop are sent as one
         `_msearch`."""
-        body = search_body(query)
+        body = search_body(request)
         return await self._batcher.ask(body) if body else []
 
     def count_passages(self) -> int:

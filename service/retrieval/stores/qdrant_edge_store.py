@@ -28,7 +28,7 @@ from service.core.errors import RetrievalFailure, StoreError, StoreLost
 from service.core.files import check_room
 from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
-from service.retrieval.base import ACCESS, EVERYTHING, StoreQuery
+from service.retrieval.base import ACCESS, EVERYTHING, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
@@ -67,7 +67,7 @@ class QdrantEdgeStore(PointPages):
         # Whether there are points with the field of `access`, which is indexed before the first.
         self._restricted = False
         self._lock = threading.Lock()
-        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+        self._batcher = Batcher[SearchRequest, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
         folder.mkdir(parents=True, exist_ok=True)
         config = edge_config(contract, quantization)
         with native(self, StoreLost):
@@ -78,14 +78,14 @@ class QdrantEdgeStore(PointPages):
             self._shard = edge.EdgeShard.create(str(folder), config)
             self._index("filter")
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. The batcher lets a turn of the event loop pass, in which
         requests to servers in the same hybrid search are sent, before this blocks the loop."""
-        self._check_size([query.vector])
-        return await self._batcher.ask(query)
+        self._check_size([request.vector])
+        return await self._batcher.ask(request)
 
     async def _search_all(
-        self, queries: Sequence[StoreQuery]
+        self, queries: Sequence[SearchRequest]
     ) -> list[list[ScoredPassage] | Exception]:
         requests = [self._request(query) for query in queries]
         with native(self, RetrievalFailure):
@@ -95,11 +95,11 @@ class QdrantEdgeStore(PointPages):
                 found = self._shard.query_batch(edge.QueryBatchRequest(requests))
             return [ranked_points(points) for points in found]
 
-    def _request(self, query: StoreQuery) -> Any:
+    def _request(self, request: SearchRequest) -> Any:
         return edge.QueryRequest(
-            limit=query.top_k,
-            query=edge.Query.Nearest(list(query.vector)),
-            filter=_filter(query, restricted=self._restricted),
+            limit=request.top_k,
+            query=edge.Query.Nearest(list(request.vector)),
+            filter=_filter(request, restricted=self._restricted),
             params=self._params,
             with_payload=PASSAGE_FIELDS,
         )
@@ -198,17 +198,17 @@ class QdrantEdgeStore(PointPages):
             self._shard.close()
 
 
-def _filter(query: StoreQuery, *, restricted: bool) -> Any:
+def _filter(request: SearchRequest, *, restricted: bool) -> Any:
     must: list[Any] = [
         edge.FieldCondition("filter", match=edge.MatchAny(tokens))
-        for tokens in filter_tokens(query.filter)
+        for tokens in filter_tokens(request.filter)
     ]
-    shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
+    shut: set[Any] = {point_id(passage_id) for passage_id in request.exclude}
     must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
     should: list[Any] = []
-    if restricted and not query.principals >= EVERYTHING:
+    if restricted and not request.principals >= EVERYTHING:
         # A field of its own, because to look among all tokens of a point takes twice as long.
-        named = edge.MatchAny(sorted(query.principals))
+        named = edge.MatchAny(sorted(request.principals))
         should = [
             edge.FieldCondition(ACCESS, is_empty=True),
             edge.FieldCondition(ACCESS, match=named),

@@ -13,7 +13,7 @@ from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.core.errors import StoreError, StoreLost
 from service.core.settings.retrieval import Quantization
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import base
@@ -52,7 +52,7 @@ class QdrantStore(PointPages):
         self._quantization = quantization
         self._name = collection_of(name)
         self._strict: Any = None  # limits of the collection's strict mode, once known
-        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+        self._batcher = Batcher[SearchRequest, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
     def create(
@@ -69,10 +69,10 @@ class QdrantStore(PointPages):
         on_loop(_create, server, store._name, contract, store._quantization, replace)
         return store
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. Searches made in one turn of the event loop are sent as one
         batch."""
-        return await self._batcher.ask(query)
+        return await self._batcher.ask(request)
 
     def count_passages(self) -> int:
         return on_loop(self._count)
@@ -116,7 +116,7 @@ class QdrantStore(PointPages):
         """Do nothing: the client belongs to the server."""
 
     async def _search_all(
-        self, queries: Sequence[StoreQuery]
+        self, queries: Sequence[SearchRequest]
     ) -> list[list[ScoredPassage] | Exception]:
         await self._server.connect()
         from qdrant_client.models import QueryRequest  # noqa: PLC0415
@@ -301,7 +301,7 @@ def _search_params(quantization: Quantization) -> Any:
     return models.SearchParams(quantization=again)
 
 
-def _filter(query: StoreQuery) -> Any:
+def _filter(request: SearchRequest) -> Any:
     from qdrant_client.models import (  # noqa: PLC0415
         FieldCondition,
         Filter,
@@ -312,11 +312,11 @@ def _filter(query: StoreQuery) -> Any:
 
     must: list[Any] = [
         FieldCondition(key="filter", match=MatchAny(any=tokens))
-        for tokens in filter_tokens(query.filter)
+        for tokens in filter_tokens(request.filter)
     ]
-    shut: list[Any] = [point_id(passage_id) for passage_id in sorted(query.exclude)]
+    shut: list[Any] = [point_id(passage_id) for passage_id in sorted(request.exclude)]
     must_not: list[Any] = [HasIdCondition(has_id=shut)] if shut else []
-    if (tokens := principal_tokens(query.principals)) is not None:
+    if (tokens := principal_tokens(request.principals)) is not None:
         restricted = FieldCondition(key="filter", match=MatchValue(value=RESTRICTED))
         allowed = FieldCondition(key="filter", match=MatchAny(any=tokens))
         must_not.append(Filter(must=[restricted], must_not=[allowed]))

@@ -27,7 +27,7 @@ from service.retrieval.base import (
     Analysis,
     Principals,
     QueryShape,
-    StoreQuery,
+    SearchRequest,
     may_see,
 )
 from service.retrieval.documents import PassageRecord
@@ -75,36 +75,38 @@ class TantivyStore:
             self._index.config_reader("Manual")  # `replace` reloads it, so no thread has to watch
             self._index.reload()
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. It runs on the event loop if that blocks it for a millisecond
         at most, because a worker thread costs 0.2 ms, half a search among 100,000 passages."""
         with native(self, RetrievalFailure):
             if self._index.searcher().num_docs <= ON_LOOP:
-                return self._search(query)
+                return self._search(request)
             return await anyio.to_thread.run_sync(
-                self._search, query, abandon_on_cancel=True, limiter=self._limiter
+                self._search, request, abandon_on_cancel=True, limiter=self._limiter
             )
 
-    def _search(self, query: StoreQuery) -> list[ScoredPassage]:
-        words = self._analyzer.analyze(" ".join(query_words(query.text)))
+    def _search(self, request: SearchRequest) -> list[ScoredPassage]:
+        words = self._analyzer.analyze(" ".join(query_words(request.query)))
         if not words:
             return []
         searcher = self._index.searcher()
-        found = searcher.search(self._query(searcher, words, query), query.top_k, count=False).hits
+        found = searcher.search(
+            self._query(searcher, words, request), request.top_k, count=False
+        ).hits
         return ranked((score, _record(searcher.doc(address)).passage) for score, address in found)
 
-    def _query(self, searcher: Any, words: list[str], query: StoreQuery) -> Any:
-        scored = self._scored(words, query.shape)
-        hidden = self._hidden(searcher, query.principals)
-        if not query.filter and not query.exclude and hidden is None:
+    def _query(self, searcher: Any, words: list[str], request: SearchRequest) -> Any:
+        scored = self._scored(words, request.shape)
+        hidden = self._hidden(searcher, request.principals)
+        if not request.filter and not request.exclude and hidden is None:
             return scored  # inside another query, tantivy could not skip low-scoring passages
         clauses = [(Occur.Must, scored)]
-        for tokens in filter_tokens(query.filter):
+        for tokens in filter_tokens(request.filter):
             allowed = Query.term_set_query(self._schema, "filter", tokens)
             # A constant score of zero, so that a filter does not change the BM25 scores.
             clauses.append((Occur.Must, Query.const_score_query(allowed, 0.0)))
-        if query.exclude:
-            shut = Query.term_set_query(self._schema, "passage_id", sorted(query.exclude))
+        if request.exclude:
+            shut = Query.term_set_query(self._schema, "passage_id", sorted(request.exclude))
             clauses.append((Occur.MustNot, shut))
         if hidden is not None:
             clauses.append((Occur.MustNot, hidden))

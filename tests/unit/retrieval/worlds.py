@@ -14,7 +14,7 @@ import anyio.lowlevel
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import NotFound, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchStore, StoreQuery
+from service.retrieval.base import SearchRequest, SearchStore
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
@@ -112,10 +112,10 @@ class FakeStore:
         self.failure: Exception | None = None
         self.delay_s = 0.0
         self.company: asyncio.Barrier | None = None
-        self.queries: list[StoreQuery] = []
+        self.queries: list[SearchRequest] = []
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        self.queries.append(query)
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
+        self.queries.append(request)
         await anyio.sleep(self.delay_s)
         if self.company:
             await self.company.wait()
@@ -123,7 +123,7 @@ class FakeStore:
             raise self.failure
         return [
             ScoredPassage(Passage(passage_id, passage_id.title(), "text"), rank, 1 / rank)
-            for rank, passage_id in enumerate(self.ids[: query.top_k], 1)
+            for rank, passage_id in enumerate(self.ids[: request.top_k], 1)
         ]
 
     def breaks(self) -> None:

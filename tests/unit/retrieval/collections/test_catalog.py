@@ -20,7 +20,7 @@ from service.core.errors import (
     StoreError,
     UnknownCollection,
 )
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
@@ -62,8 +62,8 @@ async def test_simple_analysis_does_not_stem(tmp_path: Path) -> None:
         await collections.create("c", analysis="simple")
         await ingest_documents(CORPUS, "c", collections)
         store = (await collections.get("c")).bm25
-        assert await store.search(StoreQuery("operas", 3)) == []
-        assert len(await store.search(StoreQuery("OPERA", 3))) == 2
+        assert await store.search(SearchRequest("operas", 3, "c")) == []
+        assert len(await store.search(SearchRequest("OPERA", 3, "c"))) == 2
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b", "-a", "a" * 64, "a b", "é", "a\n"])
@@ -170,7 +170,7 @@ async def test_a_question_goes_on_while_a_deletion_waits(tmp_path: Path) -> None
             async with deleted_during_a_replacement(collections) as proceed:
                 for _ in range(2):
                     await collections.problems()  # nor does a round of readiness close it
-                    assert len(await stores.bm25.search(StoreQuery("volcano", 5))) == 1
+                    assert len(await stores.bm25.search(SearchRequest("volcano", 5, "c"))) == 1
                     proceed.set()
                     await anyio.sleep(0.05)
                 await question.aclose()

@@ -15,7 +15,7 @@ from service.core.errors import (
     RetrievalFailure,
 )
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest, StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HASHING
 from service.retrieval.search import guard
 from service.retrieval.search.hybrid import HybridRetriever
@@ -82,11 +82,11 @@ class OrderedStore(FakeStore):
         self._turns = turns
         self._begun = begun
 
-    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         for _ in range(self._turns):
             await asyncio.sleep(0)
         self._begun.append(self.backend)
-        return await super().search(query)
+        return await super().search(request)
 
 
 async def test_bm25_is_on_its_way_before_the_dense_side_begins() -> None:
@@ -191,7 +191,7 @@ async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> No
         "three",
         "two",
     ]
-    assert [query.text for query in world.bm25.queries] == ["one", "two", "one"]
+    assert [each.query for each in world.bm25.queries] == ["one", "two", "one"]
     assert len(world.dense.queries) == 4
     world.dense.breaks()
     calls = [partial(world.retriever.search, requests[index]) for index in (0, 2)]

@@ -12,7 +12,7 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import qdrant_edge_store
@@ -68,7 +68,7 @@ def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 async def found(store: QdrantEdgeStore, query: Any) -> set[str]:
-    hits = await store.search(StoreQuery("", 10, query.tolist()))
+    hits = await store.search(SearchRequest("", 10, "c", vector=query.tolist()))
     return {hit.passage.passage_id for hit in hits}
 
 

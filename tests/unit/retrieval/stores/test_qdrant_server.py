@@ -23,7 +23,7 @@ from service.core.errors import (
     StoreError,
     StoreLost,
 )
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import SearchRequest
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.qdrant_server import QdrantServer, is_supported
 from service.retrieval.stores.qdrant_store import QdrantStore
@@ -207,7 +207,7 @@ async def test_a_collection_that_is_gone() -> None:
     contract = EmbeddingContract(model="m", dimension=3)
     await anyio.to_thread.run_sync(QdrantStore.create, server, "c", contract)
     with pytest.raises(StoreLost, match="--repair rebuilds it"):
-        await QdrantStore(server, "gone").search(StoreQuery("q", 1, (1.0, 0.0, 0.0)))
+        await QdrantStore(server, "gone").search(SearchRequest("q", 1, "c", vector=(1.0, 0.0, 0.0)))
     await server.aclose()
 
 

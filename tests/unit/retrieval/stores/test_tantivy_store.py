@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from service.core.errors import StoreBusy, StoreError
-from service.retrieval.base import NOBODY, Analysis, StoreQuery
+from service.retrieval.base import NOBODY, Analysis, SearchRequest
 from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
@@ -44,7 +44,7 @@ async def test_a_large_index_is_searched_in_a_thread_alike(
 ) -> None:
     store = TantivyStore(tmp_path, "english")
     store.replace([], records(TEXTS))
-    query = StoreQuery("river bridge tower", 10)
+    query = SearchRequest("river bridge tower", 10, "c")
     here = await store.search(query)
     monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
     assert await store.search(query) == here
@@ -57,7 +57,7 @@ async def test_other_forms_of_a_word_are_found(tmp_path: Path, analysis: Any) ->
     for name, finds in ((analysis, 1), ("simple", 0)):
         store = TantivyStore(tmp_path / name, name)
         store.replace([], records({"a": text}))
-        assert len(await store.search(StoreQuery(form, 10))) == finds
+        assert len(await store.search(SearchRequest(form, 10, "c"))) == finds
         store.close()
 
 
