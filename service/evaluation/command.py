@@ -141,7 +141,7 @@ def refuse(options: EvaluationOptions) -> None:
 async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
     """Write the report of all rows in the folder, including those of earlier commands, or tell
     which packages that needs."""
-    if problem := missing_packages("the report", ["pygal", "scipy", "markdown_it"], "evaluate"):
+    if problem := missing_packages("the report", ["scipy", "markdown_it"], "evaluate"):
         screen.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
         return
     from service.evaluation.document import write_report  # noqa: PLC0415

@@ -257,3 +257,19 @@ def unproven(found: Iterable[Verdict]) -> set[str]:
     """Return the loops that do not beat some baseline at some equal budget. The report marks
     them."""
     return {verdict.loop for verdict in found if verdict.result == "does not beat"}
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names of the points that no other point dominates, in order of cost.
+
+    A point is (cost, score). A point dominates another if it differs, costs at most as much and
+    scores at least as much.
+    """
+    ordered = sorted(points.items(), key=lambda item: (item[1][0], -item[1][1], item[0]))
+    front: list[str] = []
+    best: tuple[float, float] | None = None
+    for name, point in ordered:
+        if best is None or point[1] > best[1] or point == best:
+            front.append(name)
+            best = point
+    return front

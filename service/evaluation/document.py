@@ -22,12 +22,13 @@ from service.evaluation.comparison import (
     flips_of,
     holm,
     interval,
+    pareto_front,
     randomisation,
     unproven,
     verdicts,
 )
 from service.evaluation.explanation import cut, explain_trace
-from service.evaluation.markup import Page, calibration_plot, cost_plot, pareto_front
+from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
 from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
@@ -176,25 +177,22 @@ class Report(Page):
         for name, methods in self._datasets.items():
             self.heading(name or "dataset", 3)
             means = {method: means_of(rows) for method, rows in methods.items()}
-            points = {
-                cost: {
-                    method: (spent, score)
-                    for method, own in means.items()
-                    if (spent := own[cost]) is not None and (score := own[MEASURE]) is not None
-                }
+            fronts = {
+                cost: pareto_front(
+                    {
+                        method: (spent, score)
+                        for method, own in means.items()
+                        if (spent := own[cost]) is not None and (score := own[MEASURE]) is not None
+                    }
+                )
                 for cost in COSTS
             }
-            fronts = {cost: pareto_front(own) for cost, own in points.items()}
             rows = [
                 [method, _amount(own[MEASURE], 3),
                  *(_amount(own[c]) + "*" * (method in fronts[c]) for c in COSTS)]
                 for method, own in means.items()
             ]  # fmt: skip
             self.table(["method", MEASURE, *COSTS.values()], rows)
-            for cost, label in COSTS.items():
-                if points[cost]:
-                    svg = cost_plot(points[cost], f"{label} per question", MEASURE)
-                    self.plot(svg, f"{name}: {MEASURE} over {label} per question.")
 
     def _budgets(self) -> None:
         """Add the verdicts at equal budgets if there is a loop to judge."""
@@ -279,8 +277,6 @@ class Report(Page):
             ["confidence", "choices", "accuracy"],
             [[f"{sure:.3f}", str(count), f"{accuracy:.3f}"] for count, sure, accuracy in bins],
         )
-        points = [(sure, accuracy) for _, sure, accuracy in bins]
-        self.plot(calibration_plot(points), "Accuracy of the router over its confidence.")
 
     def _worst(self) -> None:
         """Add the worst questions with every answer, explained where traces were kept."""

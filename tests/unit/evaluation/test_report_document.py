@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from service.core.errors import StoreError
+from service.evaluation.comparison import pareto_front
 from service.evaluation.document import (
     Report,
     bins_of,
@@ -24,12 +22,7 @@ from service.evaluation.document import (
     worst,
     write_report,
 )
-from service.evaluation.markup import (
-    Page,
-    calibration_plot,
-    cost_plot,
-    pareto_front,
-)
+from service.evaluation.markup import Page
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.published import (
     COUNTS,
@@ -170,51 +163,6 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
     }  # fmt: skip
     assert pareto_front(points) == ["cheap", "same", "best"]
     assert pareto_front({}) == []
-
-
-def test_every_point_of_a_plot_has_its_number() -> None:
-    methods = {f"method-{n}": (float(n), 0.5) for n in range(30)}
-    root = ElementTree.fromstring(cost_plot(methods, "LLM calls", "f1"))
-    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"1 method-0 *", "30 method-29", "Pareto front"} <= texts
-    assert {str(n) for n in range(1, 31)} <= texts
-
-
-def test_plots_are_svg_without_scripts() -> None:
-    for svg in (
-        cost_plot({"a <b>": (1, 0.5), "c": (0, 0)}, "LLM calls", "f1"),
-        calibration_plot([(0.5, 0.4), (0.9, 1.0)]),
-    ):
-        root = ElementTree.fromstring(svg)
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert "script" not in {tag.tag.rpartition("}")[2] for tag in root.iter()}
-        assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) >= 2
-
-
-def test_plots_have_a_name_of_their_own() -> None:
-    for svg, name in (
-        (cost_plot({"a": (1, 0.5)}, "LLM calls", "f1"), "f1 over LLM calls"),
-        (calibration_plot([(0.5, 0.4)]), "accuracy over confidence"),
-    ):
-        root = ElementTree.fromstring(svg)
-        assert root.get("role") == "img"
-        assert [title.text for title in root.findall("{http://www.w3.org/2000/svg}title")] == [name]
-        assert "Pygal" not in svg
-
-
-def test_plotting_leaves_imports_as_they_were() -> None:
-    """pygal adds a finder of modules, with which every later import warns on Python 3.11."""
-    program = (
-        "import sys, warnings; warnings.simplefilter('error')\n"
-        "from service.evaluation.markup import calibration_plot\n"
-        "calibration_plot([(0.5, 0.5)]); calibration_plot([(0.5, 0.5)])\n"
-        "assert all(hasattr(finder, 'find_spec') for finder in sys.meta_path), sys.meta_path\n"
-        "try:\n    import no_such_module\nexcept ModuleNotFoundError:\n    print('as before')"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (shown.stdout, shown.stderr) == ("as before\n", "")
 
 
 @pytest.mark.anyio
