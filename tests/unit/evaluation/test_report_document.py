@@ -174,7 +174,7 @@ async def test_without_the_extra_there_are_rows_and_no_report(
     monkeypatch.setattr("service.core.extras.importlib.util.find_spec", lambda name: None)
     opened(Engine())
     _, shown = await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), out=tmp_path / "out")
-    assert "the report needs pygal, scipy, markdown_it; run: pip install '.[evaluate]'" in shown
+    assert "the report needs scipy, markdown_it; run: pip install '.[evaluate]'" in shown
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"rows.jsonl", "run.json"}
 
 
