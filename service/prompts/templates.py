@@ -26,11 +26,12 @@ SHARED = (
     "shorten",
     "structured",
     "survey",
+    "survey_merge",
 )  # those of `full` serve all sets that have none of their own
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
-    "self_ask", "survey",
+    "self_ask", "survey", "survey_merge",
 )  # fmt: skip
 FIELDS = (
     "question", "history", "passage", "passages", "pairs", "query", "memory", "answer", "schema",
@@ -211,6 +212,9 @@ class TemplateSet:
 
     def merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
         return self.render("merge", question=quote(question), pairs=pair_lines(pairs))
+
+    def survey_merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
+        return self.render("survey_merge", question=quote(question), pairs=pair_lines(pairs))
 
     def merge_benchmark(self, question: str, pairs: Sequence[Pair]) -> Prompt:
         return self.render("merge_benchmark", question=quote(question), pairs=pair_lines(pairs))

@@ -179,18 +179,23 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
-    """Whether the settings withhold the step's answer. They do not withhold a survey, which no
-    passage contains."""
+    """Whether the step's answer is withheld: by the settings, which do not withhold a survey, since
+    no passage contains one; or because it is no summary."""
     settings = inquiry.settings.answers
     if fold.from_memory or (fold.surveys and step.kind != "answer"):
         return False
-    if fold.kept_nothing and inquiry.abstains:
+    if (fold.kept_nothing and inquiry.abstains) or _is_no_summary(inquiry):
         return True
     from_memory = "closed_book" in step.flags and inquiry.abstains
     abstains = settings.unsupported == "abstain" or (
         settings.unsupported is None and inquiry.roles.extractor is not None
     )
     return abstains and ("unsupported" in step.flags or from_memory)
+
+
+def _is_no_summary(inquiry: Inquiry) -> bool:
+    """Whether a summary is asked of an encoder, which copies single answers."""
+    return inquiry.roles.extractor is not None and asks_broadly(inquiry.question)
 
 
 async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence[Citation]) -> None:
@@ -230,8 +235,8 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
     if final is not None and not answered:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:
-        broad = inquiry.roles.extractor is not None and asks_broadly(inquiry.question)
-        text = f"{settings.no_answer_text} {ONE_FACT}" if broad else settings.no_answer_text
+        advice = f" {ONE_FACT}" if _is_no_summary(inquiry) else ""
+        text = f"{settings.no_answer_text}{advice}"
         await inquiry.emit(Token(role="answer", text=text))
     cited = fold.citations() if answered else []
     if answered and inquiry.request.form:

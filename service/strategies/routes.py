@@ -5,7 +5,7 @@ chats with the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from service.core.domain import Flag, RouteName, StoppedBy
 from service.core.errors import LimitReached
 from service.core.settings import EscalationSettings
 from service.engines.base import GenerationRequest, Message
-from service.prompts.templates import NO_ANSWER, Pair
+from service.prompts.templates import NO_ANSWER, Pair, Prompt
 from service.strategies.anrag import best_first, search_and_read
 from service.strategies.base import Method, Outcome
 from service.strategies.planner import judge_ending, planner_of
@@ -268,6 +268,10 @@ class Compound(Method):
         outcomes = await gather([partial(self._part, own, part) for own, part in each])
         return await self._conclude(scopes, parts.questions, outcomes)
 
+    @property
+    def merge_prompt(self) -> Callable[[str, Sequence[Pair]], Prompt]:
+        return self.templates.merge
+
     async def _conclude(
         self, scopes: Sequence[Scope], asked: Sequence[str], outcomes: Sequence[Outcome]
     ) -> Outcome:
@@ -301,7 +305,7 @@ class Compound(Method):
             step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
             await step.emit(Token(role="answer", text=step.answer))
             return
-        ask = templates.merge_benchmark if benchmark else templates.merge
+        ask = templates.merge_benchmark if benchmark else self.merge_prompt
         await write_answer(step, ask(self.question, pairs), "answer", self.merged_tokens)
         merged = step.answer
         if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
@@ -318,6 +322,10 @@ class Survey(Compound):
     that have nothing are left out."""
 
     merged_tokens = SURVEY_TOKENS
+
+    @property
+    def merge_prompt(self) -> Callable[[str, Sequence[Pair]], Prompt]:
+        return self.templates.survey_merge
 
     async def run(self) -> Outcome:
         documents: dict[str, list[RetrievedPassage]] = {}

@@ -103,6 +103,7 @@ FILLS: dict[str, Fill] = {
     "survey": lambda prompts, text, other: prompts.survey(
         text, [Passage("", text, other), Passage("", other, text)]
     ),
+    "survey_merge": lambda prompts, text, other: prompts.survey_merge(text, [Pair(text, other)]),
     "shorten": lambda prompts, text, other: prompts.shorten(text, [("User", other)]),
     "structured": lambda prompts, text, other: prompts.structured(
         text, other, [Passage("", text, other)], {"title": text}, f"In {other}"

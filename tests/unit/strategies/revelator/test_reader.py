@@ -219,3 +219,11 @@ async def test_a_question_for_a_summary_is_told_what_can_be_asked(
     body, _ = await asked({}, [NORMA], question=question)
     assert not body.answered
     assert body.answer.endswith("let a language model read.") is broad
+
+
+@pytest.mark.parametrize("question", ["Summarise what Norma is.", "What is this about?"])
+async def test_a_place_in_a_passage_is_no_summary(question: str) -> None:
+    body, _ = await asked({"Norma": ("Vincenzo Bellini", 0.9)}, question=question)
+    assert not body.answered
+    assert "writes no summaries" in body.answer
+    assert not body.citations
