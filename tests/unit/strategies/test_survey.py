@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 Hits = dict[str, list[Passage]]
 QUESTION = "Summarise the rules on leave."
 READS = "The passages below are from one document."
+MERGES = "Combine the sub-answers"
 LEAVE = [
     passage("leave#1", "Employees have 25 days of annual leave.", "Leave › Annual"),
     passage("leave#2", "Parental leave lasts 14 weeks.", "Leave › Parental"),
@@ -43,7 +44,7 @@ def script(merged: str = TOLD) -> list[ScriptStep]:
         reading("Leave", FROM_LEAVE),
         reading("Sites", FROM_SITES),
         reading("Canteen", "no answer found"),
-        say(["Combine the sub-answers", f"({LEAVE[0].title[:5]})", f"Sub-answer 2: {FROM_SITES}"], merged),
+        say([MERGES, f"({LEAVE[0].title[:5]})", f"Sub-answer 2: {FROM_SITES}"], merged),
     ]
 
 
@@ -125,7 +126,7 @@ async def test_without_a_document_on_it_there_is_no_answer(hits: Hits, found: st
 
 async def test_the_ten_best_documents_are_read() -> None:
     hits = {"": [passage(f"d{n}", "There are 25 days of leave.") for n in range(12)]}
-    spoken = [reading("d", "25 days of leave", MAX_DOCUMENTS), say("Combine the sub-answers", "25 days")]
+    spoken = [reading("d", "25 days of leave", MAX_DOCUMENTS), say(MERGES, "25 days")]
     body = await body_of(spoken, hits, QUESTION)
     assert [step.passages[0].passage_id for step in body.steps[2:-1]] == [
         f"d{n}" for n in range(MAX_DOCUMENTS)
@@ -142,7 +143,7 @@ async def test_a_document_longer_than_the_model_reads_is_shortened() -> None:
 
 
 async def test_with_too_few_calls_what_was_read_is_merged() -> None:
-    spoken = [*script()[:2], say("Combine the sub-answers", TOLD)]
+    spoken = [*script()[:2], say(MERGES, TOLD)]
     body = await body_of(spoken, HITS, QUESTION, limits={"max_llm_calls": 3})
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == (TOLD, "budget", 3)
     assert [step.answer for step in body.steps[2:5]] == [FROM_LEAVE, FROM_SITES, None]
@@ -153,7 +154,7 @@ async def test_at_the_deadline_what_was_read_is_merged() -> None:
         reading("Leave", FROM_LEAVE),
         reading("Sites", FROM_SITES),
         reading("Canteen", "never", delay=5),
-        say("Combine the sub-answers", TOLD),
+        say(MERGES, TOLD),
     ]
     body = await body_of(spoken, HITS, QUESTION, limits={"timeout_s": 0.6})
     assert (body.answer, body.stopped_by) == (TOLD, "deadline")
@@ -184,7 +185,7 @@ async def test_a_survey_over_http_shows_each_document_in_the_stream() -> None:
         ScriptStep(match=[READS, '"Norma'], reply="Norma is by Vincenzo Bellini.", times=None),
         ScriptStep(match=[READS, '"Bellini'], reply="Bellini was born in Catania.", times=None),
         ScriptStep(match=READS, reply="no answer found", times=None),
-        ScriptStep(match="Combine the sub-answers", reply="Bellini of Catania composed Norma.", times=None),
+        ScriptStep(match=MERGES, reply="Bellini of Catania composed Norma.", times=None),
     ]
     question = "What are these documents about?"
     async with live([*spoken, *answering()]) as service:
