@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from service.api.feedback import rows_for_evaluation
 from tests.api.test_files import form
 from tests.conftest import need
 from tests.page.driving import DONE, ask, violations
+from tests.page.test_look import FRAME_MS, longest_task, longest_task_of
 from tests.support.live import answering, config, live
-from tests.support.office import pdf
+from tests.support.office import docx, pdf
 from tests.support.scripted import ScriptedGenerator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
@@ -57,6 +60,86 @@ async def test_files_are_dropped_listed_and_deleted(
         await tab.wait_for_selector("#files-told:has-text('prices.csv is deleted.')")
         async with service.http.get("/collections/default") as response:
             assert (await response.json())["documents"] == 0
+
+
+DROP_BYTES = """(files) => {
+  const data = new DataTransfer();
+  const bytes = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  for (const [name, text] of files) data.items.add(new File([bytes(text)], name));
+  const init = { dataTransfer: data, bubbles: true, cancelable: true };
+  window.dispatchEvent(new DragEvent("drop", init));
+}"""
+
+
+@pytest.mark.timeout(300)
+async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictures: Path) -> None:
+    need("pypdf", "pdfplumber", "mammoth")
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    made: list[tuple[str, bytes]] = []
+    for n in range(25):
+        text = f"The pump HP-{n} costs {n},000 EUR."
+        made += [
+            (f"a{n}.md", f"# Pump {n}\n{text}".encode()), (f"b{n}.txt", text.encode()),
+            (f"c{n}.csv", f"Model,Price\nHP-{n},{n}000".encode()),
+            (f"d{n}.html", f"<title>Pump {n}</title><p>{text}".encode()),
+            (f"e{n}.pdf", pdf([text, "Second page."])), (f"f{n}.docx", docx([("Normal", text)])),
+            (f"g{n}.pdf", b"%PDF-1.7 damaged") if n % 2 else (f"g{n}.txt", b""),
+            (f"h{n}.zip", b"PK\x03\x04"),
+        ]  # fmt: skip
+    async with live(answering(), settings=settings, own_stores=True) as service:
+        await tab.goto(service.url)
+        files = [[name, b64encode(content).decode()] for name, content in made]
+
+        async with longest_task(tab) as longest:
+            began = perf_counter()
+            await tab.evaluate(DROP_BYTES, files)
+            told = "#files-told:has-text('All files are done')"
+            await tab.wait_for_selector(told, timeout=200_000)
+            print(f"200 files in {perf_counter() - began:.1f} s")
+        rows = await tab.eval_on_selector_all(
+            "#file-list .file", "rows => rows.map(row => [row.children[0].textContent, "
+            "row.children[1].textContent, row.classList.contains('bad')])",
+        )  # fmt: skip
+        assert [name for name, *_ in rows] == [name for name, _ in made]
+        for name, result, bad in rows:
+            assert bad is (name[0] in "gh")
+            documents = "2 documents" if name.startswith("e") else "1 document"
+            assert result == documents if not bad else "document" not in result
+        async with service.http.get("/collections/default") as response:
+            assert (await response.json())["documents"] == 25 * 7
+        assert await tab.inner_text("#files-told") == "All files are done. 50 of 200 have problems."
+        await tab.screenshot(path=pictures / "upload.png")
+        assert not await violations(tab)
+    assert longest[0] < FRAME_MS
+
+
+async def test_two_thousand_documents_are_listed_smoothly(
+    tab: Any, tmp_path: Path, pictures: Path
+) -> None:
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    documents = [{"id": f"n{n:04}", "title": f"Note {n}", "text": "Text."} for n in range(2_000)]
+    async with live(answering(), settings=settings, own_stores=True) as service:
+        async with service.http.put("/collections/default", json={}) as response:
+            assert response.status == 200
+        body = {"documents": documents}
+        async with service.http.post("/collections/default/documents", json=body) as response:
+            assert response.status == 200
+        await tab.goto(service.url)
+
+        async def listed() -> None:
+            await tab.reload()
+            began = perf_counter()
+            await tab.click("#documents > summary")
+            await tab.wait_for_selector("#document-list .file >> text=Note 49")
+            first = perf_counter() - began
+            for n in range(1, 40):
+                await tab.click("#document-more")
+                await tab.wait_for_selector(f"#document-list .file >> text=n{50 * n:04}")
+            print(f"the first in {first:.2f} s, 2,000 in {perf_counter() - began:.1f} s")
+
+        assert await longest_task_of(tab, listed) < FRAME_MS
+        assert await tab.inner_text("#documents-told") == "2000 documents"
+        await tab.screenshot(path=pictures / "documents.png")
 
 
 async def test_a_citation_opens_the_original_at_its_page(

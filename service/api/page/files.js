@@ -31,7 +31,10 @@ export function listenForDocuments({ collection, key, changed, refused, open }) 
   }
 
   function tell() {
-    byId("files-told").textContent = waiting ? `${counted(waiting, "file")} to go` : "All files are done.";
+    const rows = byId("file-list").children.length;
+    const bad = byId("file-list").getElementsByClassName("bad").length;
+    const problems = bad ? ` ${bad} of ${rows} ${bad === 1 ? "has" : "have"} problems.` : "";
+    byId("files-told").textContent = `${waiting ? `${counted(waiting, "file")} to go.` : "All files are done."}${problems}`;
     if (!waiting) list();
   }
 
