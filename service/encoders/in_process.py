@@ -117,14 +117,15 @@ def file_tokenizer(path: Path) -> Any:
         raise ConfigurationError(f"{path} cannot be read: {error}; copy it again") from None
 
 
-def open_model(path: Path, threads: int) -> Any:
-    """Return the session of a model on ONNX Runtime. Raises ConfigurationError naming the file."""
+def open_model(path: Path, threads: int, remedy: str = "copy it again") -> Any:
+    """Return the session of a model on ONNX Runtime. Raises ConfigurationError, which names the
+    file and the remedy."""
     try:
         return open_onnx(path, threads)
     except Exception as error:  # the library's errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
-            f"{path} is not a model that ONNX Runtime can open ({reason}); copy it again"
+            f"{path} is not a model that ONNX Runtime can open ({reason}); {remedy}"
         ) from None
 
 

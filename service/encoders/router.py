@@ -20,7 +20,7 @@ from service.core.settings import RouterSettings
 from service.encoders.base import ROUTES, Routed
 from service.encoders.in_process import read_card
 from service.retrieval.embedding.contract import MINILM
-from service.retrieval.embedding.embedders import InProcessEmbedder, load_minilm, minilm_problem
+from service.retrieval.embedding.embedders import InProcessEmbedder, minilm_embedder, minilm_problem
 
 FORMAT: Final = 1
 SIZE: Final = 384  # size of MiniLM's vectors
@@ -107,9 +107,7 @@ def save_head(head: Head, folder: Path) -> None:
 def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
     """Return the encoder whose vectors the head reads. It is loaded at its first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
-    return InProcessEmbedder(
-        contract, lambda: load_minilm(contract, threads, card.layers), minilm_problem
-    )
+    return minilm_embedder(contract, threads, card.layers)
 
 
 class Classifier:

@@ -14,15 +14,9 @@ from typing import Any, Final
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.extras import missing_packages
 from service.core.offline import import_transformers
-from service.core.onnx import open_onnx
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Pooling
-from service.encoders.in_process import (
-    InProcess,
-    in_batches,
-    packs,
-    padded_rows,
-)
+from service.encoders.in_process import InProcess, in_batches, open_model, packs, padded_rows
 from service.retrieval.embedding.contract import (
     BATCH,
     HASHING,
@@ -111,13 +105,13 @@ def minilm_problem() -> str | None:
     return missing_packages("all-MiniLM-L6-v2", _NEEDED, "local")
 
 
-def minilm_embedder(contract: EmbeddingContract, threads: int) -> InProcessEmbedder:
+def minilm_embedder(
+    contract: EmbeddingContract, threads: int, layers: int = LAYERS
+) -> InProcessEmbedder:
     """Create the embedder. `contract` may differ from the preset only in prefixes and length."""
-    return InProcessEmbedder(contract, lambda: load_minilm(contract, threads), minilm_problem)
-
-
-def graph_name(layers: int) -> str:
-    return f"layers-{layers}.onnx"
+    return InProcessEmbedder(
+        contract, lambda: load_minilm(contract, threads, layers), minilm_problem
+    )
 
 
 def load_minilm(contract: EmbeddingContract, threads: int, layers: int = LAYERS) -> Encode:
@@ -125,7 +119,7 @@ def load_minilm(contract: EmbeddingContract, threads: int, layers: int = LAYERS)
     tokenizer = minilm_tokenizer()
     if contract.max_length is not None:
         tokenizer.enable_truncation(contract.max_length)
-    session = _open_model(FOLDER / graph_name(layers), threads)
+    session = open_model(FOLDER / f"layers-{layers}.onnx", threads, "install revelator again")
 
     def encode(texts: Sequence[str]) -> list[Vector]:
         tokens = [item.ids for item in tokenizer.encode_batch(list(texts))]
@@ -141,17 +135,6 @@ def load_minilm(contract: EmbeddingContract, threads: int, layers: int = LAYERS)
     return encode
 
 
-def _open_model(path: Path, threads: int) -> Any:
-    try:
-        return open_onnx(path, threads)
-    except Exception as error:  # the library's errors have no common base
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(
-            f"{path} cannot be opened ({reason}): it, or weights.bin beside it, is missing or "
-            "damaged; install revelator again"
-        ) from None
-
-
 # Any encoder that transformers can open, with torch, on a GPU if there is one.
 
 
@@ -159,7 +142,9 @@ def local_embedder(contract: EmbeddingContract, location: str, threads: int) -> 
     """Create the embedder of the model at `location`: a folder, or a name in the local hub cache
     (HF_HUB_OFFLINE=0 downloads it)."""
     return InProcessEmbedder(
-        contract, lambda: load_transformers(contract, location, threads), lambda: _problem(contract)
+        contract,
+        lambda: load_transformers(contract, location, threads),
+        lambda: missing_packages(contract.model, ("torch", "transformers"), "transformers"),
     )
 
 
@@ -170,10 +155,6 @@ def dimension_of(location: str) -> int | None:
         return None
     size = json.loads(path.read_bytes()).get("hidden_size")
     return size if isinstance(size, int) else None
-
-
-def _problem(contract: EmbeddingContract) -> str | None:
-    return missing_packages(contract.model, ("torch", "transformers"), "transformers")
 
 
 def load_transformers(contract: EmbeddingContract, location: str, threads: int) -> Encode:

@@ -119,18 +119,6 @@ class TrainingRow(Sourced):
         return self
 
 
-def prompt_row(
-    task: str, question: str, prompt: str, target: str, provenance: RowProvenance
-) -> TrainingRow:
-    """Return a row of one turn. `prompt` is the rendered template of the role, and `target` the
-    trained reply."""
-    messages = [
-        RowMessage(role="user", content=prompt),
-        RowMessage(role="assistant", content=target, learn=True),
-    ]
-    return TrainingRow(task=task, question=question, messages=messages, provenance=provenance)
-
-
 def read_rows(path: Path, side: Split = "train") -> Iterator[TrainingRow]:
     """Yield the rows of `train sft` and `train router` (see `read_rows_of`)."""
     return read_rows_of(TrainingRow, path, side)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import RowProvenance, TrainingRow, prompt_row, read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.facts.splits import is_held_out
 
 NAMES = [f"Film {number}" for number in range(100)]
@@ -18,14 +18,16 @@ HELD_OUT = next(name for name in NAMES if is_held_out(name))
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    made = prompt_row(
-        "route",
-        "Who wrote Norma?",
-        "Query: Who wrote Norma?",
-        "single-step question",
-        RowProvenance(pipeline="hanrag", teacher="rules", item="1", titles=[KNOWN]),
-    ).model_dump()
-    return {**made, **changes}
+    return {
+        "task": "route",
+        "question": "Who wrote Norma?",
+        "messages": [
+            message("user", "Query: Who wrote Norma?"),
+            message("assistant", "single-step question", True),
+        ],
+        "provenance": {"pipeline": "hanrag", "teacher": "rules", "item": "1", "titles": [KNOWN]},
+        **changes,
+    }
 
 
 def written(path: Path, *rows: Any) -> Path:
