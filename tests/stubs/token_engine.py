@@ -11,6 +11,7 @@ from service.engines.base import (
     Delta,
     FinishReason,
     GenerationRequest,
+    Generator,
     TokenUsage,
 )
 
@@ -33,10 +34,11 @@ def of_words(text: str, doubts: dict[str, float] | None = None, sure: float = 0.
     return Output(tokens)
 
 
-class TokenEngine:
+class TokenEngine(Generator):
     """Answers raw prompts by `write`, chats by `chat`, and keeps the requests."""
 
     name = "tokens"
+    capabilities = Capabilities()
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from service.engines.base import (
     Capabilities,
     Delta,
     GenerationRequest,
+    Generator,
     Message,
     TokenUsage,
 )
@@ -28,13 +29,13 @@ REQUEST = GenerationRequest(messages=(Message("user", "Where?"),))
 
 
 @dataclass
-class Lossy:
+class Lossy(Generator):
     """Answers "It is Paris", but is lost after `after` words in its first `losses` calls."""
 
     losses: int
     after: int = 2
     name: str = "lossy"
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    capabilities = Capabilities()
     requests: list[GenerationRequest] = field(default_factory=list)
 
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:

@@ -6,7 +6,8 @@ its chain of sub-questions in one of these formats:
 - `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`,
   which names one of the line's `passages` or a line that is a passage;
 - MuSiQue's own `question_decomposition` and `paragraphs`;
-- 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`;
+- 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`, of which HotpotQA has the
+  passages only;
 - `sub_questions` and `parts`, as `synthesize compound` writes them.
 
 `#k` in a sub-question stands for the answer of hop k. Lines that `synthesize` wrote have
@@ -24,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from service.core.domain import Passage, RouteName
@@ -80,12 +82,14 @@ def read_questions(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item
         passage.passage_id: passage
         for passage in read_each(given, lambda line, _: passage_of(line), bad)
     }
-    return items_of(asked, partial(_item, passages=passages), bad)
+    return items_of(asked, partial(read_item, passages=passages), bad)
 
 
-def _item(
-    line: Mapping[str, Any], default_id: str, passages: Mapping[str, Passage]
+def read_item(
+    line: Mapping[str, Any], default_id: str, passages: Mapping[str, Passage] = MappingProxyType({})
 ) -> Item[ChainedQuestion]:
+    """Return the question of one line. `passages` are those of other lines, by id. Raises BadLine
+    if it is invalid."""
     given = line.get("id", line.get("_id"))
     try:
         gold = read_question({**line, "id": given}, default_id)
@@ -144,6 +148,8 @@ def _chain(
         return _musique(line, gold.id), ()
     if "evidences" in line:
         return _wiki2(line, gold.id)
+    if "context" in line and "supporting_facts" in line:
+        return (), tuple(_supporting(line, gold.id))
     if "passages" in line:
         own = (passage_of(passage) for passage in list_of(line, "passages"))
         passages = {**passages, **{passage.passage_id: passage for passage in own}}
@@ -183,21 +189,29 @@ def _parts(line: Mapping[str, Any], gold: GoldQuestion) -> tuple[Link, ...]:
     return tuple(Link(str(q), part[0]) for q, part in zip(questions, gold.parts, strict=True))
 
 
-def _musique(line: Mapping[str, Any], default_id: str) -> tuple[Link, ...]:
-    return tuple(
-        Link(text_of(hop, "question"), text_of(hop, "answer"), passage)
-        for hop, passage in musique_hops(line, default_id)
-    )
+def _musique(line: Mapping[str, Any], sample: str) -> tuple[Link, ...]:
+    """Return the steps of `question_decomposition`, each with its paragraph."""
+    given = [paragraph for paragraph in list_of(line, "paragraphs") if isinstance(paragraph, dict)]
+    paragraphs = {p["idx"]: p for p in given if isinstance(p.get("idx"), int)}
+    hops = []
+    for hop in list_of(line, "question_decomposition"):
+        if not isinstance(hop, dict):
+            raise BadLine("a hop is no object")
+        index = hop.get("paragraph_support_idx")
+        if not isinstance(index, int) or index not in paragraphs:
+            raise BadLine("a hop without its paragraph")
+        text = paragraphs[index].get("paragraph_text")
+        passage = passage_of({**paragraphs[index], "id": f"{sample}-{index:02d}", "text": text})
+        hops.append(Link(text_of(hop, "question"), text_of(hop, "answer"), passage))
+    return tuple(hops)
 
 
-def _wiki2(
-    line: Mapping[str, Any], default_id: str
-) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
+def _wiki2(line: Mapping[str, Any], sample: str) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
     """Return the hops of the evidence triples.
 
     The passage of a triple is the one whose title is its subject, if there is one.
     """
-    passages = {passage.title: passage for passage in supporting_passages(line, default_id)}
+    passages = {passage.title: passage for passage in _supporting(line, sample)}
     try:
         triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
     except (TypeError, ValueError):
@@ -213,10 +227,6 @@ def _wiki2(
 _ANSWER_OF = re.compile(r"#(\d+)")
 
 
-def id_of(row: Mapping[str, Any], default: str) -> str:
-    return str(row.get("id") or row.get("_id") or default)
-
-
 def filled(question: str, answers: Sequence[str]) -> str:
     """Return the question with each `#k` replaced by the k-th answer, if there is one."""
 
@@ -227,25 +237,7 @@ def filled(question: str, answers: Sequence[str]) -> str:
     return _ANSWER_OF.sub(answer, question)
 
 
-def musique_hops(row: Mapping[str, Any], default_id: str) -> list[tuple[dict[str, Any], Passage]]:
-    """Return the steps of `question_decomposition`, each with its paragraph. Raises BadLine if one
-    is invalid."""
-    given = [paragraph for paragraph in list_of(row, "paragraphs") if isinstance(paragraph, dict)]
-    paragraphs = {p["idx"]: p for p in given if isinstance(p.get("idx"), int)}
-    hops = []
-    for hop in list_of(row, "question_decomposition"):
-        if not isinstance(hop, dict):
-            raise BadLine("a hop is no object")
-        index = hop.get("paragraph_support_idx")
-        if not isinstance(index, int) or index not in paragraphs:
-            raise BadLine("a hop without its paragraph")
-        text = paragraphs[index].get("paragraph_text")
-        name = f"{id_of(row, default_id)}-{index:02d}"
-        hops.append((hop, passage_of({**paragraphs[index], "id": name, "text": text})))
-    return hops
-
-
-def supporting_passages(row: Mapping[str, Any], default_id: str) -> list[Passage]:
+def _supporting(row: Mapping[str, Any], sample: str) -> list[Passage]:
     """Return the paragraphs of `context` that `supporting_facts` names.
 
     Their ids consist of the id of the sample and the position of the paragraph. Raises BadLine if a
@@ -256,7 +248,6 @@ def supporting_passages(row: Mapping[str, Any], default_id: str) -> list[Passage
         paragraphs = [(title, list(sentences)) for title, sentences in list_of(row, "context")]
     except (TypeError, ValueError):
         raise BadLine("`context` or `supporting_facts` of another shape") from None
-    sample = id_of(row, default_id)
     return [
         passage_of({"id": f"{sample}-{n:02d}", "title": title, "text": _joined(sentences)})
         for n, (title, sentences) in enumerate(paragraphs)

@@ -20,7 +20,7 @@ import anyio.lowlevel
 
 from service.core.concurrency import closing
 from service.core.errors import EngineLimited
-from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
@@ -56,14 +56,14 @@ class Clock:
 
 
 @dataclass
-class Recorder:
+class Recorder(Generator):
     """A generator that answers well, and in a third of the rounds badly, each way in turn."""
 
     world: World
     seed: int
     rounds: list[dict[str, Any]] = field(default_factory=list)
     name: str = "recorder"
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    capabilities = Capabilities()
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         question, number = asked(request), len(self.rounds)

@@ -262,10 +262,11 @@ def test_musique_as_published() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"question": "Q?"}, "neither `hops`, `question_decomposition` nor `context`"),
-        ({**LINE, "answer": " "}, "no `answer`"),
+        ({"question": "Q?", "answer": "a"}, "neither two, three nor four hops"),
+        ({**LINE, "answer": " "}, "`answer` contains an empty string"),
         ({**LINE, "hops": LINE["hops"][:1]}, "neither two, three nor four hops"),
-        ({**LINE, "hops": [{}, {}]}, "a hop without its passage"),
+        ({**LINE, "hops": [LINE["hops"][0], {"question": "Q?", "answer": "a"}]},
+         "a hop without its passage"),
         ({**LINE, "passages": ["x"]}, "a passage is no object"),
         ({**WIKI, "type": "odd"}, "unknown `type`"),
         ({**WIKI, "evidences": WIKI["evidences"] * 2}, "another number of facts than its type has"),
