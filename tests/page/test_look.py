@@ -216,8 +216,10 @@ async def test_a_phone_sees_all_of_it_in_one_column(browser: Any, pictures: Path
         await replay(tab, *every_event(), url=service.url)
         await tab.wait_for_selector(".run[data-phase=failed]")
         width = await tab.evaluate("document.documentElement.scrollWidth")
+        top = await tab.evaluate("document.querySelector('#results').getBoundingClientRect().top")
         await tab.screenshot(path=pictures / "phone.png", full_page=True)
     assert width <= PHONE["width"]
+    assert top < PHONE["height"] / 2  # the answer, not the form, is seen
 
 
 DRAFT = DraftScript(

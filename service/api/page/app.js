@@ -90,6 +90,7 @@ async function submit(event) {
   const results = byId("results");
   results.replaceChildren(...current.map(({ view }) => view.element));
   results.dataset.runs = String(current.length);
+  if (results.getBoundingClientRect().top > window.innerHeight / 2) results.scrollIntoView();
   await answerAll(current);
 }
 
