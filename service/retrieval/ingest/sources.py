@@ -20,6 +20,13 @@ from service.retrieval.ingest.formats.base import (
     plain_suffix,
 )
 
+# What to do with a file of a type that is not read.
+INSTEAD = {
+    **dict.fromkeys((".doc", ".rtf", ".odt"), "save it as .docx"),
+    **dict.fromkeys((".xls", ".ods"), "save it as .xlsx"),
+    **dict.fromkeys((".ppt", ".odp"), "save it as .pptx"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it, and add its files"),
+}
 BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
 
@@ -197,10 +204,8 @@ def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:
         yield SourceRow(0, "the format cannot be detected; set it with --format")
     elif kind is None:
         suffix = plain_suffix(opened.path)
-        yield SourceRow(
-            0,
-            f"unknown file type {suffix!r}; known: {KNOWN}; `ingest --format` reads others",
-        )
+        advice = INSTEAD.get(suffix, f"known: {KNOWN}; `ingest --format` reads others")
+        yield SourceRow(0, f"unknown file type {suffix!r}; {advice}")
     else:
         empty = True
         for row in FORMATS[kind](opened):

@@ -302,18 +302,27 @@ MARKDOWN = frozenset({".md", ".markdown"})
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.+)")
 _UNDERLINE: Final = re.compile(r" {0,3}(=+|-+)[ \t]*")
 _FENCE: Final = re.compile(r" {0,3}(```|~~~)")
+MOST_OTHERS: Final = 0.4  # of the bytes of a text in a Western language
+_ASCII: Final = bytes(range(128))
+# as in a text that is UTF-8 but for faults
+_MULTIBYTE: Final = re.compile(rb"[\xc3-\xf4][\x80-\xbf]")
 _NO_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 
 @reads_whole()
 def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a text as one document, whose id is the name of the file and whose title is the stem of
-    it; Markdown is cut at its headings."""
+    it; Markdown is cut at its headings. It is in UTF-8, in UTF-16 with its mark, or, if few bytes
+    are no ASCII, in Windows-1252."""
     try:
-        text = content.removeprefix(BOM).decode("utf-8")
+        content.decode("utf-8")
     except UnicodeDecodeError as error:
-        yield SourceRow(0, not_utf8(error, ""))
-        return
+        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        others = len(content.translate(None, _ASCII))
+        if not marked and (_MULTIBYTE.search(content) or others > MOST_OTHERS * len(content)):
+            yield SourceRow(0, f"{not_utf8(error, '')}; save it as UTF-8")
+            return
+    text = decoded(content)
     if "\0" in text:
         yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return

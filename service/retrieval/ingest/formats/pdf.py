@@ -38,6 +38,7 @@ EDGE: Final = 2  # lines at the top and at the bottom of a page that may be head
 PDF_MAGIC: Final = b"%PDF-"
 MOST_LISTED: Final = 20  # page numbers in one message
 _NUMBERS: Final = re.compile(r"\d+")
+_ROW: Final = re.compile(r"[^:;]+[:;] .*\.")  # of a table, as `table_text` writes it
 _FORMS: Final = re.compile("[\ufb00-\ufdff\ufe70-\ufefc]+")
 # a hyphen at the end of a line
 _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
@@ -51,11 +52,14 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
 
     # the parser's warnings; errors are reported by page
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    if PDF_MAGIC not in content[:1_024]:
+        yield SourceRow(0, "not a PDF file, whatever its name says; save or download it again")
+        return
     reader = PdfReader(io.BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
         yield SourceRow(0, "the PDF needs a password; save a copy without one")
         return
-    title, pages = _pdf_title(source, reader), len(reader.pages)
+    title = _pdf_title(source, reader)
     read, images, lacking = 0, list[int](), missing()
     for number, text, problem in _texts(source, reader, content):
         scanned = not text and not problem and _has_images(reader.pages[number - 1])
@@ -69,16 +73,20 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
             yield part_row(source, number, (title,), text, place, {"page": number})
         elif scanned:
             images.append(number)
-    if read and not (images and lacking):
+    if read:
         yield ALL_READ
-    elif read:
-        yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {lacking}")
-    else:
-        what = "are images, as of a scan" if images else "have no text"
-        advice = (
-            (lacking or "no text was recognised in them") if images else "is it the right file?"
-        )
-        yield SourceRow(0, f"the PDF has no text: its pages ({pages:,}) {what}; {advice}")
+    if unread := _unread(len(reader.pages), read, images, lacking):
+        yield SourceRow(0, unread)
+
+
+def _unread(pages: int, read: int, images: Sequence[int], lacking: str | None) -> str | None:
+    """Say what was not read of a PDF, and what to do, if anything was not."""
+    if read:
+        found = images and lacking
+        return f"pages without text, only images: {_listed(images)}; {lacking}" if found else None
+    what = "are images, as of a scan" if images else "have no text"
+    advice = lacking or "no text was recognised in them" if images else "is it the right file?"
+    return f"the PDF has no text: its pages ({pages:,}) {what}; {advice}"
 
 
 def _texts(source: Input, reader: PdfReader, content: bytes) -> Iterator[tuple[int, str, str]]:
@@ -111,8 +119,10 @@ def _text(page: PageObject, tables: PageTables) -> str:
 
 
 def _repeated(texts: Sequence[str]) -> set[str]:
-    """Return the lines, without their numbers, that begin or end most of these pages."""
-    seen = Counter(line for text in texts for line in {*map(_bare, _edges(text))})
+    """Return the lines, without their numbers, that begin or end most of these pages. Rows of
+    tables, which differ by their numbers only, are none."""
+    edges = ({_bare(line) for line in _edges(text) if not _ROW.fullmatch(line)} for text in texts)
+    seen = Counter(line for lines in edges for line in lines)
     return {line for line, count in seen.items() if count >= max(3, 0.6 * len(texts))}
 
 
@@ -121,7 +131,7 @@ def _without(text: str, repeated: set[str]) -> str:
     lines = text.split("\n")
     kept = [
         line for at, line in enumerate(lines)
-        if EDGE <= at < len(lines) - EDGE or _bare(line) not in repeated
+        if EDGE <= at < len(lines) - EDGE or _ROW.fullmatch(line) or _bare(line) not in repeated
     ]  # fmt: skip
     return "\n".join(kept).strip()
 
@@ -159,7 +169,7 @@ def _scanned(content: bytes, number: int) -> str:
     return recognised(image)
 
 
-def _listed(numbers: list[int]) -> str:
+def _listed(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:MOST_LISTED])
     more = len(numbers) - MOST_LISTED
     return f"{shown} and {more:,} more" if more > 0 else shown
@@ -170,6 +180,7 @@ def _listed(numbers: list[int]) -> str:
 
 _RULED: Final = 6  # operators that draw lines or rectangles, of a table of four cells
 _DRAWN: Final = re.compile(rb"(?<=[\d.\s])(?:re|l)\s")
+EDGE_PT: Final = 3.0  # points by which the same columns may differ
 _DIGIT: Final = re.compile(r"\d")
 
 
@@ -180,6 +191,7 @@ class PageTables:
         self._content = content
         self._opened: Any = None
         self._header: Sequence[str] = ()
+        self._place = set[int]()  # of its columns
         self._to_left = False
 
     def text_of(self, page: PageObject, plain: str) -> str | None:
@@ -216,7 +228,9 @@ class PageTables:
                 if len(rows) < 2 or len(rows[0]) < 2 or table.bbox[1] < top:
                     continue  # a frame, or a table in another
                 blocks.append(self._between(page, top, table.bbox[1]))
-                blocks.append(self._written(rows))
+                place = {round(left / EDGE_PT) for left, *_ in table.cells}
+                begins = not found and not blocks[-1].strip()
+                blocks.append(self._written(rows, place, begins=begins, first=not found))
                 top, found = table.bbox[3], True
             blocks.append(self._between(page, top, page.height))
             return "\n".join(filter(None, blocks)) if found else None
@@ -230,8 +244,12 @@ class PageTables:
         box = (left, max(top, page.bbox[1]), right, min(bottom, page.bbox[3]))
         return in_logical_order(page.crop(box).extract_text(), to_left=self._to_left)
 
-    def _written(self, rows: list[list[str | None]]) -> str:
-        """Return rows as text. A table whose first row has values continues the one before it."""
+    def _written(
+        self, rows: list[list[str | None]], place: set[int], *, begins: bool, first: bool
+    ) -> str:
+        """Return rows as text. A table whose first row has numbers continues the one before it. So
+        does the `first` of a page, if its columns are at the same `place`, and it `begins` the
+        page, or its first row has digits as no header has."""
         for at, row in enumerate(rows):  # cells that others were merged with
             for column, cell in enumerate(row):
                 if cell is None and (column or at):
@@ -244,10 +262,13 @@ class PageTables:
         cells = (
             one_header(cells) if "" not in cells[0] and len({*cells[0]}) < len(cells[0]) else cells
         )
-        if names_columns(cells[0]):
-            self._header = cells[0]
-        elif len(self._header) == len(cells[0]):
+        values = _DIGIT.search("".join(cells[0])) and not _DIGIT.search("".join(self._header))
+        same = first and place == self._place and cells[0] != list(self._header)
+        goes_on = not names_columns(cells[0]) or (same and (begins or values))
+        if len(self._header) == len(cells[0]) and goes_on:
             cells.insert(0, list(self._header))
+        elif names_columns(cells[0]):
+            self._header, self._place = cells[0], place
         return table_text(cells, headed=None if len(cells[0]) == 2 else names_columns(cells[0]))
 
 

@@ -111,10 +111,25 @@ def test_lines_with_nul_bom_crlf_and_other_bytes(tmp_path: Path) -> None:
     assert bad[1] == ":3: not UTF-8: byte 25 of the line"
 
 
-def test_utf_16_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("Größe: 5 €".encode("utf-16"), ""),
+        ("Größe: 5 €, für alle".encode("cp1252"), ""),
+        ("Größe ".encode() + b"\xff", ": not UTF-8: byte 9; save it as UTF-8"),
+        ("Привет, мир".encode("cp1251"), ": not UTF-8: byte 1; save it as UTF-8"),
+    ],
+)
+def test_how_a_text_is_decoded(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "x.txt"
-    path.write_bytes("Some text.".encode("utf-16"))
-    assert read(path) == ([], [": not UTF-8: byte 1"])
+    path.write_bytes(content)
+    found, bad = read(path)
+    assert bad == ([problem] if problem else [])
+    assert found == ([] if problem else ["x.txt"])
+
+
+def test_a_text_has_no_nul(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
     path.write_bytes(b"Some\x00text.")
     assert read(path) == ([], [": not a text file: NUL at character 5"])
 

@@ -10,6 +10,7 @@ from service.retrieval.documents import Document, cut, passages_of
 from service.retrieval.ingest.formats.tables import table_text, with_markdown_tables
 from service.retrieval.ingest.sources import read_files
 from tests.conftest import need
+from tests.support.office import pdf
 
 PRICES = [["Model", "Price"], ["HP-20", "1,240 EUR"], ["HP-35", ""], ["", ""]]
 
@@ -98,3 +99,56 @@ def test_a_large_table_is_read_in_linear_time() -> None:
     text = "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 20_000
     assert with_markdown_tables(text).count("a: 1; b: 2.") == 20_000
     assert with_markdown_tables("|" * 100_000 + "\n" + "|-" * 50_000)
+
+
+def ruled(rows: list[list[str]], top: int = 740, before: str = "") -> str:
+    """Return the operators that draw a table with lines, below a line of text."""
+    high, wide = 20, 150
+    bottom, right = top - high * len(rows), 60 + wide * len(rows[0])
+    lines = [f"60 {top - high * n} m {right} {top - high * n} l S" for n in range(len(rows) + 1)]
+    lines += [
+        f"{60 + wide * n} {top} m {60 + wide * n} {bottom} l S" for n in range(len(rows[0]) + 1)
+    ]
+    texts = [f"BT /F 10 Tf 60 {top + 10} Td ({before}) Tj ET"] if before else []
+    texts += [
+        f"BT /F 10 Tf {64 + wide * column} {top - high * at - 14} Td ({cell}) Tj ET"
+        for at, row in enumerate(rows)
+        for column, cell in enumerate(row)
+    ]
+    return "\n".join([*lines, *texts])
+
+
+HEADER = ["Part", "Price", "Place"]
+
+
+def parts(first: int, last: int) -> list[list[str]]:
+    return [[f"Part {n}", f"{n}.50 EUR", f"Shelf {n}"] for n in range(first, last)]
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("before", ["", "Spare parts of Varde"])
+def test_a_table_goes_on_over_pages(tmp_path: Path, repeated: bool, before: str) -> None:
+    need("pypdf", "pdfplumber")
+    pages = [
+        ruled(([HEADER] if repeated or not at else []) + parts(at, at + 10), before=before)
+        for at in range(0, 40, 10)
+    ]
+    (tmp_path / "parts.pdf").write_bytes(pdf(pages, drawn=True))
+    found = [entry.found for entry in read_files([tmp_path / "parts.pdf"])]
+    texts = [each.text for each in found if isinstance(each, Document)]
+    assert "\n".join(texts).split("\n") == [
+        f"Part: Part {n}; Price: {n}.50 EUR; Place: Shelf {n}." for n in range(40)
+    ]  # the line above, which each page repeats, is left out
+
+
+def test_another_table_has_its_own_header(tmp_path: Path) -> None:
+    need("pypdf", "pdfplumber")
+    other = ruled(
+        [["Fault", "Cause", "Remedy"], ["Noise", "Air", "Open the vent"]], before="Faults"
+    )
+    (tmp_path / "a.pdf").write_bytes(pdf([ruled([HEADER, *parts(0, 3)]), other], drawn=True))
+    *_, last = [
+        each.text for each in (entry.found for entry in read_files([tmp_path / "a.pdf"]))
+        if isinstance(each, Document)
+    ]  # fmt: skip
+    assert last == "Faults\nFault: Noise; Cause: Air; Remedy: Open the vent."
