@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from service.core.extras import missing_packages
 from service.retrieval.ingest.formats.base import ALL_READ, Input, SourceRow, reads_whole
 from service.retrieval.ingest.formats.pages import part_row
-from service.retrieval.ingest.formats.tables import gapped_text
+from service.retrieval.ingest.formats.tables import CELL, SMALLEST, gapped_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,8 +60,8 @@ def recognised(image: Image) -> str:
     """Return the text in an image, line by line, with its tables as rows."""
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     found = _engine()(image.convert("RGB"), return_word_box=True)
-    text, _ = gapped_text("\n".join(_lines(list(_words(found.word_results)))))
-    return text
+    words = list(_words(found.word_results))
+    return "\n".join(gapped_text("\n".join(_lines(each)))[0] for each in _columns(words))
 
 
 @lru_cache(1)
@@ -79,6 +79,39 @@ def _words(lines: Sequence[Sequence[Any]]) -> Iterator[Word]:
             yield Word(
                 text, min(across), max(across), (top + bottom) / 2, bottom - top, number
             )  # fmt: skip
+
+
+def _columns(words: Sequence[Word]) -> list[list[Word]]:
+    """Return the words in the order of columns of prose, if the page has two, which lines across
+    the page may interrupt."""
+    lines = dict[int, list[Word]]()
+    for word in words:
+        lines.setdefault(word.line, []).append(word)
+    places = [
+        (min(each.left for each in line), max(each.right for each in line), number)
+        for number, line in lines.items()
+    ]
+
+    def sides(gutter: float) -> list[list[int]]:
+        left = [number for _, right, number in places if right <= gutter]
+        return [left, [number for start, _, number in places if start >= gutter]]
+
+    def is_prose(column: Sequence[int]) -> bool:
+        size = sum(len(each.text) + 1 for number in column for each in lines[number])
+        return len(column) >= SMALLEST and size >= CELL * len(column)
+
+    found = [columns for start, *_ in places if all(map(is_prose, columns := sides(start)))]
+    best = max(found, key=lambda columns: sum(map(len, columns)), default=None)
+    if best is None or sum(map(len, best)) < len(lines) / 2:
+        return [list(words)]
+    blocks: list[list[Word]] = [[], []]
+    for number in sorted(lines, key=lambda number: lines[number][0].middle):
+        side = next((at for at, column in enumerate(best) if number in column), None)
+        if side is None:
+            blocks += [lines[number], [], []]
+        else:
+            blocks[side - 2] += lines[number]
+    return [block for block in blocks if block]
 
 
 def _lines(words: list[Word]) -> Iterator[str]:

@@ -54,6 +54,31 @@ def test_the_text_of_a_scan_is_recognised(tmp_path: Path, name: str) -> None:
         assert all(row in each.text for row in ROWS)
 
 
+def test_columns_of_prose_are_read_one_after_the_other(tmp_path: Path) -> None:
+    need("rapidocr")
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(24)
+    image = Image.new("RGB", (1240, 700), "white")
+    draw = ImageDraw.Draw(image)
+    draw.text(
+        (80, 40),
+        "Report of the year on the works and on the people in it, by the board",
+        "black",
+        font,
+    )
+    columns = [
+        [f"{name} line number {n} of a text in columns" for n in range(5)]
+        for name in ("Left", "Right")
+    ]
+    for x, column in zip((80, 660), columns, strict=True):
+        for n, line in enumerate(column):
+            draw.text((x, 140 + 60 * n), line, "black", font)
+    image.save(tmp_path / "report.png")
+    (found,), _ = read(tmp_path / "report.png")
+    assert found.text.split("\n")[1:] == [*columns[0], *columns[1]]
+
+
 def test_images_without_text_and_damaged_ones_are_named(tmp_path: Path) -> None:
     need("rapidocr")
     from PIL import Image
