@@ -388,9 +388,11 @@ class OpenStep:
         shape: QueryShape = "should",
         *,
         deeper: bool = False,
+        widened: bool = False,
     ) -> SearchResult:
         """Search the question's collection with its retriever and filter, after a `query` event.
-        A search that goes `deeper` than the one before is part of the same retrieval. Raises
+        A search that goes `deeper` than the one before is part of the same retrieval; `widened` is
+        that of `SearchRequest`. Raises
         BudgetExceeded if no retrieval is left, DeadlineExceeded and RetrievalFailure."""
         request, budget = self.inquiry.request, self.inquiry.budget
         if not deeper:
@@ -399,7 +401,7 @@ class OpenStep:
             await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter or {}, exclude,
-            shape, request.principals, within_s=SEARCH_SHARE * budget.step_remaining_s,
+            shape, request.principals, widened, within_s=SEARCH_SHARE * budget.step_remaining_s,
         )  # fmt: skip
         trace, result = self.inquiry.trace, None
         ended = trace.search(self.id, request.retriever) if trace else None

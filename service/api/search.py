@@ -81,7 +81,7 @@ async def prepare(
     chosen = asked.filter or {}
     name = await runtime.retriever.check_request(asked.collection, chosen, permit)
     return SearchRequest(
-        asked.query, asked.top_k, name, asked.retriever, chosen, principals=principals
+        asked.query, asked.top_k, name, asked.retriever, chosen, principals=principals, widened=True
     )
 
 

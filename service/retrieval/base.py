@@ -50,10 +50,12 @@ class SearchRequest:
 
     `filter` selects passages whose metadata field has one of the values, for every field named;
     only passages that `principals` may see are found. Passages with an id in `exclude` are removed
-    before the cut to `top_k`. A side that takes longer than `within_s` is left out; sides in
-    `without` are not searched. A `probe` only tests the backends: it bypasses circuit breakers,
-    caches and reranking, so that it does not affect questions. `vector` is the query's, of unit
-    length, in what a dense store is asked."""
+    before the cut to `top_k`. If the search is `widened`, `hybrid` searches twice for ten passages
+    or more: the second half comes from a search for the query with what the best passage is about.
+    A side that takes longer than `within_s` is left out; sides in `without` are not searched. A
+    `probe` only tests the backends: it bypasses circuit breakers, caches and reranking, so that it
+    does not affect questions. `vector` is the query's, of unit length, in what a dense store is
+    asked."""
 
     query: str
     top_k: int
@@ -63,6 +65,7 @@ class SearchRequest:
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
     principals: Principals = NOBODY
+    widened: bool = False
     within_s: float = field(default=math.inf, compare=False)
     without: frozenset[SideName] = field(default=frozenset(), compare=False)
     probe: bool = field(default=False, compare=False)

@@ -73,7 +73,8 @@ async def search_and_read(
     top_k = step.inquiry.request.top_k or own or TOP_K
     most = max(settings.fetch_k[0], top_k) if judged else top_k
     try:
-        result = await step.search(question, most)
+        # The parts of a question have one step each.
+        result = await step.search(question, most, widened=as_role == "answer")
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return

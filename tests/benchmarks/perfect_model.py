@@ -1,8 +1,8 @@
 """What a loop loses and costs, apart from what a model knows: questions with known hops, answered
 by a perfect model in the place of the language model.
 
-    python -m tests.benchmarks.perfect_model --data SETS [--half first|second] [--errors]
-        [--set NAME=VALUE …] [--serve PORT]
+    python -m tests.benchmarks.perfect_model --data SETS [--questions musique|made_up]
+        [--half first|second] [--errors] [--set NAME=VALUE …] [--serve PORT]
 
 The model knows the hops of each question, and answers from passages that it is shown, never from
 memory. It speaks OpenAI's protocol, so that any settings of the service can be tried: each `--set`
@@ -11,7 +11,8 @@ is one row of the table beside the default (several settings of a row are joined
 `--errors`: it errs as models do. It misses a tenth of the passages that help, and keeps a twentieth
 of those that do not; in the middle third of a list of more than ten, twice as many. What it errs on
 is the same in every row. `--half` asks every second question: choose settings on the first half,
-and report the other. `--serve` serves the model alone.
+and report the other. `--serve` serves the model alone. `made_up`: questions of 2WikiMultihopQA's
+kinds over its 6,119 passages (`made_up.jsonl`), 200 bridges and 194 comparisons.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from service.prompts.templates import NO_ANSWER
 from service.retrieval.base import anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
+from service.strategies.comparisons import asked_of_each
 from service.text.grounding import bears
 from service.workshop.facts.rows import read_lines
+from tests.benchmarks.made_up import CORPUS, made_up_questions
 from tests.stubs.openai_server import StubServer
 
 MISSED, KEPT = 0.10, 0.05  # shares of the passages that help and that do not
@@ -125,7 +128,7 @@ class PerfectModel:
             return (left or known.hops)[0].question
         if task == "ending":
             return "no" if left else "yes"
-        return NO_ANSWER if known.hops[-1].answer not in answers else known.answers[0]
+        return NO_ANSWER if left else known.answers[0]
 
 
 def known_questions(folder: Path) -> list[Known]:
@@ -141,6 +144,44 @@ def known_questions(folder: Path) -> list[Known]:
         answers = (row["answer"], *row.get("answer_aliases", ()))
         found.append(Known(" ".join(row["question"].split()), answers, tuple(hops)))
     return found
+
+
+def made_up(titles: dict[str, str]) -> list[Known]:
+    """Return those of the made-up questions whose hops are found by their wording. An answer to a
+    hop of a comparison is the name that was asked about: it is different for each."""
+    found = []
+    for kind in ("bridge", "comparison"):
+        for row in made_up_questions(kind, 200):
+            ids, question = row["supporting_passage_ids"], row["question"]
+            one, other = (_bare(titles[each]) for each in ids)
+            if kind == "bridge":
+                described = _described(one).search(question)
+                asked = described and (
+                    f"Who is {described[0]}?",
+                    question.replace(described[0], other),
+                )
+                answers = (other, row["answer"])
+            else:
+                asked, answers = asked_of_each(question), (one, other)
+                if asked and not all(map(str.__contains__, asked, answers)):
+                    asked = None
+            if asked:
+                hops = tuple(map(Hop, asked, answers, ids))
+                found.append(Known(question, (row["answer"],), hops))
+    return found
+
+
+def _described(name: str) -> re.Pattern[str]:
+    """Match the description of a person by a thing with this name."""
+    thing = re.escape(name)
+    return re.compile(
+        rf"the (?:person who \w+(?: in)?|actor who starred in|\w+ of)(?: the \w+)? {thing}"
+        rf"(?!['’]s director)|the person {thing} married|(?:the \w+ )?{thing}['’]s \w+"
+    )
+
+
+def _bare(title: str) -> str:
+    return re.sub(r" \([^()]*\)$", "", title)
 
 
 class Figures(NamedTuple):
@@ -208,12 +249,17 @@ async def table(options: argparse.Namespace, known: Sequence[Known], model: Perf
                     if not filled:
                         await collections.create("default")
                         filled = True
-                        corpus = options.data / options.questions / "corpus.jsonl"
+                        corpus = corpus_of(options)
                         await ingest([corpus], "default", collections)
                     figures = await ask(runtime, known, row[1])
                 name = f"{row[1]} {row[0]}".strip()
                 print(f"| {name} | {figures.exact:.2f} | {figures.found:.3f} | {figures.calls:.1f} "
                       f"| {figures.searches:.1f} |", flush=True)  # fmt: skip
+
+
+def corpus_of(options: argparse.Namespace) -> Path:
+    folder = CORPUS if options.questions == "made_up" else options.questions
+    return Path(options.data / folder / "corpus.jsonl")
 
 
 async def serve(model: PerfectModel, port: int) -> None:
@@ -231,10 +277,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--serve", type=int)
     options = parser.parse_args()
-    known = known_questions(options.data / options.questions)
+    passages = list(read_lines(corpus_of(options)))
+    if options.questions == "made_up":
+        known = made_up({each["id"]: each["title"] for each in passages})
+    else:
+        known = known_questions(options.data / options.questions)
     if options.half:
         known = known[options.half == "second" :: 2]
-    passages = list(read_lines(options.data / options.questions / "corpus.jsonl"))
     model = PerfectModel(known, passages, options.errors)
     if options.serve is not None:
         asyncio.run(serve(model, options.serve))

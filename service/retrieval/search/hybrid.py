@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 import structlog
 
 from service.core.concurrency import Batcher, gather
-from service.core.domain import RetrieverName
+from service.core.domain import Passage, RetrieverName, ScoredPassage
 from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
@@ -37,6 +38,7 @@ from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver
 from service.retrieval.stores.records import unknown_fields
+from service.text.sentences import sentences
 
 if TYPE_CHECKING:
     from service.retrieval.collections.catalog import Collections
@@ -87,6 +89,10 @@ class QueryEmbedding:
 # one.
 DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
+
+LEADING: Final = 5  # passages that keep their ranks; of more than ten, half
+SENTENCES: Final = 2  # of the best passage that widen the query
+LONGEST: Final = 500  # characters of them
 
 SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
 INCOMPLETE = "index-incomplete"
@@ -173,6 +179,20 @@ class HybridRetriever:
         return SearchResult(tuple(hits), _incomplete(stores))
 
     async def _both(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
+        """Search both sides. If the search is `widened`, search once more with what the best
+        passage is about: of a question of two steps, that finds the second passage."""
+        result = await self._once(request, stores, until)
+        wide = request.widened and request.top_k >= 2 * LEADING and self._reranking is None
+        if not wide or not result.passages or result.missing:
+            return result
+        query = widened(request.query, result.passages[0].passage)
+        try:
+            second = await self._once(replace(request, query=query), stores, until)
+        except RetrievalFailure:
+            return result
+        return SearchResult(followed(result.passages, second.passages, request.top_k))
+
+    async def _once(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
         deep = replace(request, top_k=self._depth(request))
         found = await gather([partial(self._side, name, deep, stores, until) for name in SIDES])
         sides = dict(zip(SIDES, found, strict=True))
@@ -252,6 +272,25 @@ class HybridRetriever:
     def _depth(self, request: SearchRequest) -> int:
         wanted = self._reranking.top_n if self._reranking else 0
         return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
+
+
+def widened(query: str, best: Passage) -> str:
+    """Return a query for what a passage is about and the query asks."""
+    *_, (_, end) = [(0, 0), *islice(sentences(best.text), SENTENCES)]
+    return f"{query} {best.title}: {best.text[: min(end, LONGEST)]}"
+
+
+def followed(first: Ranking, second: Ranking, top_k: int) -> tuple[ScoredPassage, ...]:
+    """Return the first half of a ranking, then what a second one has, then the rest of the first.
+    No score is higher than the one before it."""
+    lead = max(LEADING, top_k // 2)
+    found: dict[str, ScoredPassage] = {}
+    for hit in (*first[:lead], *second, *first[lead:]):
+        found.setdefault(hit.passage.passage_id, hit)
+    chosen = list(found.values())[:top_k]
+    scores = accumulate((hit.score for hit in chosen), min)
+    ranked = zip(chosen, scores, strict=True)
+    return tuple(ScoredPassage(hit.passage, n, score) for n, (hit, score) in enumerate(ranked, 1))
 
 
 def _incomplete(stores: Collection) -> tuple[str, ...]:

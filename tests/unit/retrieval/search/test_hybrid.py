@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from service.core.concurrency import gather
-from service.core.domain import ScoredPassage
+from service.core.domain import Passage, ScoredPassage
 from service.core.errors import (
     ConfigurationError,
     RetrievalFailure,
@@ -18,7 +18,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HASHING
 from service.retrieval.search import guard
-from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.hybrid import HybridRetriever, followed, widened
 from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
@@ -202,3 +202,73 @@ async def test_a_blank_query_finds_nothing_and_asks_nobody() -> None:
     world = World()
     assert await world.ask(query=" \n") == ([], ())
     assert world.bm25.queries == []
+
+
+class BridgeStore(FakeStore):
+    """Finds `second` only for a query that names what the best passage is about."""
+
+    async def search(self, query: SearchRequest) -> list[ScoredPassage]:
+        found = await super().search(query)
+        about = [ScoredPassage(Passage("second", "", ""), 1, 9.0)]
+        return about if query.query.startswith("q A: ") else found
+
+
+@pytest.mark.parametrize(
+    ("top_k", "fields", "widened"),
+    [
+        (9, {}, False),
+        (10, {}, True),
+        (10, {"widened": False}, False),
+        (10, {"retriever": "bm25"}, False),
+    ],
+)
+async def test_a_long_list_is_searched_for_once_more_with_the_best_passage(
+    top_k: int, fields: dict[str, Any], widened: bool
+) -> None:
+    world = World()
+    names = [*"abcdefghijkl"]
+    world.catalog.stores.bm25 = bm25 = BridgeStore("tantivy", names)
+    world.catalog.stores.dense = BridgeStore("qdrant_edge", names)
+    found, missing = await world.ask(**{"top_k": top_k, "widened": True, **fields})
+    assert (found[:5], len(found), missing) == ([*"abcde"], top_k, ())
+    assert found[5] == ("second" if widened else "f")
+    assert [query.text.startswith("q A: ") for query in bm25.queries] == [False, True][
+        : 1 + widened
+    ]
+
+
+class FailsTheSecondTime(FakeStore):
+    async def search(self, query: SearchRequest) -> list[ScoredPassage]:
+        if self.queries:
+            self.breaks()
+        return await super().search(query)
+
+
+async def test_a_list_stays_as_it_is_where_the_second_search_fails() -> None:
+    world = World()
+    names = [*"abcdefghijkl"]
+    world.catalog.stores.bm25 = FailsTheSecondTime("tantivy", names)
+    world.catalog.stores.dense = FailsTheSecondTime("qdrant_edge", names)
+    assert await world.ask(top_k=10, widened=True) == (names[:10], ())
+
+
+def test_the_second_list_follows_the_first_half_of_the_first() -> None:
+    def hits(names: str, best: float) -> list[ScoredPassage]:
+        return [ScoredPassage(Passage(c, "", ""), n, best - n) for n, c in enumerate(names, 1)]
+
+    found = followed(hits("abcdefghijkl", 3.0), hits("bxaylz", 50.0), 10)
+    assert "".join(hit.passage.passage_id for hit in found) == "abcdexylzf"
+    assert [hit.rank for hit in found] == [*range(1, 11)]
+    assert [hit.score for hit in found] == [2.0, 1.0, 0.0, -1.0, *[-2.0] * 5, -3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("One. Two. Three.", "q T: One. Two. "),
+        ("", "q T: "),
+        ("word " * 200, f"q T: {'word ' * 100}"),
+    ],
+)
+def test_a_query_is_widened_by_the_first_sentences(text: str, query: str) -> None:
+    assert widened("q", Passage("1", "T", text)) == query
