@@ -345,7 +345,9 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
         reader=reader,
         judge=_role("judge", settings, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
-        classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
+        classifier=open_classifier(
+            settings.routes.classifier, small=revelator.generator.capabilities.small
+        ),
         extractor=extractor,
         verifier=open_extractor(settings.role("reader"), small=True) if verifies else None,
     )
@@ -388,9 +390,12 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
 def _describe_router(settings: Settings, revelator: Role) -> str:
     """Describe how routes are chosen."""
     model = "the model of the role revelator"
-    if open_classifier(settings.router, small=revelator.generator.capabilities.small) is None:
+    if (
+        open_classifier(settings.routes.classifier, small=revelator.generator.capabilities.small)
+        is None
+    ):
         return model
-    if settings.router.encoder is None:
+    if settings.routes.classifier is None:
         return "the classifier, as is the default for the shipped model"
     return f"the classifier, from a confidence of {CONFIDENCE:.0%} on, else {model}"
 

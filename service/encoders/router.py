@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
-from service.core.settings import RouterSettings
 from service.encoders.base import ROUTES, Routed
 from service.encoders.in_process import read_card
 from service.retrieval.embedding.contract import MINILM
@@ -140,18 +139,20 @@ def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) 
     return Routed(best, left[best] / sum(left.values()))
 
 
-def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classifier | None:
+def open_classifier(
+    named: Path | Literal["none", "shipped"] | None, *, small: bool = False
+) -> Classifier | None:
     """Return the classifier, or None if the Revelator's language model chooses the route. No
     encoder is loaded.
 
-    If the settings do not say which, the classifier is used for a `small` model if it can be
+    If the settings have `named` none, the classifier is used for a `small` model if it can be
     opened. Raises ConfigurationError, which says what is missing.
     """
-    if settings.encoder == "none" or (settings.encoder is None and not small):
+    if named == "none" or (named is None and not small):
         return None
     try:
-        return Classifier(settings.encoder if isinstance(settings.encoder, Path) else SHIPPED)
+        return Classifier(named if isinstance(named, Path) else SHIPPED)
     except ConfigurationError as error:
-        if settings.encoder is None:
+        if named is None:
             return None
-        raise ConfigurationError(f"router.encoder: {error.detail}") from None
+        raise ConfigurationError(f"routes.classifier: {error.detail}") from None

@@ -255,7 +255,7 @@ class RulePlanner(Planner):
         """Return the route of the classifier that is the default of a small model. The model, which
         is more often wrong, has no say, and knows too little for the route `direct`."""
         classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
-        if classifier is None or settings.router.encoder is not None:
+        if classifier is None or settings.routes.classifier is not None:
             return await super().route(step)
         searching = [name for name in settings.routes.allowed if name != "direct"]
         allowed = searching or settings.routes.allowed

@@ -26,7 +26,6 @@ from service.answer.request import PlainChat
 from service.core.concurrency import gather
 from service.core.domain import Flag, RouteName, StoppedBy
 from service.core.errors import LimitReached
-from service.core.settings import EscalationSettings
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair, Prompt
 from service.strategies.anrag import best_first, search_and_read
@@ -86,11 +85,12 @@ class Single(Method):
     """
 
     async def run(self) -> Outcome:
-        escalates, settings = may_escalate(self.inquiry), self.inquiry.settings.escalation
+        escalates = may_escalate(self.inquiry)
+        below = self.inquiry.settings.routes.escalate_below
         async with self.step("retrieve") as step:
-            step.weighed = escalates and settings.below > 0
+            step.weighed = escalates and below > 0
             await search_and_read(step, self.question, "answer")
-        failed = fails_check(step.flags, step.probability, settings)
+        failed = fails_check(step.flags, step.probability, below)
         if not (escalates and failed) or self.inquiry.budget.exhausted():
             return Outcome(step.answer, step.stopped_by)
         if step.answer:
@@ -112,21 +112,19 @@ def may_escalate(inquiry: Inquiry) -> bool:
     settings, request = inquiry.settings, inquiry.request
     wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
     return (
-        request.route in wanted[settings.escalation.when]
+        request.route in wanted[settings.routes.escalate]
         and AFTER in settings.routes.allowed
         and "refine" not in settings.hanrag.skip
         and (request.max_steps or MAX_STEPS) > 1
     )
 
 
-def fails_check(
-    flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
-) -> bool:
+def fails_check(flags: Sequence[Flag], probability: float | None, below: float) -> bool:
     """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
-    probability is low. If the engine reports no probability, the answer passes."""
+    probability is below a value. If the engine reports no probability, the answer passes."""
     if {"no_evidence", "declined"} & set(flags):
         return True
-    return probability is not None and probability < settings.below
+    return probability is not None and probability < below
 
 
 # ---- complex

@@ -310,7 +310,7 @@ DEEPER = [
 async def test_the_shipped_classifier_routes_without_a_call() -> None:
     need("onnxruntime")
     script = [step for step in answering() if step.match != "Task: route"]
-    async with live(script, settings=config(router={"encoder": "shipped"})) as service:
+    async with live(script, settings=config(routes={"classifier": "shipped"})) as service:
         answer, events = folded(await service.stream("Who composed Norma?"))
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", "classifier")
@@ -319,7 +319,7 @@ async def test_the_shipped_classifier_routes_without_a_call() -> None:
 
 
 async def test_a_service_without_its_classifier_does_not_start(tmp_path: Path) -> None:
-    settings = config(router={"encoder": str(tmp_path)})
+    settings = config(routes={"classifier": str(tmp_path)})
     engines = {"default": ScriptedGenerator()}
     with pytest.raises(ConfigurationError, match="revelator train router"):
         async with open_runtime(settings, engines=engines, retriever=FakeRetriever()):
@@ -327,7 +327,7 @@ async def test_a_service_without_its_classifier_does_not_start(tmp_path: Path) -
 
 
 async def test_a_question_escalates_from_one_search_to_a_loop() -> None:
-    async with live(DEEPER, settings=config(escalation={"when": "auto"})) as service:
+    async with live(DEEPER, settings=config(routes={"escalate": "auto"})) as service:
         answer, events = folded(await service.stream("Whose opera is it?"))
         line = 'revelator_questions_total{loop="anrag",outcome="answered",route="complex"}'
         assert await service.metric(line) == 1
@@ -348,7 +348,7 @@ async def test_a_question_that_one_step_gets_wrong_is_right_after_escalation(
     rows = [row for row in rows if any(film in row["question"] for film in FILMS)]
     assert len(rows) == len(FILMS)
     mended = False
-    async with shipped(tmp_path, escalation={"when": "always", "below": 0.95}) as service:
+    async with shipped(tmp_path, routes={"escalate": "always", "escalate_below": 0.95}) as service:
         for row in rows:
             asked = {"route": "single", "timeout_s": 300}
             answer, events = folded(await service.stream(row["question"], **asked))

@@ -34,7 +34,7 @@ async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
 
     engine = {"kind": "embedded", "model": model, "timeout_s": 200} if model else {}
     settings = Settings.model_validate(
-        {"data_dir": data_dir, "engines": {"default": engine}, "router": {"encoder": "shipped"}}
+        {"data_dir": data_dir, "engines": {"default": engine}, "routes": {"classifier": "shipped"}}
     )
     told = []
     async with open_runtime(settings) as runtime:

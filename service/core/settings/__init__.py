@@ -12,9 +12,7 @@ from service.core.settings.loops import (
     BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
-    EscalationSettings,
     HanragSettings,
-    RouterSettings,
     RoutesSettings,
 )
 from service.core.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
@@ -33,13 +31,11 @@ __all__ = [
     "EfficientragSettings",
     "EmbeddingSettings",
     "EngineSettings",
-    "EscalationSettings",
     "HanragSettings",
     "LimitSettings",
     "RerankerSettings",
     "RetrievalSettings",
     "RoleSettings",
-    "RouterSettings",
     "RoutesSettings",
     "ServerSettings",
     "Settings",

@@ -38,9 +38,7 @@ from service.core.settings.loops import (
     BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
-    EscalationSettings,
     HanragSettings,
-    RouterSettings,
     RoutesSettings,
     SearcherSettings,
 )
@@ -81,8 +79,6 @@ class Settings(Section):
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
     roles: dict[RoleName, RoleSettings] = {}
     routes: RoutesSettings = RoutesSettings()
-    router: RouterSettings = RouterSettings()
-    escalation: EscalationSettings = EscalationSettings()
     hanrag: HanragSettings = HanragSettings()
     autorag: AutoragSettings = AutoragSettings()
     dragin: DraginSettings = DraginSettings()

@@ -129,11 +129,11 @@ def test_who_routes_where_it_is_not_the_model(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     need("onnxruntime")
-    monkeypatch.setenv("REVELATOR_ROUTER__ENCODER", "shipped")
+    monkeypatch.setenv("REVELATOR_ROUTES__CLASSIFIER", "shipped")
     code, output = check(monkeypatch, [worker.url for worker in workers])
     assert code == 0, output
     assert "the classifier, from a confidence of 70% on, else the model" in output
-    monkeypatch.setenv("REVELATOR_ROUTER__ENCODER", str(tmp_path))
+    monkeypatch.setenv("REVELATOR_ROUTES__CLASSIFIER", str(tmp_path))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2
     assert "there is no router at" in result.output

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import ConfigurationError
-from service.core.settings import RouterSettings
 from service.encoders.router import (
     CARD_FILE,
     SHIPPED,
@@ -78,15 +77,15 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_settings_open_no_classifier_unless_they_name_it(tmp_path: Path) -> None:
-    assert open_classifier(RouterSettings()) is None
+    assert open_classifier(None) is None
     with pytest.raises(ConfigurationError, match="there is no router at"):
-        open_classifier(RouterSettings(encoder=tmp_path))
+        open_classifier(tmp_path)
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"onnxruntime.*pip install '.\[local\]'"):
-        open_classifier(RouterSettings(encoder="shipped"))
+        open_classifier("shipped")
 
 
 def test_the_shipped_head_is_whole() -> None:

@@ -25,8 +25,8 @@ HITS = {"composed": [NORMA, NOISE], "Bellini": [BELLINI, NOISE], "": [NOISE, NOR
 UNSURE = math.log(0.4)
 
 
-def settings(**escalation: Any) -> Settings:
-    return Settings.model_validate({"escalation": {"when": "auto"} | escalation})
+def settings(escalate: str = "auto", **routes: Any) -> Settings:
+    return Settings.model_validate({"routes": {"escalate": escalate} | routes})
 
 
 def say(match: str | list[str], reply: str, times: int | None = 1, **step: Any) -> ScriptStep:
@@ -91,7 +91,7 @@ async def test_nothing_relevant_escalates_and_the_longer_way_answers() -> None:
 
 
 async def test_an_answer_the_reader_doubts_is_withdrawn() -> None:
-    asked = settings(below=0.5)
+    asked = settings(escalate_below=0.5)
     events = await events_of([ROUTED, *DOUBTED, *DEEPER], HITS, QUESTION, settings=asked)
     body = body_in(events)
     assert body.answer == "Catania"
@@ -104,7 +104,7 @@ async def test_an_answer_the_reader_doubts_is_withdrawn() -> None:
 
 async def test_a_surer_answer_stands() -> None:
     script = [ROUTED, *DOUBTED, say("Task: relevance", "false", None)]
-    events = await events_of(script, HITS, QUESTION, settings=settings(below=0.3))
+    events = await events_of(script, HITS, QUESTION, settings=settings(escalate_below=0.3))
     assert (body_in(events).answer, routes_of(events)) == ("in Norma", [("single", "model")])
 
 
@@ -115,7 +115,7 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
         say("Task: relevance", "false", None),
         say("Task: refine", "Who composed it?", None),
     ]
-    events = await events_of(script, HITS, QUESTION, settings=settings(below=0.5))
+    events = await events_of(script, HITS, QUESTION, settings=settings(escalate_below=0.5))
     body = body_in(events)
     assert (body.answer, body.answered, body.route) == ("in Norma", True, "complex")
     assert [(citation.step, citation.passage_id) for citation in body.citations] == [("2", "norma")]
@@ -128,11 +128,10 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
     "options",
     [
         {"settings": Settings()},
-        {"settings": settings(when="never")},
+        {"settings": settings("never")},
+        {"settings": settings(allowed=["direct", "single"])},
         {"settings": Settings.model_validate({
-            "escalation": {"when": "auto"}, "routes": {"allowed": ["direct", "single"]}})},
-        {"settings": Settings.model_validate({
-            "escalation": {"when": "auto"}, "hanrag": {"skip": ["refine"]}})},
+            "routes": {"escalate": "auto"}, "hanrag": {"skip": ["refine"]}})},
         {"settings": settings(), "max_steps": 1},
         {"settings": settings(), "limits": {"max_retrievals": 1}},
     ],
@@ -149,7 +148,7 @@ async def test_a_route_that_the_caller_named_stands_unless_the_settings_say_othe
     script = [say("Task: relevance", "false", None)]
     events = await events_of(script, HITS, QUESTION, settings=settings(), route="single")
     assert routes_of(events) == [("single", "request")]
-    always = settings(when="always")
+    always = settings("always")
     events = await events_of(DEEPER, HITS, QUESTION, settings=always, route="single")
     assert routes_of(events) == [("single", "request"), ("complex", "escalation")]
 

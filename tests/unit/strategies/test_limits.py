@@ -174,7 +174,7 @@ async def test_no_route_and_no_loop_spends_more_than_it_may(
             "answers": {"no_evidence": policy},
             "autorag": {"mode": "tuned"},
             "dragin": {"profile": "official"},
-            "escalation": {"when": "always"},
+            "routes": {"escalate": "always"},
         }
     )
     retriever = ScriptedRetriever({"Norma": [NORMA, NOISE], "": [NOISE, BELLINI]})

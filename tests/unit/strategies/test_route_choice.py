@@ -19,9 +19,8 @@ CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
 QUESTION = "Where do you keep money?"
 
 
-def settings(encoder: str | None = "shipped", **sections: object) -> Settings:
-    router = {"encoder": encoder}
-    return Settings.model_validate({"router": router, **sections})
+def settings(classifier: str | None = "shipped", **routes: object) -> Settings:
+    return Settings.model_validate({"routes": {"classifier": classifier, **routes}})
 
 
 async def test_a_sure_classifier_saves_the_call() -> None:
@@ -81,7 +80,7 @@ async def test_a_route_that_is_named_or_alone_allowed_asks_nobody() -> None:
 
 async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
     classifier = FakeClassifier("direct", 1.0)
-    only = settings(routes={"allowed": ["single", "complex"]})
+    only = settings(allowed=["single", "complex"])
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     events = await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
@@ -89,7 +88,7 @@ async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
 
 
 async def test_the_model_may_name_the_routes_allowed_and_no_other() -> None:
-    only = settings(routes={"allowed": ["single", "complex"]})
+    only = settings(allowed=["single", "complex"])
     routed = ScriptStep(
         match=lambda request: request.choices == ("single-step question", "complex question"),
         reply="single-step question",
@@ -102,14 +101,14 @@ async def test_the_model_may_name_the_routes_allowed_and_no_other() -> None:
 
 async def test_the_classifier_is_told_the_routes_allowed() -> None:
     classifier = FakeClassifier("single", 1.0)
-    only = settings(routes={"allowed": ["single", "complex"]})
+    only = settings(allowed=["single", "complex"])
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
     await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
     assert classifier.allowed == ["single", "complex"]
 
 
 async def test_a_route_that_was_replaced_has_no_confidence() -> None:
-    only = settings(routes={"allowed": ["single", "complex"]})
+    only = settings(allowed=["single", "complex"])
     said = [
         ScriptStep(match="Task: route", reply="straightforward question", logprob=-0.1),
         ScriptStep(match="Task: relevance", reply="false", times=None),
