@@ -77,7 +77,7 @@ async def work(
     item: Item[ChainedQuestion], session: Session, templates: TemplateSet
 ) -> list[OutputRow]:
     """Search the hops of a question and write down the transcript."""
-    asked, known = item.content, NOTHING
+    asked, known = item.content, list[str]()
     if not asked.hops:
         raise Dropped("no chain")
     turns = [("user", instruction(templates, NAME, asked.question))]
@@ -89,22 +89,29 @@ async def work(
         passages = await _passages(query, hop, session)
         shown |= {passage.passage_id: passage for passage in passages}
         turns += [
-            ("assistant", f"<think> {known} </think>\n<search> {query} </search>"),
+            ("assistant", f"{_thought(known)}\n<search> {query} </search>"),
             ("user", PROTOCOL.shown([(query, passages)])),
         ]
         if not any(contains(_text(passage), hop.answer) for passage in shown.values()):
-            known, answer = f"{query} {UNKNOWN}", NO_ANSWER
+            known.append(f"{query} {UNKNOWN}")
+            answer = NO_ANSWER
             break
         found.append(quote(hop.answer))
-        known = f"{query} {found[-1].rstrip('.')}."
+        known.append(f"{query} {found[-1].rstrip('.')}.")
     evidence = "\n".join([*found, *map(_text, shown.values())])
     if answer != NO_ANSWER and not is_verdict(answer) and not contains(evidence, answer):
         raise Dropped("an answer that nothing shows")
-    turns.append(("assistant", f"<think> {known} </think>\n<answer> {answer} </answer>"))
+    turns.append(("assistant", f"{_thought(known)}\n<answer> {answer} </answer>"))
     _check([text for role, text in turns if role == "assistant"], answer)
     messages = [{"role": r, "content": text, "learn": r == "assistant"} for r, text in turns]
     fields = {"task": "searcher", "question": asked.question, "messages": messages}
     return [OutputRow(fields, item.source.beside(shown.values()))]
+
+
+def _thought(known: Sequence[str]) -> str:
+    """Return all that is known, so that a turn repeats the one before and goes on: small models
+    copy their last thought, and would search for the same again."""
+    return f"<think> {' '.join(known) or NOTHING} </think>"
 
 
 async def _passages(query: str, hop: Link, session: Session) -> list[Passage]:

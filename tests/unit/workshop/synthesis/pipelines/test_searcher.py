@@ -53,6 +53,10 @@ async def test_a_chain_becomes_turns_that_the_loop_reads(line: dict[str, Any]) -
     assert [turn.calls for turn in turns] == [
         ("Who composed Norma?",), ("Where was Vincenzo Bellini born?",), (),
     ]  # fmt: skip
+    assert [turn.thought for turn in turns] == [
+        "Nothing is known yet.", "Who composed Norma? Vincenzo Bellini.",
+        "Who composed Norma? Vincenzo Bellini. Where was Vincenzo Bellini born? Catania.",
+    ]  # fmt: skip
     assert turns[-1].answer == "Catania"
     assert messages[0].content.endswith(f"{QUESTION}\n")
     assert messages[2].content.startswith(f"\n\n<information>Doc 1(Title: Norma) {SHOWN}")
