@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from service.core.domain import QueryFormulation, RequestLoop, RequestRoute, RetrieverName
-from service.core.validation import parse
+from service.core.validation import Strict, parse
 from service.retrieval.base import NOBODY, Principals
 
 LONGEST_QUESTION: Final = 4_000  # characters
@@ -84,10 +84,8 @@ def _short_enough(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-class AnswerRequest(BaseModel):
+class AnswerRequest(Strict):
     """A question and how to answer it. Only `question` is required."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Question
     history: Annotated[list[Turn], AfterValidator(_short_enough)] = Field(

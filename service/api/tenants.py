@@ -47,6 +47,7 @@ from service.core.connections import tls_context
 from service.core.errors import ConfigurationError
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
+from service.core.validation import Strict
 from service.retrieval.base import EVERYTHING
 
 if TYPE_CHECKING:
@@ -73,11 +74,9 @@ def _not_too_long(principals: list[str]) -> list[str]:
     return principals
 
 
-class Tenant(BaseModel):
+class Tenant(Strict):
     """A client of the server. `collections` are names, or patterns with `*` and `?`. Of documents
     with `access`, it sees those that name one of its `principals`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[str, StringConstraints(pattern=NAME)]
     key_sha256: list[Digest] = []

@@ -55,7 +55,7 @@ class ScoredPassage:
 
 
 class Model(BaseModel):
-    """Base class of all models in requests and responses."""
+    """Base class of responses, and of records in files. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -15,7 +15,7 @@ SHOWN_ERRORS: Final = 5
 
 
 class Strict(BaseModel):
-    """What a client sends: unknown fields are errors, and no value is converted."""
+    """What others write: unknown fields are errors, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from service.core.domain import Model
 from service.core.errors import ConfigurationError
 from service.encoders import in_process
 from service.text.words import WORD_RULE
@@ -28,7 +29,7 @@ Kind = Literal["labeler", "filter"]
 Run = Callable[[Mapping[str, Any]], list[Any]]  # from arrays by name to the outputs of the kind
 
 
-class CheckpointCard(BaseModel):
+class CheckpointCard(Model):
     """The content of `checkpoint.json`.
 
     `tags` is the number of tags of a labeler. `pool` is the input of its tag head: the first token,
@@ -37,8 +38,6 @@ class CheckpointCard(BaseModel):
     `tokenizer` is `minilm` for the tokenizer in this package, or `file` for a `tokenizer.json` in
     the folder. `scores` and `training` (settings, and a hash of the data) are for information.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     kind: Kind

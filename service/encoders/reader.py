@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from service.core.domain import Passage
+from service.core.domain import Model, Passage
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import missing_packages
 from service.core.settings import RoleSettings
@@ -49,7 +49,7 @@ MOST_THREADS: Final = 4  # while it reads, the language model has nothing to do
 MOST_WINDOWS: Final = 32  # of one reading, those nearest to the question
 
 
-class ReaderCard(BaseModel):
+class ReaderCard(Model):
     """The content of `reader.json`.
 
     `longest` is the number of word pieces of an input. `calibration` has the constant and the
@@ -57,8 +57,6 @@ class ReaderCard(BaseModel):
     questions that trained nothing. A reading whose probability is below `threshold` is declined.
     `yes` has the constant and the weight of another one, on the log-odds of yes against no.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     longest: int = Field(ge=SHORTEST, le=512)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from service.core.domain import RouteName
+from service.core.domain import Model, RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.encoders.base import ROUTES, Routed
@@ -28,15 +28,13 @@ WEIGHTS_FILE: Final = "router.safetensors"
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
-class RouterCard(BaseModel):
+class RouterCard(Model):
     """The content of `router.json`, which describes the weights beside it.
 
     `layers` is the number of MiniLM layers, whose mean output is the input of the head. `longest`
     is the number of word pieces that are read. The logits are divided by `temperature`, which
     calibrates the probabilities.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     routes: tuple[RouteName, ...] = ROUTES

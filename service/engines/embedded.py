@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from service.core.domain import Model
 from service.core.errors import EngineFailure
 from service.core.extras import missing_packages
 from service.core.validation import first_problem
@@ -34,13 +35,11 @@ CONFIG_FILE: Final = "config.json"
 FORMAT: Final = 1
 
 
-class ModelShape(BaseModel):
+class ModelShape(Model):
     """The sizes of a Llama. `context` counts the tokens of prompt and output together. `tied`: the
     embeddings are also the output matrix. `epsilon` belongs to the norms, `rope_theta` to the
     rotations.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: int = Field(ge=1)
     heads: int = Field(ge=1)
@@ -54,7 +53,7 @@ class ModelShape(BaseModel):
     rope_theta: float
 
 
-class EmbeddedCard(BaseModel):
+class EmbeddedCard(Model):
     """The card of a compiled model.
 
     `digests` are the SHA-256 sums of the files beside it. `bits` is the number of bits of a weight
@@ -63,8 +62,6 @@ class EmbeddedCard(BaseModel):
     tokens `ends` end an output. `version` and `base_model` are for information.
     `config.json` has the notes on training (see `training_notes`).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = FORMAT
     version: str

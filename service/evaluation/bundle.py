@@ -15,9 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
-from service.core.domain import QueryFormulation
+from service.core.domain import Model, QueryFormulation
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 
@@ -25,11 +23,9 @@ NO_ENCODER: Final = "none"
 FOLDER: Final = Path(__file__).with_name("bundles")
 
 
-class Bundle(BaseModel):
+class Bundle(Model):
     """A file. `model` writes the answers; `embedding` is that of the collection, if the retriever
     is dense."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     paper: str

@@ -26,6 +26,7 @@ import anyio.to_thread
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from service.core.domain import Model
 from service.core.errors import InvalidRequest, StoreError
 from service.core.files import discard, sweep, write_whole
 from service.core.validation import first_problem
@@ -39,7 +40,7 @@ EMBEDDED = ("tantivy", "qdrant_edge")  # the stores of a collection that no serv
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
 
-class Manifest(BaseModel):
+class Manifest(Model):
     """The description of one collection.
 
     `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash, so
@@ -51,8 +52,6 @@ class Manifest(BaseModel):
     `leftovers` are other generations, incomplete or replaced and perhaps still in use, each with
     the time, in seconds since 1970, when it was begun or replaced.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[4] = 4  # the version of the stores' format; others are not read
     name: str

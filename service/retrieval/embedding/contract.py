@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from service.core.concurrency import gather
-from service.core.domain import Passage
+from service.core.domain import Model, Passage
 from service.core.settings.retrieval import Distance, Pooling
 
 Vector = list[float]
@@ -66,15 +66,13 @@ def passage_input(passage: Passage) -> str:
     return f"{passage.title}. {passage.text}" if passage.title else passage.text
 
 
-class EmbeddingContract(BaseModel):
+class EmbeddingContract(Model):
     """How text becomes a vector. A collection keeps it in its manifest, and queries must follow it.
 
     `max_length` counts tokens, including the prefix and special tokens; longer texts are truncated
     at the end; None means no limit. If a server embeds, it also does the pooling. `revision`
     increases when the vectors that Revelator produces under these names change.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     dimension: int = Field(ge=1)

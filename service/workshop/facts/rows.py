@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from service.core.errors import InvalidRequest
+from service.core.validation import Strict
 from service.encoders.inputs import markable_words
 from service.engines.base import ChatRole
 from service.text.words import word_spans
@@ -24,11 +25,7 @@ from service.workshop.facts import splits
 from service.workshop.facts.splits import Split, is_held_out
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class RowMessage(_Part):
+class RowMessage(Strict):
     role: ChatRole
     content: str
     learn: bool = False
@@ -42,7 +39,7 @@ class RowMessage(_Part):
         return self
 
 
-class RowProvenance(_Part):
+class RowProvenance(Strict):
     """The sources of a row.
 
     `titles` and `sources` are the titles and ids of all its passages, and `answer_title` is the
@@ -79,7 +76,7 @@ def side_of(question: str, source: RowProvenance) -> Split | None:
     return splits.side_of(source.titles, answers, question if source.written else None)
 
 
-class Sourced(_Part):
+class Sourced(Strict):
     """A row of any kind, with the question that it was made for and its provenance."""
 
     question: str = Field(min_length=1)
