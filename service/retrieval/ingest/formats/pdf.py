@@ -21,7 +21,6 @@ from service.retrieval.ingest.formats.base import (
 from service.retrieval.ingest.formats.pages import part_row
 from service.retrieval.ingest.formats.scans import LONGEST_SIDE, missing, recognised
 from service.retrieval.ingest.formats.tables import (
-    CELL,
     SMALLEST,
     gapped_text,
     names_columns,
@@ -181,6 +180,7 @@ def _listed(numbers: Sequence[int]) -> str:
 _RULED: Final = 6  # operators that draw lines or rectangles, of a table of four cells
 _DRAWN: Final = re.compile(rb"(?<=[\d.\s])(?:re|l)\s")
 EDGE_PT: Final = 3.0  # points by which the same columns may differ
+FEWEST_VALUES: Final = 0.2  # of the lines of a page that may have a table without lines
 _DIGIT: Final = re.compile(r"\d")
 
 
@@ -205,8 +205,9 @@ class PageTables:
         if leftward:
             laid_out = self._page(number).extract_text(layout=True)
             return gapped_text(in_logical_order(laid_out, to_left=self._to_left))[0]
-        short = [line for line in plain.split("\n") if len(line) < CELL or "  " in line]
-        if sum(bool(_DIGIT.search(line)) for line in short) < SMALLEST:
+        lines = plain.split("\n")
+        valued = sum(bool(_DIGIT.search(line)) for line in lines)
+        if valued < max(SMALLEST, FEWEST_VALUES * len(lines)):
             return None
         text, tables = gapped_text(page.extract_text(extraction_mode="layout"))
         return text if tables else None

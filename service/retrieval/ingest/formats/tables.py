@@ -7,8 +7,11 @@ document is cut.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import reduce
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
@@ -19,7 +22,7 @@ _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"(?!(?:19|20)\d\d$)[-+]?\d[\d.,  ']*%?")
 _RULE = re.compile(r":?-++:?")  # a cell of the line below a header
 _BAR = re.compile(r"(?<!\\)\|")
-_GAP = re.compile(r"\s{2,}")
+_PART = re.compile(r"\S+(?: \S+)*")  # up to a gap
 CELL: Final = 30  # characters of a cell on average; columns of prose have longer lines
 SMALLEST: Final = 3  # rows of a table without lines
 
@@ -32,7 +35,7 @@ def table_text(rows: Rows, *, headed: bool | None = None, caption: str = "") -> 
     `headed` says whether the first row has the names of the columns. None means unknown: it has
     them if all its cells are different texts, and numbers stand below them only.
     """
-    plain = [[" ".join(cell.split()) for cell in row] for row in rows]
+    plain = [[" ".join(reduce(joined, cell.split("\n")).split()) for cell in row] for row in rows]
     plain = [row for row in plain if any(row)]
     if not plain:
         return ""
@@ -140,31 +143,112 @@ def _cells(line: str) -> list[str]:
     return [cell.replace("\\|", "|").strip() for cell in _BAR.split(inner)]
 
 
+class Part(NamedTuple):
+    """A part of a line between gaps, and where it is, in characters."""
+
+    text: str
+    start: int
+    end: int
+
+
 def gapped_text(layout: str) -> tuple[str, bool]:
     """Return a text with the tables that gaps of two and more spaces divide into columns as rows,
-    and whether it has any."""
-    written, rows, found = list[str](), list[list[str]](), False
+    and whether it has any. Cells may be wrapped."""
+    written, block, found = list[str](), list[list[Part]](), False
     for line in layout.split("\n"):
-        cells = _GAP.split(line.strip())
-        if rows and len(cells) != len(rows[0]) and line.strip():
-            found |= _end(rows, written)
-        if len(cells) > 1:
-            rows.append(cells)
-        elif line.strip():
-            written.append(cells[0])
-    found |= _end(rows, written)
+        parts = [Part(each[0], *each.span()) for each in _PART.finditer(line)]
+        goes_on = len(parts) > 1 or (block and parts and parts[0].start > block[0][0].end)
+        if not goes_on and parts:
+            found |= _end(block, written)
+            written.append(parts[0].text)
+        elif parts:
+            block.append(parts)
+    found |= _end(block, written)
     return "\n".join(written), found
 
 
-def _end(rows: list[list[str]], written: list[str]) -> bool:
-    """Move rows to the text, as a table if they look like one, which is returned."""
+def _end(block: list[list[Part]], written: list[str]) -> bool:
+    """Move lines to the text, as a table where they look like one, which is returned."""
+    rows = _aligned(block)
+    if rows and _is_table(rows):
+        written.append(table_text(rows, headed=_headed(rows)))
+        block.clear()
+        return True
+    found = False
+    for _, lines in groupby(block, len):
+        cells = [[part.text for part in line] for line in lines]
+        is_table = _is_table(cells)
+        found |= is_table
+        if is_table:
+            written.append(table_text(cells, headed=_headed(cells)))
+        else:
+            written += [" ".join(line) for line in cells]
+    block.clear()
+    return found
+
+
+def _aligned(block: Sequence[Sequence[Part]]) -> list[list[str]] | None:
+    """Return the rows of a table whose cells stand below each other, each of which may go on in
+    lines below; None if they do not."""
+    counts = Counter(map(len, block))
+    size = max((count for count, lines in counts.items() if lines >= SMALLEST), default=0)
+    full = [part for line in block if len(line) == size for part in line]
+    tried = (
+        _columns(full, apart) for apart in (0, 1, 2)
+    )  # a centred header may stand beside cells
+    columns = next((found for found in tried if len(found) == size > 1), None)
+    if columns is None:
+        return None
+    lines = list[list[str]]()
+    for line in block:
+        cells = [""] * size
+        for part in line:
+            over = [at for at, (a, b) in enumerate(columns) if part.start < b and part.end > a]
+            if len(over) != 1 or cells[over[0]]:
+                return None
+            cells[over[0]] = part.text
+        lines.append(cells)
+    return _unwrapped(lines)
+
+
+def _columns(parts: Sequence[Part], apart: int) -> list[tuple[int, int]]:
+    """Return where columns start and end, which are at least so many characters apart."""
+    columns = list[tuple[int, int]]()
+    for part in sorted(parts, key=lambda each: each.start):
+        if columns and part.start < columns[-1][1] + apart:
+            columns[-1] = columns[-1][0], max(columns[-1][1], part.end)
+        else:
+            columns.append((part.start, part.end))
+    return columns
+
+
+def _unwrapped(lines: Sequence[list[str]]) -> list[list[str]]:
+    """Join the lines of each row. A line without a first cell goes on with the one before. One with
+    it does so where most full lines are followed by one with gaps."""
+    pairs = [(all(above), all(below) or not below[0]) for above, below in pairwise(lines)]
+    wrapped = sum(full and not whole for full, whole in pairs)
+    wraps = wrapped > 0.6 * sum(map(all, lines))
+    rows = list[list[str]]()
+    for line in lines:
+        if rows and not all(line) and (wraps or not line[0]):
+            rows[-1] = [joined(*cells) for cells in zip(rows[-1], line, strict=True)]
+        else:
+            rows.append(line)
+    return rows
+
+
+def joined(above: str, below: str) -> str:
+    """Return the text of two lines of a cell. One that ends with a hyphen goes on without a
+    space."""
+    return f"{above}{'' if above.endswith('-') and below else ' '}{below}".strip()
+
+
+def _is_table(rows: Sequence[Sequence[str]]) -> bool:
     size = sum(len(cell) for row in rows for cell in row) / max(1, sum(map(len, rows)))
     values = sum(any(_DIGIT.search(cell) for cell in row) for row in rows[1:])
-    is_table = len(rows) >= SMALLEST and size < CELL and values >= 0.8 * (len(rows) - 1)
-    if is_table:
-        headed = names_columns(rows[0]) if len(rows[0]) > 2 else None
-        written.append(table_text(rows, headed=headed))
-    else:
-        written += [" ".join(row) for row in rows]
-    rows.clear()
-    return is_table
+    several = len(rows) >= SMALLEST and len(rows[0]) > 1
+    return several and size < CELL and values >= 0.8 * (len(rows) - 1)
+
+
+def _headed(rows: Sequence[Sequence[str]]) -> bool | None:
+    return names_columns(rows[0]) if len(rows[0]) > 2 else None

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from service.retrieval.documents import Document, cut, passages_of
-from service.retrieval.ingest.formats.tables import table_text, with_markdown_tables
+from service.retrieval.ingest.formats.tables import (
+    gapped_text,
+    table_text,
+    with_markdown_tables,
+)
 from service.retrieval.ingest.sources import read_files
 from tests.conftest import need
 from tests.support.office import pdf
@@ -116,6 +120,63 @@ def ruled(rows: list[list[str]], top: int = 740, before: str = "") -> str:
         for column, cell in enumerate(row)
     ]
     return "\n".join([*lines, *texts])
+
+
+WRAPPED = """\
+All of it is valid from May on.
+  Article       Supplier              Delivery      Shelf
+                                      time
+Valve        Supplier 9859            3 weeks      R6-
+C100         GmbH, Hamburg                         238
+Valve        Supplier 9460            6 weeks      R4-
+C101         GmbH, Hamburg                         832
+Valve        Supplier 8948            3 weeks      R7-
+C102         GmbH, Hamburg                         263
+The end.
+"""
+SPARSE = """\
+Model      Price      Delivery
+HP-20      1,240      2 weeks
+HP-35                 3 weeks
+HP-60      3,150
+           or more
+HP-90      5,480      6 weeks
+"""
+PROSE = """\
+The company was founded in     The crisis of 1974 cost half
+1950 by two brothers who       of the orders. The company
+had worked in a mill.          survived it.
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (
+            WRAPPED,
+            "All of it is valid from May on.\n"
+            "Article: Valve C100; Supplier: Supplier 9859 GmbH, Hamburg; Delivery time: 3 weeks; "
+            "Shelf: R6-238.\n"
+            "Article: Valve C101; Supplier: Supplier 9460 GmbH, Hamburg; Delivery time: 6 weeks; "
+            "Shelf: R4-832.\n"
+            "Article: Valve C102; Supplier: Supplier 8948 GmbH, Hamburg; Delivery time: 3 weeks; "
+            "Shelf: R7-263.\nThe end.",
+        ),
+        (
+            SPARSE,
+            "Model: HP-20; Price: 1,240; Delivery: 2 weeks.\nModel: HP-35; Delivery: 3 weeks.\n"
+            "Model: HP-60; Price: 3,150 or more.\nModel: HP-90; Price: 5,480; Delivery: 6 weeks.",
+        ),
+    ],
+)
+def test_a_table_without_lines(layout: str, text: str) -> None:
+    assert gapped_text(layout) == (text, True)
+
+
+def test_columns_of_prose_are_no_table() -> None:
+    text, found = gapped_text(PROSE)
+    assert not found
+    assert text.startswith("The company was founded in The crisis of 1974 cost half\n")
 
 
 HEADER = ["Part", "Price", "Place"]
