@@ -32,7 +32,7 @@ from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
 from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
-from service.evaluation.report import mean, means_of
+from service.evaluation.report import by_dataset, mean, means_of
 from service.evaluation.rows import Key, Row, read_rows, read_run
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
@@ -328,14 +328,6 @@ class Report(Page):
 
 
 # ---- scores and costs
-
-
-def by_dataset(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Return the rows by dataset and method, in their original order."""
-    found: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        found.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
-    return found
 
 
 def values(rows: Sequence[Row], measure: str) -> list[float]:

@@ -16,14 +16,19 @@ from service.evaluation.rows import Row
 Means = dict[str, float | None]
 
 
+def by_dataset(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return the rows by dataset and method, in their original order."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
+    return found
+
+
 def compare(rows: Sequence[Row]) -> dict[str, dict[str, Means]]:
     """Return the means of each dataset: by method if there are several, else of all rows and of
     those of each gold route."""
-    datasets: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        datasets.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
     found = {}
-    for dataset, methods in datasets.items():
+    for dataset, methods in by_dataset(rows).items():
         groups = methods if len(methods) > 1 else by_route(next(iter(methods.values())))
         found[dataset] = {name: means_of(own) for name, own in groups.items()}
     return found

@@ -32,7 +32,8 @@ from rich.console import Console
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.comparison import interval
-from service.evaluation.document import by_dataset, shown, values
+from service.evaluation.document import shown, values
+from service.evaluation.report import by_dataset
 from service.evaluation.rows import read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime

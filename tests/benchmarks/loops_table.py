@@ -36,14 +36,13 @@ from service.evaluation.comparison import interval, unproven
 from service.evaluation.document import (
     COSTS,
     MARK,
-    by_dataset,
     judged_loops,
     shown,
     values,
 )
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
-from service.evaluation.report import means_of
+from service.evaluation.report import by_dataset, means_of
 from service.evaluation.rows import Row, machine, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
