@@ -1,4 +1,4 @@
-"""Texts of others, made safe to be printed on a terminal."""
+"""Texts of others, made fit to be printed on a terminal or in a message."""
 
 from __future__ import annotations
 
@@ -12,3 +12,9 @@ def printable(text: str) -> str:
     """Remove control characters, which a terminal would execute, from the text of a passage or a
     model."""
     return _CONTROLS.sub("", text)
+
+
+def cut(text: str, most: int) -> str:
+    """Return at most `most` characters of the text, the last of which is an ellipsis if it is
+    longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

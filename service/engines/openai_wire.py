@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from service.core.settings.engines import TEMPLATE_FIELD
+from service.core.terminal import cut
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
 from service.engines.encoding import simplest
 
@@ -267,8 +268,7 @@ def body_error(body: bytes) -> str:
 def _excerpt(text: str | bytes, limit: int = 200) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "replace")
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(" ".join(text.split()), limit)
 
 
 def may_be_template(request: GenerationRequest, status: int, detail: str) -> bool:

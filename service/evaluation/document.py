@@ -14,6 +14,7 @@ from service import __version__
 from service.core.domain import RouteName
 from service.core.errors import StoreError
 from service.core.files import write_whole
+from service.core.terminal import cut
 from service.evaluation.comparison import (
     LEVEL,
     Interval,
@@ -27,7 +28,7 @@ from service.evaluation.comparison import (
     unproven,
     verdicts,
 )
-from service.evaluation.explanation import cut, explain_trace
+from service.evaluation.explanation import explain_trace
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack

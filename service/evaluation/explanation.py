@@ -23,7 +23,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Answer, Problem, StepKind
-from service.core.terminal import printable
+from service.core.terminal import cut, printable
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import (
     FoundPassage,
@@ -267,12 +267,6 @@ def _answer(result: Answer) -> str:
 
 def _short(text: str) -> str:
     return cut(printable(" ".join(text.split())), _SHOWN)
-
-
-def cut(text: str, most: int) -> str:
-    """Return at most `most` characters of the text, the last of which is an ellipsis if it is
-    longer."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def explain_trace(trace: Trace) -> tuple[Fault, list[str]]:

@@ -58,6 +58,7 @@ import service
 from service.core.domain import LoopName, RouteName, StoppedBy
 from service.core.errors import ConfigurationError, EngineFailure, RetrievalFailure, StoreError
 from service.core.files import LineFile, open_lines, write_whole
+from service.core.terminal import cut
 
 ROWS: Final = "rows.jsonl"
 RUN: Final = "run.json"
@@ -295,12 +296,8 @@ def differences(old: object, new: object, name: str = "") -> list[str]:
         ]
     if old == new:
         return []
-    return [f"{name} was {_shown(old)} and is {_shown(new)}"]
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    was, now = (cut(json.dumps(value, ensure_ascii=False), _MOST_SHOWN) for value in (old, new))
+    return [f"{name} was {was} and is {now}"]
 
 
 def process() -> dict[str, str | None]:

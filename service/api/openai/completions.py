@@ -35,6 +35,7 @@ from service.core.domain import (
     Usage,
 )
 from service.core.errors import InvalidRequest, LoopUnavailable, RevelatorError
+from service.core.terminal import cut
 from service.strategies.pipeline import problem_of
 
 PREFIX: Final = "urn:revelator:problem:"
@@ -341,9 +342,7 @@ def _source(citation: Citation) -> str:
     """
     page = f"page {citation.page}" if citation.page is not None else None
     named = [title_of(citation), page, web_address(citation)]
-    quoted = " ".join(citation.text.split())
-    if len(quoted) > LONGEST_SHOWN:
-        quoted = quoted[: LONGEST_SHOWN - 1] + "…"
+    quoted = cut(" ".join(citation.text.split()), LONGEST_SHOWN)
     return f"{', '.join(' '.join(each.split()) for each in named if each)}: {quoted}"
 
 
