@@ -26,6 +26,7 @@ _CHOICE_TOKENS = 64
 # The most characters of a token, generously: a longer reply has ignored its `max_tokens`.
 _TOKEN_LETTERS = 32
 LARGEST_BODY: Final = 4_000_000  # bytes of a body that is one JSON document, and of a line
+EXCERPT: Final = 200  # most characters of the message of an error
 _OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
 
 
@@ -265,10 +266,10 @@ def body_error(body: bytes) -> str:
         return _excerpt(body)
 
 
-def _excerpt(text: str | bytes, limit: int = 200) -> str:
+def _excerpt(text: str | bytes) -> str:
     if isinstance(text, bytes):
-        text = text[: 4 * limit].decode("utf-8", "replace")
-    return cut(" ".join(text.split()), limit)
+        text = text[: 4 * EXCERPT].decode("utf-8", "replace")
+    return cut(" ".join(text.split()), EXCERPT)
 
 
 def may_be_template(request: GenerationRequest, status: int, detail: str) -> bool:

@@ -50,7 +50,7 @@ class Interval(NamedTuple):
         return self.low > 0 and self.p < 1 - LEVEL
 
 
-def interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
+def interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
     """Return the mean of `values` and its percentile bootstrap interval (Efron, 1979).
 
     Resampling equal values gives an interval of width 0. If all values are 0 or all are 1, the
@@ -66,7 +66,7 @@ def interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SE
             return Interval(mean, mean, mean)
         share = binomtest(int(mean) * count, count).proportion_ci(LEVEL, method="wilson")
         return Interval(mean, float(share.low), float(share.high))
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     means = [random.choice(own, count).mean() for _ in range(resamples)]
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
