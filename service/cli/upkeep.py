@@ -93,9 +93,10 @@ def lines_of(report: CollectionReport) -> list[str]:
         f"collection {report.collection}: {report.documents:,} documents, "
         f"{report.passages:,} passages, {report.vectors:,} vectors"
     )
+    first = [counts, *(["; ".join(report.settings)] if report.settings else [])]
     if not report.findings:
-        return [counts, "manifest and stores agree"]
-    lines = [counts, *_finding_lines("found", report.findings)]
+        return [*first, "manifest and stores agree"]
+    lines = [*first, *_finding_lines("found", report.findings)]
     lines += [f"done: {each}" for each in report.done]
     return lines + _finding_lines("left", report.left)
 

@@ -90,6 +90,12 @@ async def test_differences_are_found_shown_and_repaired(tmp_path: Path, backends
         whole = await collections.check(NAME)
         assert (whole.documents, whole.passages, whole.vectors) == (5, 5, 5)
         assert whole.findings == []
+        fixed = ", which are fixed" if backends.names[0] == "tantivy" else ""
+        assert whole.settings == [
+            "analysis english",
+            f"BM25 with k1 1.2 and b 0.75{fixed}",
+            "vectors of hashing-384, quantization none",
+        ]
 
         await spoil(collections)
         half = len(passages_of(Document("half", "", LONG)))

@@ -349,7 +349,8 @@ class Finding(BaseModel):
 
 
 class CollectionReport(BaseModel):
-    """The differences found and, after a repair, what was done and which differences are left."""
+    """The differences found and, after a repair, what was done and which differences are left.
+    `settings` are those with which the collection is searched."""
 
     model_config = _WHOLE
 
@@ -357,6 +358,7 @@ class CollectionReport(BaseModel):
     documents: int = 0
     passages: int = 0
     vectors: int = 0
+    settings: list[str] = []
     findings: list[Finding] = []
     done: list[str] = []
     left: list[Finding] = []

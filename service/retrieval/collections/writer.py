@@ -37,7 +37,7 @@ from service.retrieval.collections.consistency import (
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passages_of
-from service.retrieval.embedding import Embedder, differences, passage_input
+from service.retrieval.embedding import Embedder, differences, finite, passage_input
 from service.retrieval.stores.digests import unseal
 
 MOST_FIELDS = 256  # metadata fields of a collection
@@ -285,7 +285,7 @@ class CollectionWriter:
         for start in range(0, len(ordered), self._embedder.batch):
             part = ordered[start : start + self._embedder.batch]
             texts = [passage_input(record.passage) for record in part]
-            vectors = await self._embedder.embed_passages(texts)
+            vectors = finite(await self._embedder.embed_passages(texts))
             await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
             self.embedded += len(part)
             if on_part:

@@ -11,6 +11,7 @@ from service.retrieval.embedding.contract import (
     EmbeddingContract,
     Vector,
     differences,
+    finite,
     passage_input,
 )
 from service.retrieval.embedding.embedders import HashingEmbedder, open_embedder
@@ -25,6 +26,7 @@ __all__ = [
     "HashingEmbedder",
     "Vector",
     "differences",
+    "finite",
     "open_embedder",
     "passage_input",
 ]

@@ -8,6 +8,7 @@ normalised. BGE uses the first token's vector, and an instruction before queries
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -15,6 +16,7 @@ from pydantic import Field
 
 from service.core.concurrency import gather
 from service.core.domain import Model, Passage
+from service.core.errors import RetrievalFailure
 from service.core.settings.retrieval import Distance, Pooling
 
 Vector = list[float]
@@ -29,6 +31,17 @@ async def in_parts(
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]
     vectors = await gather([partial(embed, part) for part in parts])
     return [vector for part in vectors for vector in part]
+
+
+def finite(vectors: list[Vector]) -> list[Vector]:
+    """Return the vectors. Raises RetrievalFailure if one is not finite: some stores would keep it,
+    and find its passage always or never."""
+    if all(math.isfinite(sum(vector)) for vector in vectors):
+        return vectors
+    raise RetrievalFailure(
+        "the embedding model returned a vector that is not finite; check the files of the model, "
+        "and whether its weights fit their precision"
+    )
 
 
 class Embedder:

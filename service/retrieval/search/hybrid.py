@@ -34,7 +34,7 @@ from service.retrieval.base import (
     SideName,
     may_see,
 )
-from service.retrieval.embedding import Embedder, differences
+from service.retrieval.embedding import Embedder, differences, finite
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver
 from service.retrieval.stores.records import unknown_fields
@@ -82,7 +82,8 @@ class QueryEmbedding:
         return vector
 
     async def _embed(self, texts: Sequence[str]) -> list[QueryVector]:
-        return [array("f", vector) for vector in await self._embedder.embed_queries(texts)]
+        vectors = finite(await self._embedder.embed_queries(texts))
+        return [array("f", vector) for vector in vectors]
 
 
 # Each side returns more than top_k, because a passage that both sides find may be below the cut of

@@ -13,6 +13,7 @@ import anyio
 import anyio.from_thread
 
 from service.core.errors import StoreError
+from service.core.settings.retrieval import Quantization
 from service.retrieval.base import Principals, SearchStore
 from service.retrieval.documents import PassageRecord
 
@@ -27,6 +28,9 @@ class LexicalStore(SearchStore, Protocol):
     def count_passages(self) -> int: ...
 
     def count_documents(self) -> int: ...
+
+    def constants(self) -> str:
+        """Return BM25's constants of this collection, as a text."""
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
@@ -78,6 +82,9 @@ class VectorStore(SearchStore, Protocol):
     def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield pages of the payloads of all vectors (see `records.payload_of`), or of these
         `fields` of them. Points may be deleted between pages."""
+
+    def compression(self) -> Quantization:
+        """Return how the vectors are compressed in memory."""
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They are durable when this returns."""

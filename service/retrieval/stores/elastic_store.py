@@ -271,6 +271,11 @@ class ElasticStore:
     def count_documents(self) -> int:
         return on_loop(self._count, {"term": {"part": 0}})
 
+    def constants(self) -> str:
+        """Return those of the index, which may be from the template `revelator@custom`."""
+        found: dict[str, Any] = {"k1": 1.2, "b": 0.75} | on_loop(self._similarity)
+        return f"k1 {found['k1']} and b {found['b']}"
+
     def count_visible(self, principals: Principals) -> tuple[int, int]:
         """Return how many documents and passages these principals may see."""
         hidden = _hidden(principals)
@@ -395,6 +400,14 @@ class ElasticStore:
 
     async def _refresh(self) -> None:
         await self._server.call(lambda client: client.indices.refresh(index=self._alias))
+
+    async def _similarity(self) -> dict[str, Any]:
+        answer = await self._server.call(
+            lambda client: client.indices.get_settings(index=self._alias)
+        )
+        (index,) = dict(answer).values()
+        found: dict[str, Any] = index["settings"]["index"].get("similarity", {}).get("bm25", {})
+        return found
 
     async def _count(self, query: dict[str, Any]) -> int:
         answer = await self._server.call(

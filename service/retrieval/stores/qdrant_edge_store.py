@@ -116,6 +116,9 @@ class QdrantEdgeStore(PointPages):
         with self._lock:
             return int(self._shard.count(edge.CountRequest()))
 
+    def compression(self) -> Quantization:
+        return self._quantization
+
     @native_call
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash (of the document) of each of these passages that is stored."""

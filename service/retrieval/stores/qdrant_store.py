@@ -77,6 +77,14 @@ class QdrantStore(PointPages):
     def count_passages(self) -> int:
         return on_loop(self._count)
 
+    def compression(self) -> Quantization:
+        """Return that of the collection, which may be older than the setting."""
+        info = on_loop(self._info)
+        found = info.config.params.vectors[VECTOR].quantization_config
+        if found is None:
+            return "none"
+        return "binary" if hasattr(found, "binary") else "scalar"
+
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash (of the document) of each of these passages that is stored."""
         found: dict[str, str] = {}
@@ -180,10 +188,13 @@ class QdrantStore(PointPages):
         """Return how many points the collection's strict mode allows in one response."""
         return await self._limit("max_query_limit")
 
+    async def _info(self) -> Any:
+        return await self._server.call(lambda client: client.get_collection(self._name))
+
     async def _limit(self, name: str) -> int:
         """Return a limit of the collection's strict mode, which is read once."""
         if self._strict is None:
-            info = await self._server.call(lambda client: client.get_collection(self._name))
+            info = await self._info()
             self._strict = info.config.strict_mode_config or False
         enabled = self._strict and self._strict.enabled
         return (getattr(self._strict, name, None) if enabled else None) or UNLIMITED

@@ -143,6 +143,9 @@ class TantivyStore:
     def count_documents(self) -> int:
         return self._count(self._index.searcher(), self._first)
 
+    def constants(self) -> str:
+        return "k1 1.2 and b 0.75, which are fixed"
+
     @native_call
     def count_visible(self, principals: Principals) -> tuple[int, int]:
         """Return how many documents and passages these principals may see."""
