@@ -118,7 +118,10 @@ async def add_files(
 
 OCTETS: Final = "application/octet-stream"
 # What a browser shows by itself without running scripts of the file; other files are saved.
-SHOWN: Final = {".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/plain"}
+SHOWN: Final = {
+    ".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/plain", ".png": "image/png",
+    ".jpg": "image/jpeg", ".jpeg": "image/jpeg",
+}  # fmt: skip
 SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in a sandbox
 
 
@@ -131,9 +134,9 @@ SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in 
     summary="Get the original file of a document",
 )
 async def get_file(request: Request, name: str, document_id: str, stores: Stores) -> Response:
-    """Return the file that a document was read from, if `ingest.keep_files` is set. PDF and text
-    are for a browser to show, other files to save. A document whose own id ends in `/file` is shown
-    instead."""
+    """Return the file that a document was read from, if `ingest.keep_files` is set. PDF, text and
+    images are for a browser to show, other files to save. A document whose own id ends in `/file`
+    is shown instead."""
     principals = principals_of(request)
     with suppress(NotFound):
         found = await get_document(request, name, f"{document_id}/file", stores)

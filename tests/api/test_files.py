@@ -18,7 +18,7 @@ from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import put, stored
 from tests.conftest import need
 from tests.support.live import Live, config, live
-from tests.support.office import pdf
+from tests.support.office import pdf, scan
 
 pytestmark = pytest.mark.anyio
 URL = "/collections/mine/files"
@@ -173,6 +173,18 @@ async def test_the_original_is_given_back_without_a_way_to_act_as_the_page(tmp_p
         for name in ("rows.jsonl", "nothing", "p.html/file"):
             async with service.http.get(f"{DOCUMENTS}/{name}/file") as response:
                 await check_problem(response, 404, "not-found")
+
+
+async def test_the_original_of_a_scan_is_shown(tmp_path: Path) -> None:
+    need("rapidocr")
+    made = scan(tmp_path / "scan.png").read_bytes()
+    async with keeping(tmp_path / "data") as service:
+        (found,) = await send(service, ("scan.png", made))
+        assert found["indexed"] == 1
+        async with service.http.get(f"{DOCUMENTS}/scan.png/file") as response:
+            assert (response.content_type, await response.read()) == ("image/png", made)
+            assert response.headers["Content-Disposition"].startswith("inline;")
+            assert response.headers["Content-Security-Policy"].startswith("sandbox;")
 
 
 async def test_a_file_of_which_a_part_is_for_others_is_for_nobody_else(tmp_path: Path) -> None:

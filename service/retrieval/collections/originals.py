@@ -16,7 +16,24 @@ from service.core.files import discard, whole_file
 
 # Of other files, such as JSONL, the rows are documents with ids and readers of their own.
 KEPT: Final = frozenset(
-    [".pdf", ".docx", ".pptx", ".xlsx", ".csv", ".tsv", ".html", ".htm", ".md", ".txt"]
+    [
+        ".pdf",
+        ".docx",
+        ".pptx",
+        ".xlsx",
+        ".xlsm",
+        ".csv",
+        ".tsv",
+        ".html",
+        ".htm",
+        ".md",
+        ".txt",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".tif",
+        ".tiff",
+    ]
 )
 
 

@@ -10,33 +10,12 @@ import pytest
 
 from service.retrieval.ingest.formats.pdf import in_logical_order
 from tests.conftest import need, unavailable
-from tests.support.office import IMAGE, pdf
+from tests.support.office import IMAGE, SCANNED, pdf, scan
 from tests.unit.retrieval.ingest.test_office_formats import read
 
 need("pypdf", "pdfplumber", "PIL")
 
-LINES = ["Boiler HK-7", "The guarantee lasts 36 months from delivery.", "Spare parts: two years."]
-TABLE = [["Model", "Price", "Delivery"], ["HK-7", "1,240", "2 weeks"], ["HK-9", "3,150", "4 weeks"]]
 ROWS = ["Model: HK-7; Price: 1,240; Delivery: 2 weeks.", "Model: HK-9; Price: 3,150; Delivery: 4"]
-
-
-def scan(path: Path, pages: int = 1) -> Path:
-    """Save pages of text as images, in the format that the name says."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(28)
-    images = []
-    for _ in range(pages):
-        image = Image.new("RGB", (1240, 900), "white")
-        draw = ImageDraw.Draw(image)
-        for at, line in enumerate(LINES):
-            draw.text((120, 100 + 60 * at), line, "black", font)
-        for at, row in enumerate(TABLE):
-            for column, cell in enumerate(row):
-                draw.text((120 + 300 * column, 400 + 60 * at), cell, "black", font)
-        images.append(image)
-    images[0].save(path, save_all=pages > 1, append_images=images[1:], resolution=150)
-    return path
 
 
 @pytest.mark.parametrize("name", ["scan.pdf", "scan.jpg", "scan.tif", "scan"])
@@ -50,7 +29,7 @@ def test_the_text_of_a_scan_is_recognised(tmp_path: Path, name: str) -> None:
     assert [each.id for each in found] == ids
     for each in found:
         assert each.title == "scan"
-        assert each.text.split("\n")[:3] == LINES
+        assert each.text.split("\n")[:3] == SCANNED
         assert all(row in each.text for row in ROWS)
 
 
