@@ -153,7 +153,8 @@ class OpenStep:
     question was reached before they were used for an answer. `cut`: the latest call was ended
     early, by its token limit or by a limit of the question. `pieces`: the text that the latest
     `write` has emitted and not withdrawn. `confidence` and `places`: those of an answer that an
-    encoder read (`StepEnd`).
+    encoder read (`StepEnd`). `began`: when the step began, in milliseconds, if a call before its
+    first event belongs to it.
     """
 
     inquiry: Inquiry
@@ -172,6 +173,7 @@ class OpenStep:
     best: list[tuple[float, ...]] = field(default_factory=list)
     confidence: float | None = None
     places: list[Place] = field(default_factory=list)
+    began: float = 0.0
 
     @property
     def written(self) -> str:
@@ -191,7 +193,7 @@ class OpenStep:
         await self.inquiry.emit(event)
 
     async def __aenter__(self) -> Self:
-        await self.emit(StepStart(kind=self.kind, question=self.question))
+        await self.emit(StepStart(kind=self.kind, question=self.question, ms=self.began))
         return self
 
     async def __aexit__(

@@ -99,7 +99,7 @@ def problem_of(error: RevelatorError, request_id: str) -> Problem:
 
 
 def _numbered(inquiry: Inquiry, emit: Emit, fold: Fold) -> Emit:
-    """Return an `emit` that gives events their `seq`, `ms` and, where unset, the newest `step`,
+    """Return an `emit` that gives events their `seq` and, where unset, `ms` and the newest `step`,
     flags steps whose answer nothing supports, and feeds the fold."""
     numbers = count()
 
@@ -107,7 +107,7 @@ def _numbered(inquiry: Inquiry, emit: Emit, fold: Fold) -> Emit:
         if isinstance(event, StepEnd) and fold.route != "direct":
             _ground(event, fold, inquiry)
         event.seq = next(numbers)
-        event.ms = round(inquiry.budget.elapsed_s * 1000, 3)
+        event.ms = event.ms or round(inquiry.budget.elapsed_s * 1000, 3)
         if event.step is None:
             event.step = fold.last_step
         fold.add(event)

@@ -254,6 +254,7 @@ class Searcher(Method):
             return await Corag(self.scope, self.question, self.as_role).run()
         while True:
             step, turn = self.scope.step("retrieve", self.question), Turn("")
+            step.began = round(self.inquiry.budget.elapsed_s * 1000, 3)  # its call decides its kind
             try:
                 if self.may_go_on():
                     turn = await self._turn(step)

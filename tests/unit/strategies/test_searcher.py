@@ -90,6 +90,23 @@ async def test_a_model_searches_until_it_answers(name: SearcherProtocol) -> None
     assert "Vincenzo Bellini was born in Catania." in prompts[2]
 
 
+async def test_a_step_takes_the_time_of_its_call() -> None:
+    """Its kind is known only after the model has written, which is most of the time."""
+    own = PROTOCOLS["search_r1"]
+    script = [
+        ScriptStep(searches(own, "Bellini born"), match="Norma", delay=0.02),
+        ScriptStep(answers(own, "Catania"), match="Norma", delay=0.02),
+    ]
+    events = await events_of(
+        script, HITS, QUESTION, capabilities=ABLE, prompts="full", route="complex",
+        loop="searcher", settings=settings("search_r1"), last_resort=False,
+    )  # fmt: skip
+    for step in ("1", "2"):
+        own_events = [event for event in events if event.step == step]
+        assert own_events[-1].ms - own_events[0].ms > 60
+    assert all(before.ms <= after.ms for before, after in pairwise(events))
+
+
 # ---- what goes wrong
 
 
