@@ -145,10 +145,10 @@ def normal_words(text: str) -> tuple[str, ...]:
     "5,199" gives the same as "5199", "two" as "2", and "March 4, 1851" as "4 March 1851", which
     begins with what "March 1851" gives.
     """
-    text = _ISO.sub(_spelled, _THOUSANDS.sub("", text))
-    text = unicodedata.normalize("NFKD", text).casefold()
+    text = unicodedata.normalize("NFKD", _THOUSANDS.sub("", text)).casefold()
     if not text.isascii():
         text = "".join(letter for letter in text if not unicodedata.combining(letter))
+    text = _ISO.sub(_spelled, text)
     text = _ACRONYM.sub(lambda found: found[0].replace(".", ""), _POSSESSIVE.sub("", text))
     words = [word for word in _NORMAL.findall(text) if word not in _ARTICLES]
     if "%" in text or _DIGIT.search(text):
