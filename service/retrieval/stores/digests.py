@@ -40,7 +40,13 @@ def seal(
     found: Digests = {name: each for name, each in kept.items() if name.split("/")[0] in spoilt}
     left = BUDGET
     whole = [folder / side for side in SIDES if side not in spoilt]
-    paths = [each for side in whole for each in side.rglob("*") if each.is_file()]
+    # The shard prepares the next file of its log, `tmp-…`, in a thread of its own.
+    paths = [
+        each
+        for side in whole
+        for each in side.rglob("*")
+        if not each.name.startswith("tmp-") and each.is_file()
+    ]
     for path in sorted(paths, key=lambda each: each.stat().st_blocks):
         status, name = path.stat(), str(path.relative_to(folder))
         left -= status.st_blocks * 512

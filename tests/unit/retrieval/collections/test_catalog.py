@@ -237,6 +237,17 @@ async def test_damaged_stores_are_a_store_error(tmp_path: Path) -> None:
             await collections.document("c", "etna")
 
 
+async def test_the_next_file_of_a_log_is_no_part_of_a_collection(tmp_path: Path) -> None:
+    """qdrant-edge prepares it in a thread of its own, under a name that it changes then."""
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        next_file = tmp_path / "collections" / "c" / "1" / "dense" / "wal" / "tmp-open-9"
+        next_file.write_text("prepared")
+        await ingest_documents(CORPUS, "c", collections)
+        next_file.rename(next_file.with_name("open-9"))
+        assert (await collections.check("c")).findings == []
+
+
 @pytest.mark.parametrize("way", ["removed", "flipped"])
 async def test_a_manifest_that_is_damaged_under_an_open_collection_is_found_and_written_again(
     tmp_path: Path, way: str
