@@ -36,7 +36,7 @@ SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
 _EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
 _PLAIN = {("yes",), ("no",), tuple(NO_ANSWER.split()), ()}
 _TOLD = re.compile(r"\b[A-Z][\w'’-]+|\d[\d,.]*\d|\d")
-_JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or)\s+")
+_JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or)\s+|[()]")
 _DECLINING = (NO_ANSWER, "not mentioned", "not provided", "not specified", "no information")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_]{3,}")
 _ANSWER = re.compile(r"(?:\b[Aa]nswer(?:-\d+\*\*| \d+)?:|answer is) ([^\n$]+)")
