@@ -326,6 +326,7 @@ async function learnCollections() {
   try {
     const { collections, keeps_files: keeps } = await getJson("collections", keyOf());
     keepsFiles = keeps;
+    for (const { view } of current) view.drawRun();
     fillSelect(fields.collection, collections.map((each) => each.name));
   } catch (error) {
     if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
