@@ -122,7 +122,8 @@ class RetrievalSettings(SectionWithSecrets):
     )
     quantization: Quantization = Field(
         "none",
-        description="Keep compressed copies of the vectors in memory and search them first: "
+        description="Keep compressed copies of the vectors, in the memory of Qdrant or mapped from "
+        "the disk (embedded), and search them first: "
         "`scalar` (a quarter of the size) or `binary` (a 32nd; for 1,000 dimensions and more). "
         "Applies to collections (Qdrant) or graphs (embedded) built from now on.",
     )

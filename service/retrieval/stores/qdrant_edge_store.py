@@ -223,7 +223,9 @@ def _filter(request: SearchRequest, *, restricted: bool) -> Any:
 
 def _search_params(quantization: Quantization) -> Any:
     again = edge.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
-    return edge.SearchParams(quantization=again if quantization != "none" else None)
+    return edge.SearchParams(
+        hnsw_ef=base.EF, quantization=again if quantization != "none" else None
+    )
 
 
 # The graph index, built outside the shard that is searched.
@@ -298,14 +300,14 @@ def edge_config(contract: EmbeddingContract, quantization: Quantization) -> edge
     """Return the configuration with which a shard is created and its graph built."""
     quantizations: dict[str, Any] = {
         "none": None,
-        "scalar": edge.ScalarQuantizationConfig(edge.ScalarType.Int8, always_ram=True),
-        "binary": edge.BinaryQuantizationConfig(always_ram=True),
+        "scalar": edge.ScalarQuantizationConfig(edge.ScalarType.Int8, memory=edge.Memory.Cold),
+        "binary": edge.BinaryQuantizationConfig(memory=edge.Memory.Cold),
     }
     vectors = edge.EdgeVectorParams(
         contract.dimension,
         DISTANCES[contract.distance],
         quantization_config=quantizations[quantization],
-        hnsw_config=edge.HnswIndexConfig(HNSW_M, HNSW_EF, FULL_SCAN_KB),
+        hnsw_config=edge.HnswIndexConfig(HNSW_M, HNSW_EF, FULL_SCAN_KB, memory=edge.Memory.Cold),
         memory=edge.Memory.Cold,
     )
     return edge.EdgeConfig(vectors=vectors, max_search_threads=1)

@@ -303,13 +303,12 @@ def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> A
 
 
 def _search_params(quantization: Quantization) -> Any:
-    """Return the search parameters, None for Qdrant's defaults."""
-    if quantization == "none":
-        return None
     from qdrant_client import models  # noqa: PLC0415
 
     again = models.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
-    return models.SearchParams(quantization=again)
+    return models.SearchParams(
+        hnsw_ef=base.EF, quantization=again if quantization != "none" else None
+    )
 
 
 def _filter(request: SearchRequest) -> Any:
