@@ -173,10 +173,12 @@ async def recall(
         known = np.concatenate([names, np.tile(numbers, (len(asked), 1))], axis=1)
         order = np.argsort(-both, axis=1)[:, :10]
         best, names = (np.take_along_axis(each, order, axis=1) for each in (both, known))
-    shared = [
-        len(set(ours) & {f"p{n}" for n in exact}) for ours, exact in zip(found, names, strict=True)
+    # Parts of one document have the same vector.
+    shares = [
+        len(set(ours) & {f"p{n}" for n in exact}) / len(set(ours))
+        for ours, exact in zip(found, names, strict=True)
     ]
-    return sum(shared) / (10 * len(asked))
+    return sum(shares) / len(asked)
 
 
 def step(given: argparse.Namespace) -> None:
