@@ -12,6 +12,7 @@ versions, losses and scores). Files are written atomically.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import json
 import shutil
@@ -170,6 +171,7 @@ def train_recipe(
         if main:
             _write_record(out / FINISHED, record)
             shutil.rmtree(out / POINTS, ignore_errors=True)
+        del trainer
         _leave_group()
     if main:
         for line in shown(record):
@@ -179,10 +181,12 @@ def train_recipe(
 
 def _leave_group() -> None:
     """End the connections to the processes that trained together, if there are any. A process that
-    exits with open ones may be aborted by their threads."""
+    exits with open ones may be aborted by their threads. The trainer must be gone: torch's wrapper
+    of its model would otherwise wait for these threads, which may wait for the interpreter."""
     import torch.distributed  # noqa: PLC0415
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 
