@@ -12,7 +12,11 @@ from service.retrieval.stores.qdrant_server import QdrantServer
 
 WRITE_S = 20.0
 # qdrant-client's engine in this process says that it scans everything.
-QUIET = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
+QUIET = pytest.mark.filterwarnings(
+    "ignore:Payload indexes have no effect:UserWarning",
+    "ignore:Local mode performs exact:UserWarning",
+)
+NAME = "written"  # of the collection that each test with `backends` creates
 
 
 def elastic_server(request: pytest.FixtureRequest) -> ElasticServer:

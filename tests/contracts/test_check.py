@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,24 +18,14 @@ from service.retrieval.collections.manifest import Finding
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever
-from tests.contracts.stores import QUIET, WORLDS
+from tests.contracts.stores import NAME, QUIET
 from tests.contracts.test_writer import LONG, contents, opened
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
-NAME = "written"
 WHOLE = {"norma", "bellini", "tosca", "catania", "etna"}
-
-
-@pytest.fixture(params=WORLDS)
-async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
-    made = WORLDS[request.param](request)
-    await made.drop(NAME)
-    yield made
-    await made.drop(NAME)
-    await made.aclose()
 
 
 async def upsert(collections: Collections, records: list[PassageRecord]) -> None:

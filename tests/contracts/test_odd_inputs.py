@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,28 +13,18 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.embedding import Vector
 from service.retrieval.search.hybrid import HybridRetriever
-from tests.contracts.stores import QUIET, WORLDS
+from tests.contracts.stores import NAME, QUIET
 from tests.contracts.test_writer import opened
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
-NAME = "odd"
 REPEATED = {"id": "repeated", "title": "", "text": "opera " * 10_000}
 GERMAN = [
     {"id": "oper", "title": "Die Oper", "text": "Die Opern wurden in Häusern der Städte gespielt."},
     {"id": "vulkan", "title": "Vulkane", "text": "Der Vulkan ist bei Catania."},
 ]
-
-
-@pytest.fixture(params=WORLDS)
-async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
-    made = WORLDS[request.param](request)
-    await made.drop(NAME)
-    yield made
-    await made.drop(NAME)
-    await made.aclose()
 
 
 async def test_odd_queries_and_passages(tmp_path: Path, backends: Backends) -> None:

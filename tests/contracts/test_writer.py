@@ -18,24 +18,14 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import MOST_LEVELS, Document, passages_of
 from service.retrieval.search.hybrid import HybridRetriever
-from tests.contracts.stores import QUIET, WORLDS
+from tests.contracts.stores import NAME, QUIET, WORLDS
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
-NAME = "written"
 LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for n in range(120))
 FEW = 3  # passages that LONG has at least
-
-
-@pytest.fixture(params=WORLDS)
-async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
-    made = WORLDS[request.param](request)
-    await made.drop(NAME)
-    yield made
-    await made.drop(NAME)
-    await made.aclose()
 
 
 @asynccontextmanager

@@ -193,9 +193,8 @@ def _aligned(block: Sequence[Sequence[Part]]) -> list[list[str]] | None:
     counts = Counter(map(len, block))
     size = max((count for count, lines in counts.items() if lines >= SMALLEST), default=0)
     full = [part for line in block if len(line) == size for part in line]
-    tried = (
-        _columns(full, apart) for apart in (0, 1, 2)
-    )  # a centred header may stand beside cells
+    # a centred header may stand beside cells
+    tried = (_columns(full, apart) for apart in (0, 1, 2))
     columns = next((found for found in tried if len(found) == size > 1), None)
     if columns is None:
         return None
