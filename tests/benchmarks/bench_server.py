@@ -1,4 +1,4 @@
-"""The service, and beside it the yardsticks, in a process of its own for the HTTP benchmarks.
+"""The service in a process of its own, for programs that measure it over HTTP.
 
 ``python -m tests.benchmarks.bench_server [--engine URL]`` prints its URL. The engine is
 scripted, or an OpenAI-compatible server.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 
 from fastapi import FastAPI
-from pydantic import BaseModel
 
 from service.api.app import create_app
 from service.cli.serve import base_url, bind, make_server
@@ -20,12 +19,6 @@ from service.engines.factory import open_generator
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-
-NO_OPS = 12  # engine calls of a `single` question: route, ten judgements, the answer
-
-
-class Asked(BaseModel):
-    question: str
 
 
 class StubRetriever:
@@ -59,19 +52,8 @@ def scripted() -> ScriptedGenerator:
     )
 
 
-async def no_op() -> None:
-    return
-
-
-async def bare(asked: Asked) -> dict[str, str]:
-    """The yardstick: a FastAPI endpoint and twelve awaits that do nothing."""
-    for _ in range(NO_OPS):
-        await no_op()
-    return {"answer": asked.question}
-
-
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="the server of the HTTP benchmarks")
+    parser = argparse.ArgumentParser(description="the service for programs that measure it")
     parser.add_argument("--engine", help="base URL of an OpenAI-compatible server")
     options = parser.parse_args()
     configure_logging("warning")
@@ -81,7 +63,6 @@ async def main() -> None:
         openai = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
         engine = open_generator("default", openai)
     app: FastAPI = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
-    app.post("/bare")(bare)
     listener = bind(settings.server)
     server = make_server(app, settings.server)
     server.on_started = lambda: print(base_url(listener), flush=True)

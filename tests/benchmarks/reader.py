@@ -66,19 +66,7 @@ from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes.reading import groups_of, places, search_of
 
 COMPANY: Final = Path(__file__).parent / "company"
-PARTS: Final = (
-    "gold",
-    "five",
-    "none",
-    "nq",
-    "calibration",
-    "yes",
-    "languages",
-    "company",
-    "time",
-    "service",
-    "follow_ups",
-)
+PARTS: Final = "gold,five,none,nq,calibration,yes,languages,company,time,service,follow_ups"
 CONFIDENT: Final = 0.9
 KEPT: Final = 0.92  # share of the answerable that the threshold keeps
 

@@ -40,12 +40,23 @@ from service.retrieval.embedding.embedders import minilm_embedder
 from service.retrieval.factory import open_embedded
 from service.retrieval.ingest.pipeline import ingest
 from service.text.sentences import sentences
-from tests.benchmarks.embedded_stores import CORPORA, lines, questions
+from service.workshop.facts.rows import read_lines
 
 NAME: Final = "scale"
+CORPORA: Final = ("musique/corpus.jsonl", "2wikimultihopqa/corpus.jsonl", "squad/corpus.jsonl")
+QUESTIONS: Final = ("musique/questions.jsonl", "squad/questions.jsonl", "nq_open/dev.jsonl")
+EACH: Final = 100  # questions of each set, spread over it
 NOISE: Final = 0.5  # length of the noise added to a vector of length 1
 BATCH: Final = 512
 WARM: Final = 60  # searches that are not counted
+
+
+def questions(data: Path) -> list[str]:
+    chosen: list[str] = []
+    for name in QUESTIONS:
+        every = [value["question"] for value in read_lines(data / name)]
+        chosen += [every[len(every) * number // EACH] for number in range(EACH)]
+    return chosen
 
 
 def make_corpus(data: Path, file: Path, count: int) -> None:
@@ -53,7 +64,7 @@ def make_corpus(data: Path, file: Path, count: int) -> None:
     pool = [
         value["text"][start:end]
         for name in CORPORA
-        for value in lines(data / name)
+        for value in read_lines(data / name)
         for start, end in sentences(value["text"])
     ]
     with file.open("w", encoding="utf-8") as written:

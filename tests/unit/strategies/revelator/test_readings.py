@@ -110,5 +110,5 @@ LONG = [
 
 @pytest.mark.parametrize("piece", LONG)
 def test_a_reply_of_100_kb_is_read(piece: str) -> None:
-    """Time: tests/benchmarks/reading_replies.py; a pattern that blows up never comes to an end."""
+    """A pattern that blows up never comes to an end."""
     read_answer(piece * (SIZE // len(piece)), "Where was he born?")
