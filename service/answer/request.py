@@ -84,19 +84,10 @@ def _short_enough(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-class AnswerRequest(Strict):
-    """A question and how to answer it. Only `question` is required."""
+class AnswerOptions(Strict):
+    """How a question is answered, apart from the loop."""
 
-    question: Question
-    history: Annotated[list[Turn], AfterValidator(_short_enough)] = Field(
-        [],
-        max_length=MOST_TURNS,
-        description="Earlier messages of the conversation, the oldest first. A question that "
-        "cannot be understood without them is rewritten by the model as one that can; the step "
-        f"`condense` shows it. At most {LONGEST_HISTORY:,} characters together.",
-    )
     route: RequestRoute = "auto"
-    loop: RequestLoop = "default"
     retriever: RetrieverName = "hybrid"
     collection: str | None = Field(
         None,
@@ -142,6 +133,20 @@ class AnswerRequest(Strict):
         allow_inf_nan=False,
         description="Time limit in seconds. Default: `limits.timeout_s` of the settings.",
     )
+
+
+class AnswerRequest(AnswerOptions):
+    """A question and how to answer it. Only `question` is required."""
+
+    question: Question
+    history: Annotated[list[Turn], AfterValidator(_short_enough)] = Field(
+        [],
+        max_length=MOST_TURNS,
+        description="Earlier messages of the conversation, the oldest first. A question that "
+        "cannot be understood without them is rewritten by the model as one that can; the step "
+        f"`condense` shows it. At most {LONGEST_HISTORY:,} characters together.",
+    )
+    loop: RequestLoop = "default"
 
 
 class OutputForm(BaseModel):

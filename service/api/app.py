@@ -7,7 +7,6 @@ only, and no external request.
 
 from __future__ import annotations
 
-import hashlib
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
@@ -40,7 +40,6 @@ from service.api.openapi import build_schema
 from service.api.recordings import Recordings
 from service.api.wire import REQUEST_ID, add_handlers
 from service.core.connections import trust
-from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.core.supervision import Supervisor
 from service.runtime import Runtime, new_id, open_runtime
@@ -51,12 +50,6 @@ if TYPE_CHECKING:
 
 
 FOLDER: Final = Path(__file__).with_name("page")
-MEDIA_TYPES: Final = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -71,37 +64,23 @@ HEADERS: Final = {
 }
 
 
-def page_router() -> APIRouter:
-    """Return the routes of the page. Its files are read once, here."""
-    files = {path.name: _read(path) for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES}
-    router = APIRouter(include_in_schema=False)
+class PageFiles(StaticFiles):
+    """The files of the page, with its policy."""
 
-    @router.api_route("/", methods=["GET", "HEAD"])
-    async def page(request: Request) -> Response:
-        return _send(request, files["index.html"])
-
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
-    async def page_file(request: Request, name: str) -> Response:
-        if name not in files:
-            raise NotFound(f"The page has no file {name[:80]!r}.")
-        return _send(request, files[name])
-
-    return router
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers.update(HEADERS)
+        return response
 
 
-def _read(path: Path) -> tuple[bytes, dict[str, str]]:
-    """Return the contents of a file, and the headers that it is sent with."""
-    content = path.read_bytes()
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return content, HEADERS | {"ETag": tag, "Content-Type": MEDIA_TYPES[path.suffix]}
+page = APIRouter(include_in_schema=False)
+page_files: Final = PageFiles(directory=FOLDER)
 
 
-def _send(request: Request, file: tuple[bytes, dict[str, str]]) -> Response:
-    content, headers = file
-    known = request.headers.get("If-None-Match", "").replace("W/", "").split(",")
-    if headers["ETag"] in (each.strip() for each in known):
-        return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers)
+@page.api_route("/", methods=["GET", "HEAD"])
+@page.api_route("/page/{name}", methods=["GET", "HEAD"])
+async def page_file(request: Request, name: str = "index.html") -> Response:
+    return await page_files.get_response(name, request.scope)
 
 
 HEADER: Final = REQUEST_ID.lower().encode()
@@ -194,8 +173,8 @@ def create_app(
     app.add_exception_handler(HTTPException, answer_missing)
     for part in (answer, openai, search, feedback, files, documents, health):
         app.include_router(part.router)
+    app.include_router(page)
     app.router.routes.append(mcp_route())
-    app.include_router(page_router())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app
 

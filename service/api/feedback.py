@@ -17,11 +17,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from service.api.access import principals_of, require, tenant_of
-from service.api.wire import body_schema, documented, read_json
+from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Answer
 from service.core.errors import NotFound
 from service.core.files import check_room
-from service.core.validation import Strict, parse
+from service.core.validation import Strict
 from service.retrieval.base import Principals
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
@@ -71,17 +71,12 @@ class Answered:
 router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
 
-async def feedback_body(request: Request) -> Feedback:
-    """Dependency: the body of the request."""
-    return parse(Feedback, await read_json(request))
-
-
 @router.post(
     "/feedback", status_code=204, response_class=Response, responses=documented(*REFUSALS),
     openapi_extra=body_schema("Feedback"), summary="Say whether an answer was right",
 )  # fmt: skip
 async def give_feedback(
-    request: Request, given: Annotated[Feedback, Depends(feedback_body)]
+    request: Request, given: Annotated[Feedback, Depends(json_body(Feedback))]
 ) -> None:
     """Keep what someone thinks of an answer, with its question and the passages that it cites, in
     the data directory. `ingest.keep_files` must be set."""

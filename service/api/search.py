@@ -12,9 +12,9 @@ from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
 from service.api.access import check_collection, principals_of, require, tenant_of
 from service.api.answer import enter
-from service.api.wire import body_schema, documented, read_json
+from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
-from service.core.validation import Strict, parse
+from service.core.validation import Strict
 from service.retrieval.base import Permit, Principals, SearchRequest
 from service.runtime import Runtime
 
@@ -48,11 +48,6 @@ class FoundPassages(Model):
 router = APIRouter(tags=["search"], dependencies=[Depends(require("ask"))])
 
 
-async def search_body(request: Request) -> SearchQuery:
-    """Dependency: the body of the request."""
-    return parse(SearchQuery, await read_json(request))
-
-
 @router.post(
     "/search",
     responses=documented(*REFUSALS),
@@ -60,7 +55,7 @@ async def search_body(request: Request) -> SearchQuery:
     summary="Search passages",
 )
 async def search(
-    request: Request, asked: Annotated[SearchQuery, Depends(search_body)]
+    request: Request, asked: Annotated[SearchQuery, Depends(json_body(SearchQuery))]
 ) -> FoundPassages:
     """Return the best passages of a collection, without answering. A search waits for its place
     among the running questions, and is limited by the same rates."""

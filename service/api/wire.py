@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from email.message import Message as Header
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +25,7 @@ from service.core.concurrency import running
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
 from service.core.progress import Follow
-from service.core.validation import explain
+from service.core.validation import M, explain, parse
 from service.strategies.pipeline import problem_of
 
 log = structlog.get_logger(__name__)
@@ -181,35 +178,17 @@ async def answer_reconnect(_: Request, __: Exception) -> Response:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route for OpenAPI, with a Problem under each status."""
-    schema = {"$ref": "#/components/schemas/Problem"}
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        status: {"description": _phrase(status), "content": {MEDIA_TYPE: {"schema": schema}}}
+        status: {"description": HTTPStatus(status).phrase, "content": content}
         for status in statuses
     }
 
-
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase
-
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 MAX_BODY_BYTES: Final = 1_000_000
-MOST_DECODED: Final = 1_000_000_000  # bytes of a compressed upload, decompressed
-PIECE: Final = 65_536  # bytes that are decompressed at once
-# The limit of zstd's window (8 MiB) is that of RFC 9659, and of the memory of a request.
-CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
-    "gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
-    "zstd": partial(
-        zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 23}
-    ),
-}
 BODY_TIMEOUT_S: Final = 30.0
 
 
@@ -226,8 +205,11 @@ def stream_content(description: str) -> dict[str, Any]:
 
 
 def content_type(request: Request, *allowed: str) -> str:
-    """Return the media type. Raises UNSUPPORTED_MEDIA_TYPE (415) unless it is allowed, in UTF-8,
-    and its parameters can be read."""
+    """Return the media type. Raises UNSUPPORTED_MEDIA_TYPE (415) unless it is allowed, in UTF-8 and
+    not compressed, and its parameters can be read."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Refusal(UNSUPPORTED_MEDIA_TYPE, f"Send the body as it is, not in {coding[:80]}.")
     header = Header()
     header["content-type"] = request.headers.get("content-type", "")
     kind = header.get_content_type() if header["content-type"] else "nothing"
@@ -263,6 +245,16 @@ async def read_json(request: Request) -> Any:
         ) from None
 
 
+def json_body(model: type[M]) -> Callable[[Request], Awaitable[M]]:
+    """Return a dependency that reads a body of the model. It raises the errors of `read_json`, and
+    InvalidRequest."""
+
+    async def read(request: Request) -> M:
+        return parse(model, await read_json(request))
+
+    return read
+
+
 async def read_body(request: Request) -> bytes:
     """Read the body. Raises BODY_TOO_LARGE as soon as the size is exceeded, REQUEST_TIMEOUT after
     30 s."""
@@ -274,7 +266,7 @@ async def read_body(request: Request) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in decoded(request):
+            async for chunk in request.stream():
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise too_large
@@ -284,46 +276,6 @@ async def read_body(request: Request) -> bytes:
             REQUEST_TIMEOUT, f"The body was not complete after {BODY_TIMEOUT_S:.0f} s."
         ) from None
     return b"".join(chunks)
-
-
-async def decoded(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body, decompressed.
-
-    Raises UNSUPPORTED_MEDIA_TYPE (415) for a coding that is not read, MALFORMED_REQUEST (400) for a
-    body that is not in its coding, and BODY_TOO_LARGE (413) for more than MOST_DECODED bytes.
-    """
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding == "identity":
-        async for chunk in request.stream():
-            yield chunk
-        return
-    if coding not in CODINGS:
-        raise Refusal(
-            UNSUPPORTED_MEDIA_TYPE,
-            f"Send the body as it is or in the coding {' or '.join(CODINGS)}, not {coding[:80]}.",
-        )
-    decoder, size = CODINGS[coding](), 0
-    broken = Refusal(MALFORMED_REQUEST, f"The body is not complete, valid {coding}.")
-    async for chunk in request.stream():
-        rest, more = chunk, bool(chunk)
-        while more:
-            if decoder.eof:  # another member, or frame, follows
-                decoder = CODINGS[coding]()
-            try:
-                piece = decoder.decompress(rest, PIECE)
-            except (zlib.error, zstd.ZstdError):
-                raise broken from None
-            rest = decoder.unused_data if decoder.eof else getattr(decoder, "unconsumed_tail", b"")
-            more = bool(rest) or (len(piece) == PIECE and not decoder.eof)
-            size += len(piece)
-            if size > MOST_DECODED:
-                raise Refusal(
-                    BODY_TOO_LARGE, f"The body has more than {MOST_DECODED:,} bytes decompressed."
-                )
-            yield piece
-            await asyncio.sleep(0)
-    if not decoder.eof:
-        raise broken
 
 
 async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | None]:
@@ -350,9 +302,9 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body, decompressed. Raises REQUEST_TIMEOUT after 30 s without
+    """Yield the pieces of the body. Raises REQUEST_TIMEOUT after 30 s without
     data."""
-    stream = decoded(request)
+    stream = request.stream()
     while True:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):

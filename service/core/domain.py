@@ -187,7 +187,24 @@ class Timing(Model):
     generation: float = 0.0
 
 
-class Answer(Model):
+class AnswerSummary(Model):
+    """An answer with its citations and cost, without its steps: some fields of `Answer`."""
+
+    id: str
+    question: str
+    answer: str
+    answered: bool
+    supported: bool | None = None
+    confidence: float | None = None
+    route: RouteName
+    loop: LoopName
+    citations: list[Citation]
+    usage: Usage
+    stopped_by: StoppedBy
+    degraded: list[str]
+
+
+class Answer(AnswerSummary):
     """The answer to a question, with its steps, citations and cost.
 
     `answered` is false if no answer is given; `answer` is then the text of
@@ -198,20 +215,8 @@ class Answer(Model):
     `degraded` names retrievers that were unavailable.
     """
 
-    id: str
-    question: str
-    answer: str
-    answered: bool
-    supported: bool | None = None
-    confidence: float | None = None
-    route: RouteName
-    loop: LoopName
     steps: list[Step]
-    citations: list[Citation]
-    usage: Usage
     timing_ms: Timing
-    stopped_by: StoppedBy
-    degraded: list[str]
 
 
 class Problem(Model):

@@ -357,7 +357,7 @@ async def test_a_structured_answer_has_only_what_stands_somewhere(
             message = whole.choices[0].message
             text, extra = message.content or "", whole.model_extra
         assert json.loads(text) == expected
-        assert extra["revelator"]["llm_calls"] == len(requests)  # type: ignore[index]
+        assert extra["revelator"]["usage"]["llm_calls"] == len(requests)  # type: ignore[index]
         cited = extra["revelator"]["citations"]  # type: ignore[index]
         assert [each["title"] for each in cited] == ["Norma", "Bellini"]
 

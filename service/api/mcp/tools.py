@@ -29,15 +29,7 @@ from service.api.search import FoundPassages, SearchQuery, search
 from service.api.tenants import Right
 from service.api.wire import MAX_BODY_BYTES, read_body
 from service.core.concurrency import closing
-from service.core.domain import (
-    Citation,
-    LoopName,
-    Model,
-    Problem,
-    RouteName,
-    StoppedBy,
-    Usage,
-)
+from service.core.domain import AnswerSummary, Problem
 from service.core.errors import NotFound, RevelatorError
 from service.core.validation import Strict, parse
 from service.retrieval.collections.manifest import IngestReport
@@ -58,24 +50,6 @@ class IngestArguments(Strict):
         description="Documents: objects with `text`, and optionally `id`, `title` and metadata "
         "fields of any name, such as `url`. One with the id of an earlier one replaces it."
     )
-
-
-class AnswerResult(Model):
-    """An answer with its citations and cost. `answered` is false where the passages hold none.
-    `supported`: whether they support it. `confidence`: the probability that it is right, if known.
-    """
-
-    id: str
-    answer: str
-    answered: bool
-    supported: bool | None
-    confidence: float | None
-    route: RouteName
-    loop: LoopName
-    citations: list[Citation]
-    usage: Usage
-    stopped_by: StoppedBy
-    degraded: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +113,8 @@ async def _answer(request: Request, asked: AnswerRequest, report: Report) -> Too
         result = await collect(_with_reports(task.events(), report))
     if isinstance(result, Problem):
         raise RevelatorError(result.detail)
-    fields = result.model_dump(include=set(AnswerResult.model_fields))
-    return ToolResult(content(result, in_text=True)[0], AnswerResult.model_validate(fields))
+    fields = result.model_dump(include=set(AnswerSummary.model_fields))
+    return ToolResult(content(result, in_text=True)[0], AnswerSummary.model_validate(fields))
 
 
 async def _with_reports(
@@ -182,7 +156,7 @@ TOOLS: Final = {
             "Answer a question from the passages of a collection, also one that needs several "
             "searches. The answer has citations, or states that the passages hold none.",
             AnswerRequest,
-            AnswerResult,
+            AnswerSummary,
             _answer,
         ),
         ToolSpec(

@@ -1,4 +1,5 @@
-"""Bodies, chunks and errors of OpenAI's API (pure)."""
+"""Bodies, chunks and errors of OpenAI's API (pure). What these models leave open is described in
+OpenAI's documentation."""
 
 from __future__ import annotations
 
@@ -24,16 +25,7 @@ from service.api.wire import (
     problem_headers,
     request_id,
 )
-from service.core.domain import (
-    Answer,
-    Citation,
-    LoopName,
-    Model,
-    Problem,
-    RouteName,
-    StoppedBy,
-    Usage,
-)
+from service.core.domain import Answer, AnswerSummary, Citation, Model, Problem, Usage
 from service.core.errors import InvalidRequest, LoopUnavailable, RevelatorError
 from service.core.terminal import cut
 from service.strategies.pipeline import problem_of
@@ -56,15 +48,10 @@ TYPES: Final[Mapping[int, str]] = {
 _FIELD: Final = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 
 
-class OpenAIErrorBody(Model):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
 class OpenAIError(Model):
-    error: OpenAIErrorBody
+    """`error` has `message`, `type`, `param` and `code`, of which the last two may be null."""
+
+    error: dict[str, str | None]
 
 
 class OpenAIRoute(APIRoute):
@@ -117,13 +104,14 @@ def error_body(problem: Problem) -> OpenAIError:
         "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     )
     field = _FIELD.match(problem.detail) if status == HTTPStatus.BAD_REQUEST else None
-    body = OpenAIErrorBody(
-        message=problem.detail,
-        type=TYPES.get(status, default),
-        param=field[1] if field else None,
-        code=CODES.get(slug, slug.replace("-", "_")),
+    return OpenAIError(
+        error={
+            "message": problem.detail,
+            "type": TYPES.get(status, default),
+            "param": field[1] if field else None,
+            "code": CODES.get(slug, slug.replace("-", "_")),
+        }
     )
-    return OpenAIError(error=body)
 
 
 def _slug(problem: Problem) -> str:
@@ -148,73 +136,19 @@ Link = Callable[[Citation], str]
 Span = tuple[int, int]
 
 
-class UrlCitation(Model):
-    """`start_index` and `end_index`: what it supports in the message, in code points."""
-
-    url: str
-    title: str
-    start_index: int
-    end_index: int
-
-
-class UrlAnnotation(Model):
-    type: Literal["url_citation"] = "url_citation"
-    url_citation: UrlCitation
-
-
-class ChatUsage(Model):
-    """Tokens of all calls of the engines for this answer."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Particulars(Model):
-    """Properties of the answer for which OpenAI's format has no field."""
-
-    id: str
-    answered: bool
-    supported: bool | None
-    confidence: float | None
-    route: RouteName
-    loop: LoopName
-    stopped_by: StoppedBy
-    degraded: list[str]
-    llm_calls: int
-    retrievals: int
-    citations: list[Citation]
-
-
-class AssistantMessage(Model):
-    """`reasoning` has the steps, a line each, and so has `reasoning_content`, its older name."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: str | None = None
-    reasoning: str
-    reasoning_content: str
-    annotations: list[UrlAnnotation]
-
-
-class Choice(Model):
-    index: int = 0
-    message: AssistantMessage
-    logprobs: dict[str, Any] | None = Field(None, description="Always null.")
-    finish_reason: Literal["stop", "length"]
-
-
 class ChatCompletion(Model):
-    """A chat completion. Its one choice is the answer; `length` means that a limit of the question
-    ended it early."""
+    """A chat completion. The message of its one choice is the answer, its `annotations` are the
+    citations, and `reasoning` has the steps, a line each, as has `reasoning_content`, its older
+    name. `finish_reason` is `length` if a limit of the question ended it early. `usage` counts the
+    tokens of all calls of the engines, and `revelator` is the answer without its steps."""
 
     id: str
-    object: Literal["chat.completion"] = "chat.completion"
+    object: Literal["chat.completion"]
     created: int = Field(description="Unix time in seconds.")
     model: str
-    choices: list[Choice]
-    usage: ChatUsage
-    revelator: Particulars
+    choices: list[dict[str, Any]]
+    usage: dict[str, int]
+    revelator: AnswerSummary
 
 
 class ModelCard(Model):
@@ -256,19 +190,17 @@ class Completing:
         self._rest: dict[str, Any] = {"usage": None} if with_usage else {}
         self._with_usage = with_usage
 
-    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> ChatCompletion:
+    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> dict[str, Any]:
         """Return the body of a completion that is not streamed."""
         text, spans = content(answer, in_text=in_text)
-        message = AssistantMessage(
-            **self._said(answer, text), reasoning=reasoning, reasoning_content=reasoning,
-            annotations=self._annotations(answer, spans),
-        )  # fmt: skip
-        return ChatCompletion(
-            **self._head,
-            choices=[Choice(message=message, finish_reason=finish_reason(answer))],
-            usage=tokens(answer.usage),
-            revelator=particulars(answer),
-        )
+        message = {"role": "assistant", "refusal": None} | self._said(answer, text)
+        message |= {"reasoning": reasoning, "reasoning_content": reasoning}
+        message["annotations"] = self._annotations(answer, spans)
+        ended = {"logprobs": None, "finish_reason": finish_reason(answer)}
+        return self._head | {
+            "object": "chat.completion", "choices": [{"index": 0, "message": message} | ended],
+            "usage": tokens(answer.usage), "revelator": summary(answer),
+        }  # fmt: skip
 
     def begin(self) -> list[dict[str, Any]]:
         return [self._delta(role="assistant", content="")]
@@ -284,26 +216,28 @@ class Completing:
         text, spans = content(answer, in_text=in_text)
         chunks = [self._delta(**self._said(answer, text))]
         if annotations := self._annotations(answer, spans):
-            chunks.append(self._delta(annotations=[each.model_dump() for each in annotations]))
+            chunks.append(self._delta(annotations=annotations))
         chunks.append(self._delta(finish_reason(answer)))
         if self._with_usage:
-            usage = tokens(answer.usage).model_dump()
-            chunks.append(self._chunk | {"choices": [], "usage": usage})
-        chunks[-1] |= {"revelator": particulars(answer).model_dump()}
+            chunks.append(self._chunk | {"choices": [], "usage": tokens(answer.usage)})
+        chunks[-1] |= {"revelator": summary(answer)}
         return chunks
 
     def failed(self, problem: Problem) -> dict[str, Any]:
         """Return the last chunk of the stream of a question that failed."""
         return error_body(problem).model_dump()
 
-    def _said(self, answer: Answer, text: str) -> dict[str, str | None]:
+    def _said(self, answer: Answer, text: str) -> dict[str, Any]:
         if self._refuses and not answer.answered:
             return {"content": None, "refusal": text}
         return {"content": text}
 
-    def _annotations(self, answer: Answer, spans: list[Span]) -> list[UrlAnnotation]:
+    def _annotations(self, answer: Answer, spans: list[Span]) -> list[dict[str, Any]]:
         return [
-            UrlAnnotation(url_citation=url_citation(citation, self._link(citation), span))
+            {
+                "type": "url_citation",
+                "url_citation": url_citation(citation, self._link(citation), span),
+            }
             for citation, span in zip(answer.citations, spans, strict=True)
         ]
 
@@ -346,9 +280,10 @@ def _source(citation: Citation) -> str:
     return f"{', '.join(' '.join(each.split()) for each in named if each)}: {quoted}"
 
 
-def url_citation(citation: Citation, url: str, span: Span) -> UrlCitation:
+def url_citation(citation: Citation, url: str, span: Span) -> dict[str, Any]:
+    """Return a citation. `span`: what it supports in the message, in code points."""
     start, end = span
-    return UrlCitation(url=url, title=title_of(citation), start_index=start, end_index=end)
+    return {"url": url, "title": title_of(citation), "start_index": start, "end_index": end}
 
 
 def title_of(citation: Citation) -> str:
@@ -384,28 +319,15 @@ def finish_reason(answer: Answer) -> Literal["stop", "length"]:
     return "length" if answer.stopped_by in ("deadline", "budget") else "stop"
 
 
-def tokens(usage: Usage) -> ChatUsage:
+def tokens(usage: Usage) -> dict[str, int]:
     prompt, written = usage.prompt_tokens, usage.completion_tokens
-    return ChatUsage(prompt_tokens=prompt, completion_tokens=written, total_tokens=prompt + written)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+    }
 
 
-def particulars(answer: Answer) -> Particulars:
-    fields = answer.model_dump(
-        include={
-            "id",
-            "answered",
-            "supported",
-            "confidence",
-            "route",
-            "loop",
-            "stopped_by",
-            "degraded",
-        }
-    )
-    usage = answer.usage
-    return Particulars(
-        **fields,
-        llm_calls=usage.llm_calls,
-        retrievals=usage.retrievals,
-        citations=answer.citations,
-    )
+def summary(answer: Answer) -> dict[str, Any]:
+    """Return the answer without its steps: what OpenAI's formats have no field for."""
+    return answer.model_dump(include=set(AnswerSummary.model_fields))

@@ -10,11 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.answer.request import (
     LONGEST_HISTORY,
     LONGEST_TIMEOUT_S,
-    MAX_SAMPLES,
-    MAX_STEPS,
-    MAX_TOP_K,
+    AnswerOptions,
     ChatQuestion,
-    FilterValues,
     OutputForm,
     PlainChat,
     PreparedRequest,
@@ -22,9 +19,9 @@ from service.answer.request import (
     latest_turns,
 )
 from service.api.wire import MODEL_NOT_FOUND, Refusal
-from service.core.domain import RequestLoop, RequestRoute, RetrieverName
+from service.core.domain import RequestLoop
 from service.core.errors import InvalidRequest
-from service.core.validation import Strict, parse
+from service.core.validation import parse
 from service.engines.base import ChatRole
 from service.strategies.structured import check_schema
 
@@ -65,29 +62,10 @@ class ChatMessage(Lenient):
     content: str | list[ContentPart] | None = None
 
 
-class StreamOptions(Lenient):
-    include_usage: bool | None = None
-
-
-class ResponseFormat(Lenient):
-    """`text`, `json_object`, or `json_schema` with the schema in `json_schema.schema`."""
-
-    type: str
-    json_schema: dict[str, Any] | None = None
-
-
-class ChatOptions(Strict):
+class ChatOptions(AnswerOptions):
     """Options that OpenAI's API does not have: fields of `POST /answer`, and where citations are
     placed."""
 
-    route: RequestRoute = "auto"
-    retriever: RetrieverName = "hybrid"
-    collection: str | None = Field(None, max_length=200)
-    filter: dict[str, FilterValues] | None = None
-    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    max_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
-    samples: int | None = Field(None, ge=1, le=MAX_SAMPLES)
-    timeout_s: float | None = Field(None, gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)
     citations: CitationStyle | None = Field(
         None,
         description="`text` also writes the citations below the answer. Default: "
@@ -106,7 +84,9 @@ class ChatRequest(Lenient):
     )
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = Field(
+        None, description="`include_usage`: whether the usage is sent at the end."
+    )
     n: int | None = Field(None, description="Only 1 is accepted.")
     tools: list[Any] | None = Field(None, description=UNCALLED)
     functions: list[Any] | None = Field(None, description=UNCALLED)
@@ -114,10 +94,11 @@ class ChatRequest(Lenient):
     function_call: Any = Field(None, description=CHOICES)
     logprobs: bool | None = Field(None, description="Only false is accepted.")
     modalities: list[str] | None = Field(None, description="Only text is accepted.")
-    response_format: ResponseFormat | None = Field(
+    response_format: dict[str, Any] | None = Field(
         None,
-        description="With a JSON schema, the content is JSON whose strings are all in the answer "
-        "or its evidence, and `refusal` is set instead where there is no answer.",
+        description="`type` is `text`, `json_object`, or `json_schema` with `json_schema.schema`. "
+        "With a schema, the content is JSON whose strings are all in the answer or its evidence, "
+        "and `refusal` is set instead where there is no answer.",
     )
     max_tokens: int | None = Field(None, description=OF_PLAIN)
     max_completion_tokens: int | None = Field(None, description=OF_PLAIN)
@@ -131,7 +112,7 @@ class ChatRequest(Lenient):
     @property
     def with_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+        return bool((self.stream_options or {}).get("include_usage"))
 
     @property
     def note(self) -> str | None:
@@ -164,19 +145,20 @@ def parse_chat(body: object) -> ChatRequest:
 
 def form_of(chat: ChatRequest) -> OutputForm | None:
     """Return the form of the answer, None for text. Raises InvalidRequest."""
-    wanted = chat.response_format
-    if wanted is None or wanted.type == "text":
+    wanted = chat.response_format or {"type": "text"}
+    kind, form = wanted.get("type"), wanted.get("json_schema")
+    if kind == "text":
         return None
-    if wanted.type == "json_object":
+    if kind == "json_object":
         told = [_text(each, 0) for each in chat.messages if each.role in ("system", "developer")]
         instructions = "\n".join(told)[:LONGEST_INSTRUCTIONS]
         return OutputForm(json_schema={"type": "object"}, free=True, instructions=instructions)
-    if wanted.type != "json_schema":
+    if kind != "json_schema":
         raise InvalidRequest(
-            f"response_format.type: send 'text', 'json_object' or 'json_schema', not "
-            f"{wanted.type[:40]!r}"
+            "response_format.type: send 'text', 'json_object' or 'json_schema', not "
+            f"{str(kind)[:40]!r}"
         )
-    schema = (wanted.json_schema or {}).get("schema")
+    schema = form.get("schema") if isinstance(form, dict) else None
     return OutputForm(json_schema=check_schema(schema, "response_format.json_schema.schema"))
 
 

@@ -8,12 +8,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from service.api.openai.completions import (
-    Particulars,
     Span,
     content,
-    error_body,
     finish_reason,
-    particulars,
+    summary,
     title_of,
     url_citation,
     web_address,
@@ -30,7 +28,7 @@ from service.api.openai.requests import (
     Role,
     parse_chat,
 )
-from service.core.domain import Answer, Citation, Model, Problem
+from service.core.domain import Answer, AnswerSummary, Citation, Model, Problem
 from service.core.errors import InvalidRequest
 from service.core.validation import parse
 
@@ -43,17 +41,6 @@ class InputItem(Lenient):
     type: str = "message"
     role: Role | None = None
     content: str | list[ContentPart] | None = None
-
-
-class TextFormat(Lenient):
-    """`text`, `json_object`, or `json_schema` with the schema in `schema`."""
-
-    type: str
-    json_schema: dict[str, Any] | None = Field(None, alias="schema")
-
-
-class TextSettings(Lenient):
-    format: TextFormat | None = None
 
 
 class ResponsesRequest(Lenient):
@@ -70,7 +57,9 @@ class ResponsesRequest(Lenient):
     stream: bool | None = None
     tools: list[Any] | None = Field(None, description=UNCALLED)
     tool_choice: Any = Field(None, description=CHOICES)
-    text: TextSettings | None = None
+    text: dict[str, Any] | None = Field(
+        None, description="`format`: as `response_format` of a chat, with the schema in `schema`."
+    )
     previous_response_id: str | None = Field(None, description="Must be null.")
     conversation: Any = Field(None, description="Must be null.")
     background: bool | None = Field(None, description="Only false is accepted.")
@@ -101,11 +90,10 @@ def parse_responses(body: object) -> ChatRequest:
         "temperature": asked.temperature,
         "revelator": asked.revelator.model_dump(exclude_none=True, mode="json"),
     }  # fmt: skip
-    if asked.text and asked.text.format:
-        form = asked.text.format
-        schema = {"json_schema": {"schema": form.json_schema}}
-        chat["response_format"] = {"type": form.type} | schema
-    return parse_chat(chat)
+    form = (asked.text or {}).get("format")
+    if isinstance(form, dict):
+        form = {"type": form.get("type"), "json_schema": {"schema": form.get("schema")}}
+    return parse_chat(chat | {"response_format": form})
 
 
 def _message(item: InputItem, index: int) -> dict[str, Any]:
@@ -118,55 +106,24 @@ def _message(item: InputItem, index: int) -> dict[str, Any]:
     return {"role": item.role, "content": content}
 
 
-class SummaryText(Model):
-    type: Literal["summary_text"] = "summary_text"
-    text: str
-
-
-class ReasoningItem(Model):
-    """The steps, a line each."""
-
-    type: Literal["reasoning"] = "reasoning"
-    id: str
-    summary: list[SummaryText]
-
-
-class OutputText(Model):
-    type: Literal["output_text"] = "output_text"
-    text: str
-    annotations: list[dict[str, Any]]
-    logprobs: list[Any] = []
-
-
-class Refusal(Model):
-    type: Literal["refusal"] = "refusal"
-    refusal: str
-
-
-class MessageItem(Model):
-    type: Literal["message"] = "message"
-    id: str
-    role: Literal["assistant"] = "assistant"
-    status: Literal["in_progress", "completed", "incomplete"]
-    content: list[OutputText | Refusal]
-
-
 class OpenAIResponse(Model):
-    """A response. `incomplete` means that a limit of the question ended the answer early."""
+    """A response. `output` has an item of the type `reasoning`, whose `summary` has the steps, a
+    line each, and one of the type `message`, the answer. `incomplete` means that a limit of the
+    question ended it early. `revelator` is the answer without its steps."""
 
     id: str
-    object: Literal["response"] = "response"
+    object: Literal["response"]
     created_at: int = Field(description="Unix time in seconds.")
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["completed", "incomplete"]
     model: str
-    output: list[ReasoningItem | MessageItem] = []
-    parallel_tool_calls: bool = False
-    tool_choice: Literal["none"] = "none"
-    tools: list[Any] = []
-    error: dict[str, str] | None = None
-    incomplete_details: dict[str, str] | None = None
-    usage: dict[str, Any] | None = None
-    revelator: Particulars | None = None
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    tool_choice: Literal["none"]
+    tools: list[Any]
+    error: dict[str, str] | None
+    incomplete_details: dict[str, str] | None
+    usage: dict[str, Any]
+    revelator: AnswerSummary
 
 
 class Responding:
@@ -183,29 +140,21 @@ class Responding:
         self._lines: list[str] = []
         self._count = 0
 
-    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> OpenAIResponse:
-        text, spans = content(answer, in_text=in_text)
-        annotations = [_annotation(*each) for each in zip(answer.citations, spans, strict=True)]
+    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> dict[str, Any]:
         ended = finish_reason(answer) == "stop"
-        shown = OutputText(text=text, annotations=annotations)
-        status: Literal["completed", "incomplete"] = "completed" if ended else "incomplete"
-        refused = self._refuses and not answer.answered
-        part = Refusal(refusal=text) if refused else shown
-        message = MessageItem(id=self._item("msg"), status=status, content=[part])
-        return OpenAIResponse(
-            **self._head,
-            status=status,
-            output=[self._reasoning(reasoning), message],
+        status = "completed" if ended else "incomplete"
+        return self._response(
+            status,
+            output=[self._reasoning(reasoning), self._message(answer, status, in_text)],
             incomplete_details=None if ended else {"reason": "max_output_tokens"},
             usage=_usage(answer),
-            revelator=particulars(answer),
+            revelator=summary(answer),
         )
 
     def begin(self) -> Iterator[dict[str, Any]]:
         """Return the events before the first step."""
-        empty = OpenAIResponse(**self._head, status="in_progress").model_dump()
-        yield self._event("response.created", response=empty)
-        yield self._event("response.in_progress", response=empty)
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self._event("response.in_progress", response=self._response("in_progress"))
         yield self._item_event("added", 0, self._reasoning(None))
         part = {"part": {"type": "summary_text", "text": ""}}
         yield self._event("response.reasoning_summary_part.added", **self._at_summary(), **part)
@@ -223,51 +172,63 @@ class Responding:
         at, part = self._at_summary(), {"type": "summary_text", "text": reasoning}
         yield self._event("response.reasoning_summary_text.done", **at, text=reasoning)
         yield self._event("response.reasoning_summary_part.done", **at, part=part)
-        yield self._item_event("done", 0, body.output[0])
-        yield from self._message(body.output[1])
-        yield self._event(f"response.{body.status}", response=body.model_dump())
+        yield self._item_event("done", 0, body["output"][0])
+        yield from self._message_events(body["output"][1])
+        yield self._event(f"response.{body['status']}", response=body)
 
     def failed(self, problem: Problem) -> dict[str, Any]:
         """Return the event of a question that failed."""
-        error = error_body(problem).error
-        body = OpenAIResponse(
-            **self._head, status="failed", error={"code": "server_error", "message": error.message}
-        )
-        return self._event("response.failed", response=body.model_dump())
+        error = {"code": "server_error", "message": problem.detail}
+        return self._event("response.failed", response=self._response("failed", error=error))
 
-    def _message(self, message: Any) -> Iterator[dict[str, Any]]:
-        shown: OutputText | Refusal = message.content[0]
-        yield self._item_event(
-            "added", 1, message.model_copy(update={"status": "in_progress", "content": []})
-        )
-        at = {"item_id": message.id, "output_index": 1, "content_index": 0}
-        if isinstance(shown, Refusal):
-            part = {"part": {"type": "refusal", "refusal": ""}}
-            yield self._event("response.content_part.added", **at, **part)
-            yield self._event("response.refusal.delta", **at, delta=shown.refusal)
-            yield self._event("response.refusal.done", **at, refusal=shown.refusal)
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
+        empty = {
+            "object": "response", "status": status, "output": [], "parallel_tool_calls": False,
+            "tool_choice": "none", "tools": [], "error": None, "incomplete_details": None,
+            "usage": None,
+        }  # fmt: skip
+        return self._head | empty | fields
+
+    def _message(self, answer: Answer, status: str, in_text: bool) -> dict[str, Any]:
+        text, spans = content(answer, in_text=in_text)
+        annotations = [_annotation(*each) for each in zip(answer.citations, spans, strict=True)]
+        part: dict[str, Any] = _output_text(text, annotations)
+        if self._refuses and not answer.answered:
+            part = {"type": "refusal", "refusal": text}
+        return {
+            "type": "message", "id": self._item("msg"), "role": "assistant", "status": status,
+            "content": [part],
+        }  # fmt: skip
+
+    def _message_events(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        part = message["content"][0]
+        yield self._item_event("added", 1, message | {"status": "in_progress", "content": []})
+        at = {"item_id": message["id"], "output_index": 1, "content_index": 0}
+        if part["type"] == "refusal":
+            empty = {"type": "refusal", "refusal": ""}
+            yield self._event("response.content_part.added", **at, part=empty)
+            yield self._event("response.refusal.delta", **at, delta=part["refusal"])
+            yield self._event("response.refusal.done", **at, refusal=part["refusal"])
         else:
-            yield from self._text(shown, at)
-        yield self._event("response.content_part.done", **at, part=shown.model_dump())
+            yield from self._text_events(part, at)
+        yield self._event("response.content_part.done", **at, part=part)
         yield self._item_event("done", 1, message)
 
-    def _text(self, shown: OutputText, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        empty = OutputText(text="", annotations=[]).model_dump()
-        yield self._event("response.content_part.added", **at, part=empty)
+    def _text_events(self, part: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield self._event("response.content_part.added", **at, part=_output_text("", []))
         text: dict[str, Any] = {"logprobs": []}
-        yield self._event("response.output_text.delta", **at, **text, delta=shown.text)
-        for number, annotation in enumerate(shown.annotations):
+        yield self._event("response.output_text.delta", **at, **text, delta=part["text"])
+        for number, annotation in enumerate(part["annotations"]):
             noted = {"annotation_index": number, "annotation": annotation}
             yield self._event("response.output_text.annotation.added", **at, **noted)
-        yield self._event("response.output_text.done", **at, **text, text=shown.text)
+        yield self._event("response.output_text.done", **at, **text, text=part["text"])
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         self._count += 1
         return {"type": kind, "sequence_number": self._count - 1} | fields
 
-    def _item_event(self, what: str, index: int, item: Model) -> dict[str, Any]:
-        kind = f"response.output_item.{what}"
-        return self._event(kind, output_index=index, item=item.model_dump())
+    def _item_event(self, what: str, index: int, item: dict[str, Any]) -> dict[str, Any]:
+        return self._event(f"response.output_item.{what}", output_index=index, item=item)
 
     def _item(self, kind: str) -> str:
         return f"{kind}_{self._id}"
@@ -275,9 +236,13 @@ class Responding:
     def _at_summary(self) -> dict[str, Any]:
         return {"item_id": self._item("rs"), "output_index": 0, "summary_index": 0}
 
-    def _reasoning(self, text: str | None) -> ReasoningItem:
-        summary = [] if text is None else [SummaryText(text=text)]
-        return ReasoningItem(id=self._item("rs"), summary=summary)
+    def _reasoning(self, text: str | None) -> dict[str, Any]:
+        summary = [] if text is None else [{"type": "summary_text", "text": text}]
+        return {"type": "reasoning", "id": self._item("rs"), "summary": summary}
+
+
+def _output_text(text: str, annotations: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 
 def _annotation(citation: Citation, span: Span) -> dict[str, Any]:
@@ -285,7 +250,7 @@ def _annotation(citation: Citation, span: Span) -> dict[str, Any]:
     the passage.
     """
     if url := web_address(citation):
-        return {"type": "url_citation"} | url_citation(citation, url, span).model_dump()
+        return {"type": "url_citation"} | url_citation(citation, url, span)
     start, end = span
     return {
         "type": "file_citation", "file_id": citation.passage_id, "filename": title_of(citation),

@@ -168,7 +168,7 @@ async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if isinstance(result, Problem):
         return error_response(result)
     body = wire.body(result, "\n".join(lines), in_text=chat.in_text)
-    return Response(body.model_dump_json(), media_type=JSON)
+    return Response(orjson.dumps(body), media_type=JSON)
 
 
 async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[bytes]:
