@@ -22,6 +22,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
@@ -48,11 +49,9 @@ from service.core.concurrency import closing
 from service.core.connections import CONNECT_S, open_session, reason_of
 from service.core.domain import Answer, Problem
 from service.core.errors import (
-    Draining,
     EngineFailure,
     InvalidRequest,
     NotFound,
-    Overloaded,
     RevelatorError,
     StoreBusy,
     StoreError,
@@ -84,6 +83,7 @@ SILENCE_S: Final = 60.0  # seconds without data in a stream; the server sends co
 # deletion waits for the questions that run on the collection.
 CALL_S: Final = 330.0
 STREAM_LIMIT: Final = 8 * 1024 * 1024  # most bytes of an event: a body contains every step
+JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 _log = structlog.get_logger(__name__)
 
@@ -169,7 +169,7 @@ class Client:
         Without `resumed`, the request has no key, and closing the iterator cancels the question at
         once.
         """
-        headers = {"Accept": "text/event-stream"}
+        headers: dict[str, str] = {}
         if resumed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
         attempts = _Attempts(self)
@@ -182,44 +182,30 @@ class Client:
                             headers["Last-Event-ID"] = place
                         yield event
                 return
-            except _Broken as broken:
-                if not resumed:
-                    raise broken.error from None
-                await attempts.wait(broken.error)
             except RevelatorError as error:
+                if isinstance(error, _Lost) and not resumed:
+                    raise
                 await attempts.wait(error)
 
     async def _once(
         self, fields: Mapping[str, Any], headers: Mapping[str, str]
     ) -> AsyncIterator[tuple[str, BaseEvent]]:
-        """Make one attempt, and yield the id of each event with the event. Raises _Broken if it is
-        interrupted."""
-        import aiohttp  # noqa: PLC0415
-
-        address = f"{address_of(self.base).url}/answer/stream"
-        limits = aiohttp.ClientTimeout(connect=CONNECT_S, sock_read=SILENCE_S)
-        try:
-            async with self._session.post(
-                address, json=dict(fields), headers=headers, timeout=limits
-            ) as response:
-                if response.status == 204:  # the last event was received before the interruption
+        """Make one attempt, and yield the id of each event with the event."""
+        async with self._response(
+            "POST", "/answer/stream", stream=True, json=dict(fields), headers=headers
+        ) as response:
+            if response.status == 204:  # the last event was received before the interruption
+                return
+            async for place, event in read_events(response.content):
+                yield place, event
+                if isinstance(event, Done):
                     return
-                if response.status != 200:
-                    raise await refusal_error(response, shown(self.base))
-                if response.content_type != EVENT_STREAM:
-                    raise InvalidRequest(f"{shown(self.base)}: {ANOTHER}")
-                async for place, event in read_events(response.content):
-                    yield place, event
-                    if isinstance(event, Done):
-                        return
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise _Broken(self._lost(reason_of(error))) from None
-        raise _Broken(self._lost("the stream ended too early"))
+        raise self._lost("the stream ended too early")
 
     async def search(self, query: str, **fields: Any) -> list[RetrievedPassage]:
         """Return the passages that a search finds; `fields` are those of `POST /search`."""
         body = orjson.dumps({"query": query} | fields)
-        found = await self._send("POST", "/search", body)
+        found = decoded(await self._send("POST", "/search", body), self.base)
         return [RetrievedPassage.model_validate(each) for each in found["passages"]]
 
     async def collections(self) -> list[CollectionInfo]:
@@ -261,8 +247,8 @@ class Client:
                 yield orjson.dumps(dict(document)) + b"\n"
 
         path = f"{_path(name)}/documents"
-        found = await self._bounded(lambda: self._sent("PUT", path, lines(), NDJSON), limited=False)
-        return IngestReport.model_validate(found)
+        found = await self._sent("PUT", path, lines(), NDJSON, limit_s=None)
+        return IngestReport.model_validate(decoded(found, self.base), extra="ignore")
 
     async def add_files(
         self,
@@ -290,8 +276,7 @@ class Client:
 
     async def file(self, name: str, document_id: str) -> bytes:
         """Return the original file of a document. Raises NotFound where it is not kept."""
-        path = f"{_path(name, document_id)}/file"
-        return await self._retried(lambda: self._received("GET", path))
+        return await self._send("GET", f"{_path(name, document_id)}/file")
 
     async def feedback(
         self,
@@ -319,48 +304,31 @@ class Client:
         return await self._followed("POST", f"{_path(name)}/repair", follow, CollectionReport)
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        body: type[M],
-        content: bytes = b"",
-        kind: str = "application/json",
+        self, method: str, path: str, body: type[M], content: bytes = b"", kind: str = JSON
     ) -> M:
         found = await self._send(method, path, content, kind)
-        return body.model_validate(found, extra="ignore")
+        return body.model_validate(decoded(found, f"{self.base}{path}"), extra="ignore")
 
-    async def _send(
-        self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
-    ) -> Any:
-        """Send a request that can be repeated, because a repetition leaves the same state."""
-        return await self._retried(lambda: self._sent(method, path, content, kind))
+    async def _send(self, method: str, path: str, content: bytes = b"", kind: str = JSON) -> bytes:
+        """Send a request that can be repeated, because a repetition leaves the same state. Returns
+        the body of the response."""
+        return await self._retried(lambda: self._sent(method, path, content, kind, limit_s=CALL_S))
 
     async def _sent(
         self,
         method: str,
         path: str,
-        content: bytes | AsyncIterator[bytes] = b"",
-        kind: str = "application/json",
-    ) -> Any:
-        """Send a request once, and return the decoded response."""
-        return decoded(await self._received(method, path, content, kind), f"{self.base}{path}")
-
-    async def _received(
-        self,
-        method: str,
-        path: str,
-        content: bytes | AsyncIterator[bytes] = b"",
-        kind: str = "application/json",
+        content: bytes | AsyncIterator[bytes],
+        kind: str,
+        *,
+        limit_s: float | None,
     ) -> bytes:
-        """Send a request once, and return the body of the response. Raises as `refusal_error` says
-        if the server refuses it."""
-        url = f"{self.base}{path}"
-        async with self._session.request(
-            method, address_of(url).url, data=content, headers={"content-type": kind}
+        """Send a request once. Returns the body of the response."""
+        headers = {"content-type": kind}
+        async with self._response(
+            method, path, limit_s=limit_s, data=content, headers=headers
         ) as response:
-            if response.status < 400:
-                return await response.read()
-            raise await refusal_error(response, f"{method} {shown(url)}", self._again)
+            return await response.read()
 
     async def _followed(
         self,
@@ -371,79 +339,87 @@ class Client:
         form: Callable[[], Awaitable[aiohttp.FormData]] | None = None,
     ) -> M:
         """Return the report of long work, whose progress is told meanwhile."""
+        where = f"{method} {shown(f'{self.base}{path}')}"
 
         async def attempt() -> Any:
-            return await self._streamed(method, path, follow, await form() if form else None)
+            data = await form() if form else None
+            async with self._response(method, path, stream=True, data=data) as response:
+                async for fields in event_fields(response.content):
+                    content = fields.get("data", "{}").encode()
+                    told = orjson.loads(content)
+                    match fields.get("event"):
+                        case "progress":
+                            follow(told["stage"], told["done"], told["total"])
+                        case "error":
+                            raise error_of(content, told["status"], where, self._again)
+                        case "report":
+                            return told
+            raise StoreError(
+                f"{where}: the server ended the response before its end; {self._again}"
+            )
 
-        found = await self._retried(attempt, limited=False)
-        return body.model_validate(found, extra="ignore")
-
-    async def _streamed(
-        self, method: str, path: str, follow: Follow, form: aiohttp.FormData | None
-    ) -> Any:
-        import aiohttp  # noqa: PLC0415
-
-        url, where = f"{self.base}{path}", f"{method} {shown(f'{self.base}{path}')}"
-        limits = aiohttp.ClientTimeout(connect=CONNECT_S, sock_read=SILENCE_S)
-        headers = {"accept": EVENT_STREAM}
-        async with self._session.request(
-            method, address_of(url).url, data=form, headers=headers, timeout=limits
-        ) as response:
-            if response.status >= 400:
-                raise await refusal_error(response, where, self._again)
-            if response.content_type != EVENT_STREAM:  # of an older server
-                return decoded(await response.read(), url)
-            async for fields in event_fields(response.content):
-                content = fields.get("data", "{}").encode()
-                body = orjson.loads(content)
-                match fields.get("event"):
-                    case "progress":
-                        follow(body["stage"], body["done"], body["total"])
-                    case "error":
-                        raise error_of(content, body["status"], where, self._again)
-                    case "report":
-                        return body
-        raise StoreError(f"{where}: the server ended the response before its end; {self._again}")
+        return body.model_validate(await self._retried(attempt), extra="ignore")
 
     async def _delete(self, path: str) -> None:
         """Send a DELETE. A repetition that finds nothing was preceded by one that deleted it."""
-        import aiohttp  # noqa: PLC0415
-
-        reached = False  # whether an earlier attempt may have reached the collections
+        lost = False  # whether an earlier attempt may have reached the collections
 
         async def attempt() -> None:
-            nonlocal reached
-            before, reached = reached, True
+            nonlocal lost
             try:
-                await self._sent("DELETE", path)
+                await self._sent("DELETE", path, b"", JSON, limit_s=CALL_S)
             except NotFound:
-                if not before:
+                if not lost:
                     raise
-            except (
-                aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, Overloaded, Draining
-            ):  # fmt: skip
-                reached = before
+            except _Lost as error:
+                lost = lost or error.sent
                 raise
 
         await self._retried(attempt)
 
-    async def _retried(self, work: Callable[[], Awaitable[T]], *, limited: bool = True) -> T:
+    async def _retried(self, work: Callable[[], Awaitable[T]]) -> T:
         attempts = _Attempts(self)
         while True:
             try:
-                return await self._bounded(work, limited=limited)
+                return await work()
             except RevelatorError as error:
                 await attempts.wait(error)
 
-    async def _bounded(self, work: Callable[[], Awaitable[T]], *, limited: bool) -> T:
-        """Raises _Lost for a connection that is lost, and after the time limit."""
+    @asynccontextmanager
+    async def _response(
+        self,
+        method: str,
+        path: str,
+        *,
+        stream: bool = False,
+        limit_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        **sent: Any,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request once, and yield the response, with `stream` one of events.
+
+        Raises as `refusal_error` says if the server refuses it, and _Lost if the connection is
+        lost, or silent for too long.
+        """
         import aiohttp  # noqa: PLC0415
 
+        url = f"{self.base}{path}"
+        limits = aiohttp.ClientTimeout(
+            total=limit_s, connect=CONNECT_S, sock_read=SILENCE_S if stream else None
+        )
+        headers = {**(headers or {}), **({"accept": EVENT_STREAM} if stream else {})}
         try:
-            with anyio.fail_after(CALL_S if limited else None):
-                return await work()
+            async with self._session.request(
+                method, address_of(url).url, timeout=limits, headers=headers, **sent
+            ) as response:
+                if response.status >= 400:
+                    raise await refusal_error(response, f"{method} {shown(url)}", self._again)
+                if stream and response.status == 200 and response.content_type != EVENT_STREAM:
+                    raise InvalidRequest(f"{shown(url)}: {ANOTHER}")
+                yield response
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._lost(reason_of(error)) from None
+            unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+            raise self._lost(reason_of(error), sent=not isinstance(error, unsent)) from None
 
     @property
     def _session(self) -> aiohttp.ClientSession:
@@ -451,12 +427,14 @@ class Client:
             raise RuntimeError("the client is not open; use it as: async with Client(…) as client")
         return self._opened
 
-    def _lost(self, reason: str) -> _Lost:
-        return _Lost(
+    def _lost(self, reason: str, *, sent: bool = True) -> _Lost:
+        error = _Lost(
             f"the server at {shown(self.base)} cannot be reached, or closed the connection: "
             f"{reason}; check the address and that the server runs (revelator serve), then "
             f"{self._again}"
         )
+        error.sent = sent
+        return error
 
 
 async def _not_repeated(
@@ -476,14 +454,10 @@ async def _not_repeated(
 
 
 class _Lost(EngineFailure):
-    """The connection was not accepted, or ended early."""
+    """The connection was not accepted, or ended early. `sent`: the server may have received the
+    request."""
 
-
-class _Broken(Exception):
-    """An attempt was interrupted by the loss of the connection."""
-
-    def __init__(self, error: _Lost) -> None:
-        self.error = error
+    sent = True
 
 
 class _Attempts:

@@ -90,8 +90,12 @@ async def refusal_error(
 
 
 def error_of(content: bytes, status: int, where: str, again: str) -> RevelatorError:
-    message = f"{where}: {refusal_message(content, status) or f'HTTP {status}'}"
-    slug = _slug(content)
+    """Return the error for the body of a refusal. An unknown path shows that it is another
+    service."""
+    urn, detail = _problem(content)
+    if status in _NO_SUCH_PATH and not urn.startswith("urn:revelator:"):
+        detail = ANOTHER
+    message, slug = f"{where}: {detail or f'HTTP {status}'}", urn.rpartition(":")[2]
     if status in (401, 403):
         advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
         return ConfigurationError(f"{message.removesuffix('.')}; {advice}")
@@ -102,24 +106,13 @@ def error_of(content: bytes, status: int, where: str, again: str) -> RevelatorEr
     return kind(f"{message}; {again}" if again and kind is StoreError else message)
 
 
-def _slug(content: bytes) -> str:
-    try:
-        return str(orjson.loads(content)["type"]).rpartition(":")[2]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-
-
-def refusal_message(content: bytes, status: int) -> str:
-    """Return the server's message in the body of a refusal. An unknown path shows that it is
-    another service.
-    """
+def _problem(content: bytes) -> tuple[str, str]:
+    """Return the type of a problem and its detail. Of another body, the type is empty."""
     try:
         problem = orjson.loads(content)
-        if status not in _NO_SUCH_PATH or problem["type"].startswith("urn:revelator:"):
-            return str(problem["detail"])
+        return str(problem.get("type", "")), str(problem["detail"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        pass
-    return ANOTHER if status in _NO_SUCH_PATH else content[:200].decode(errors="replace")
+        return "", content[:200].decode(errors="replace")
 
 
 def decoded(content: bytes, url: str) -> Any:

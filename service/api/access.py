@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -52,37 +52,15 @@ WINDOW_S: Final = 60.0
 MOST_BUCKETS: Final = 1_000  # buckets before full ones are removed
 
 
-class Bucket:
-    """A token bucket that holds a minute's quota and is refilled evenly. The caller passes the
-    time.
-    """
+class Taken(NamedTuple):
+    """What taking a unit of a quota found: whether there was one, how many are left, and the
+    seconds until one more is available."""
 
-    def __init__(self, name: str, quota: int) -> None:
-        self.name, self.quota = name, quota
-        self._level = float(quota)
-        self._at = -math.inf
-
-    def take(self, now: float) -> bool:
-        """Take one unit. Returns False if there is none. `now` in seconds, never smaller than
-        before."""
-        self._level, self._at = self._filled(now), now
-        allowed = self._level >= 1.0
-        self._level -= allowed
-        return allowed
-
-    def full(self, now: float) -> bool:
-        """Whether it holds the whole quota, like a new one."""
-        return self._filled(now) >= self.quota
-
-    @property
-    def remaining(self) -> int:
-        return int(self._level)
-
-    @property
-    def reset_s(self) -> float:
-        """Seconds from the latest unit taken until one more is available."""
-        lacking = max(0.0, math.floor(self._level) + 1 - self._level)
-        return lacking * WINDOW_S / self.quota
+    name: Counted
+    quota: int
+    allowed: bool
+    remaining: int
+    reset_s: float
 
     @property
     def headers(self) -> dict[str, str]:
@@ -101,43 +79,45 @@ class Bucket:
             wait,
         )
 
-    def _filled(self, now: float) -> float:
-        return min(float(self.quota), self._level + self.quota / WINDOW_S * (now - self._at))
-
 
 class Rates:
-    """The buckets of all tenants. One process has its own; see `deploy/README.md`."""
+    """Token buckets, which hold a minute's quota and are refilled evenly; a bucket is the time at
+    which it is full again. One process has its own; see `deploy/README.md`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._full_at: dict[tuple[str, Counted, int], float] = {}
         self._most = MOST_BUCKETS
 
     def __len__(self) -> int:
-        return len(self._buckets)
+        return len(self._full_at)
 
-    def take(self, tenant: Tenant, name: Counted) -> tuple[Bucket, bool] | None:
-        """Count a request or a question. Returns the bucket, and whether it had a unit; None if the
-        tenant has no limit."""
+    def take(self, tenant: Tenant, name: Counted) -> Taken | None:
+        """Count a request or a question. Returns None if the tenant has no limit."""
         quotas = {"requests": tenant.requests_per_minute, "questions": tenant.questions_per_minute}
         quota = quotas[name]
         if quota is None:
             return None
-        key = (tenant.name, name)
-        bucket = self._buckets.get(key)
-        if bucket is None or bucket.quota != quota:
-            self._forget_full()
-            bucket = self._buckets[key] = Bucket(name, quota)
-        return bucket, bucket.take(self._clock())
+        now, unit_s = self._clock(), WINDOW_S / quota
+        key = (tenant.name, name, quota)
+        if key not in self._full_at:
+            self._forget_full(now)
+        full_at = max(now, self._full_at.get(key, now))
+        level = quota - (full_at - now) / unit_s + 1e-9
+        if allowed := level >= 1:
+            full_at, level = full_at + unit_s, level - 1
+        self._full_at[key] = full_at
+        left = int(level)
+        return Taken(name, quota, allowed, left, max(0.0, left + 1 - level) * unit_s)
 
-    def _forget_full(self) -> None:
+    def _forget_full(self, now: float) -> None:
         """Remove full buckets. Tokens may name any number of tenants, so only buckets in use are
         kept.
         """
-        if len(self._buckets) >= self._most:
-            now = self._clock()
-            self._buckets = {key: each for key, each in self._buckets.items() if not each.full(now)}
-            self._most = max(MOST_BUCKETS, 2 * len(self._buckets))
+        if len(self._full_at) >= self._most:
+            self._full_at = {key: at for key, at in self._full_at.items() if at > now}
+            self._most = max(MOST_BUCKETS, 2 * len(self._full_at))
 
 
 log = structlog.get_logger(__name__)
@@ -221,17 +201,16 @@ class TenantAccess:
         taken = self._rates.take(tenant_of(request), name)
         if taken is None:
             return
-        bucket, allowed = taken
         headers: dict[str, str] = getattr(request.state, "response_headers", {})
-        for field, value in bucket.headers.items():
+        for field, value in taken.headers.items():
             headers[field] = f"{headers[field]}, {value}" if field in headers else value
         request.state.response_headers = headers
-        if allowed:
+        if taken.allowed:
             return
         if name == "questions" or request.url.path in ASKING:
             runtime: Runtime = request.app.state.runtime
             runtime.metrics.rejected("key_limit")
-        raise bucket.refusal
+        raise taken.refusal
 
     async def watch(self) -> None:
         """Read the tenants file again whenever it changes, until cancelled.
