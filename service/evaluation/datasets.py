@@ -18,15 +18,18 @@ import csv
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
-from service.answer.request import LONGEST_QUESTION
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from service.answer.request import Question
 from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
-from service.evaluation.formats import FORMATS, Aliases, Format, detect
+from service.core.validation import first_problem
+from service.evaluation.formats import FORMATS, Format, detect
 from service.retrieval.ingest.formats.base import DAMAGED, NotCompressed, open_input
 
 JOINT: Final = " && "
@@ -68,6 +71,41 @@ class GoldQuestion:
         return tuple(alias for part in self.parts for alias in part) or self.answers
 
 
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and math.isfinite(value):
+        return str(value)
+    return value.strip() if isinstance(value, str) else value
+
+
+def _as_texts(value: object) -> list[object]:
+    """Return one value or a list of values as texts; booleans become yes and no."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return [_as_text(each) for each in values]
+
+
+Texts = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_texts)]
+
+
+class QuestionRow(BaseModel):
+    """The fields of a row, as the module describes them."""
+
+    model_config = ConfigDict(strict=True)
+
+    question: Question
+    id: Annotated[str, Field(min_length=1)] | int | None = None
+    answer: Texts = []
+    answers: Texts = []
+    answer_aliases: Texts = []
+    parts: Annotated[list[Annotated[Texts, Field(min_length=1)]], Field(min_length=1)] | None = None
+    choices: Any = None
+    route: RouteName | None = None
+    supporting_passage_ids: Texts = []
+    supporting_titles: Texts = []
+    answerable: Any = None
+
+
 def read_question(
     row: Mapping[str, Any], default_id: str, *, may_abstain: bool = False
 ) -> GoldQuestion:
@@ -76,101 +114,31 @@ def read_question(
     With `may_abstain`, a question that is not `answerable` has no answers. Raises ValueError with
     the invalid field and the reason.
     """
-    answerable = not (may_abstain and row.get("answerable") is False)
-    answers = _answers(row) if answerable else ()
-    parts = _parts(row, answers) if answerable else ()
+    try:
+        read = QuestionRow.model_validate(row)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    answers, parts = [*read.answer, *read.answers, *read.answer_aliases], read.parts or []
+    if isinstance(read.choices, dict):
+        answers = [str(read.choices.get(answer, answer)) for answer in answers]
+    if not parts:
+        joined = next((answer for answer in answers if JOINT in answer), "")
+        parts = [[part.strip()] for part in joined.split(JOINT) if part.strip()]
     if parts:
-        answers = (JOINT.join(part[0] for part in parts), *answers)
-    if answerable and not answers:
+        answers = [JOINT.join(part[0] for part in parts), *answers]
+    if may_abstain and read.answerable is False:
+        answers, parts = [], []
+    elif not answers:
         raise ValueError("has no answer: add `answer`, `answers` or `parts`")
     return GoldQuestion(
-        id=_id(row, default_id),
-        question=_question(row),
+        id=default_id if read.id is None else str(read.id),
+        question=read.question,
         answers=tuple(dict.fromkeys(answers)),
-        parts=parts,
-        route=_route(row),
-        supporting=frozenset(_texts(row, "supporting_passage_ids")),
-        supporting_titles=frozenset(map(str.casefold, _texts(row, "supporting_titles"))),
+        parts=tuple(map(tuple, parts)),
+        route=read.route,
+        supporting=frozenset(read.supporting_passage_ids),
+        supporting_titles=frozenset(map(str.casefold, read.supporting_titles)),
     )
-
-
-def _question(row: Mapping[str, Any]) -> str:
-    question = row.get("question")
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError("`question` is missing, empty or not a string")
-    if len(question) > LONGEST_QUESTION:
-        raise ValueError(f"`question` has more than {LONGEST_QUESTION:,} characters")
-    return _encodable(question, "question")
-
-
-def _id(row: Mapping[str, Any], default: str) -> str:
-    given = row.get("id")
-    if given is None:
-        return default
-    if isinstance(given, bool) or not isinstance(given, str | int) or given == "":
-        raise ValueError("`id` is neither a string nor an integer")
-    return str(given)
-
-
-def _route(row: Mapping[str, Any]) -> RouteName | None:
-    route = row.get("route")
-    if route is None:
-        return None
-    if not isinstance(route, str) or route not in ROUTES:
-        raise ValueError(f"`route` is {route!r}, not one of {', '.join(ROUTES)}")
-    return ROUTES[route]
-
-
-def _answers(row: Mapping[str, Any]) -> tuple[str, ...]:
-    answers = [*_texts(row, "answer"), *_texts(row, "answers"), *_texts(row, "answer_aliases")]
-    choices = row.get("choices")
-    if isinstance(choices, dict):
-        answers = [str(choices.get(answer, answer)) for answer in answers]
-    return tuple(answers)
-
-
-def _parts(row: Mapping[str, Any], answers: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    parts = row.get("parts")
-    if parts is None:
-        joined = next((answer for answer in answers if JOINT in answer), "")
-        return tuple((part.strip(),) for part in joined.split(JOINT) if part.strip())
-    if not isinstance(parts, list) or not parts:
-        raise ValueError("`parts` is not a list of answers")
-    read = tuple(tuple(_texts({"parts": part}, "parts")) for part in parts)
-    if not all(read):
-        raise ValueError("`parts` has a part without an answer")
-    return read
-
-
-def _texts(row: Mapping[str, Any], name: str) -> list[str]:
-    """Return a field as texts: it is one value or a list of values, and booleans become yes and
-    no."""
-    value = row.get(name)
-    if value is None:
-        return []
-    return [_text(item, name) for item in (value if isinstance(value, list) else [value])]
-
-
-def _text(value: Any, name: str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, str | int | float):
-        raise ValueError(f"`{name}` contains {value!r}, which is not a string, number or boolean")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{name}` contains {value}, which is not a finite number")
-    text = str(value).strip()
-    if not text:
-        raise ValueError(f"`{name}` contains an empty string")
-    return _encodable(text, name)
-
-
-def _encodable(text: str, name: str) -> str:
-    r"""Reject half of a surrogate pair (``\ud83d``), which JSON can contain but text cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"`{name}` contains a lone surrogate") from None
-    return text
 
 
 class DatasetError(ValueError):
@@ -204,13 +172,12 @@ def load_file(path: Path, format: str | None = None) -> tuple[list[GoldQuestion]
     elements = list(elements_of(path))
     first = next((e.found for e in elements if not isinstance(e.found, str)), None)
     known = FORMATS[format] if format else detect(first or {})
-    beside = {"2wiki": _aliases, "beir": _qrels}.get(known.name)
-    aliases = beside(path.parent) if beside else {}
+    beside = _beside(known, path.parent)
     questions: dict[str, GoldQuestion] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
     for element in elements:
-        for place, read in _questions_of(element, known, aliases):
+        for place, read in _questions_of(element, known, beside):
             if isinstance(read, str):
                 problems.append(f"{path}{place}: {read}")
             elif read.id in questions:
@@ -230,23 +197,26 @@ def load_file(path: Path, format: str | None = None) -> tuple[list[GoldQuestion]
 
 
 def _questions_of(
-    element: Element, format: Format, aliases: Aliases
+    element: Element, format: Format, beside: Beside
 ) -> Iterator[tuple[str, GoldQuestion | str]]:
     """Yield the place of each question of an element, with the question or with the problem."""
     if isinstance(element.found, str):
         yield element.place, element.found
         return
+    key, more = beside
     try:
-        for count, (inside, row) in enumerate(format.rows(element.found, aliases), 1):
-            place = f"{element.place}: {inside}" if inside else element.place
-            own = f"{element.number}.{count}" if inside else str(element.number)
-            try:
-                with_route = {"route": format.route, **row}
-                yield place, read_question(with_route, own, may_abstain=True)
-            except ValueError as error:
-                yield place, str(error)
+        found = format.read({**element.found, **more.get(str(element.found.get(key)), {})})
     except ValueError as error:
         yield element.place, str(error)
+        return
+    several = isinstance(found, list)
+    for count, row in enumerate(found if isinstance(found, list) else [found], 1):
+        place = f"{element.place}: question {count}" if several else element.place
+        own = f"{element.number}.{count}" if several else str(element.number)
+        try:
+            yield place, read_question({"route": format.route, **row}, own, may_abstain=True)
+        except ValueError as error:
+            yield place, str(error)
 
 
 def elements_of(path: Path) -> Iterator[Element]:
@@ -263,14 +233,13 @@ def elements_of(path: Path) -> Iterator[Element]:
         place = before.count(b"\n") + 1
         at = error.start - before.rfind(b"\n") - 1
         raise DatasetError([f"{path}:{place}: is not UTF-8 at byte {at}"]) from None
-    start = text.lstrip()
-    first = start.partition("\n")[0]
-    listed = _document(text, first, path) if start.startswith(("[", "{")) else None
+    first = text.lstrip().partition("\n")[0]
+    listed = _document(text, first, path)
     if listed is not None:
         for number, one in enumerate(listed, 1):
             yield Element(f": element {number}", number, _checked(one))
         return
-    table = not start.startswith("{") and "\t" in first
+    table = not first.startswith("{") and "\t" in first
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in lines[table:]:
         value = _row(line, first) if table else _object(line)
@@ -278,33 +247,24 @@ def elements_of(path: Path) -> Iterator[Element]:
 
 
 def _document(text: str, first: str, path: Path) -> list[Any] | None:
-    """Return the elements of a JSON document, or None for JSONL.
+    """Return the elements of a JSON document, or None for lines.
 
-    Raises DatasetError if a document is invalid. An error in a line of JSONL is reported together
-    with those of other lines.
+    Raises DatasetError if a document is invalid: one that is an array, or an object whose `first`
+    line is only its bracket. An error in a line of JSONL is reported together with those of other
+    lines.
     """
-    array = first.startswith("[")
-    if not array and not _is_document(first):
-        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if not array and first.strip() != "{":
+        if not first.startswith("[") and first.strip() != "{":
             return None
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         raise DatasetError([f"{path}:{line}: {_reason(error)}"]) from None
-    if array:
-        return list(value)
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        return None
     return next((own for name in _LISTS if isinstance(own := value.get(name), list)), None)
-
-
-def _is_document(first: str) -> bool:
-    """Whether this first line can begin a JSON object that spans the file, rather than JSONL."""
-    try:
-        value = json.loads(first)
-    except (ValueError, RecursionError):
-        return True
-    return isinstance(value, dict) and any(isinstance(value.get(name), list) for name in _LISTS)
 
 
 def _object(line: str) -> Mapping[str, Any] | str:
@@ -352,36 +312,39 @@ def _content(path: Path) -> bytes:
     raise DatasetError([problem])
 
 
-def _aliases(folder: Path) -> Aliases:
-    """Return the aliases and demonyms by answer id that 2Wiki's script accepts, or none if its file
-    is missing."""
-    path = folder / ALIASES
-    if not path.is_file():
-        return {}
-    known: dict[str, Sequence[str]] = {}
-    for element in elements_of(path):
-        row: Any = element.found
-        try:
-            known[row["Q_id"]] = [*row["aliases"], *row["demonyms"]]
-        except (KeyError, TypeError):
-            problem = f"{path}{element.place}: is not an object with Q_id, aliases and demonyms"
-            raise DatasetError([problem]) from None
-    return known
+# The name of a field, and for its values what files beside the questions add to a row.
+Beside = tuple[str, Mapping[str, Mapping[str, list[str]]]]
 
 
-def _qrels(folder: Path) -> Aliases:
-    """Return the ids of the relevant passages by query id, from all files of BEIR's `qrels/`."""
-    known: dict[str, list[str]] = {}
-    for path in sorted((folder / "qrels").glob("*.tsv")):
-        for element in elements_of(path):
-            row: Any = element.found
+def _beside(format: Format, folder: Path) -> Beside:
+    """Return the aliases and demonyms that 2Wiki's script accepts, from the file that has them by
+    `answer_id`; or the relevant passages of BEIR's queries, from all files of `qrels/`."""
+    known: dict[str, dict[str, list[str]]] = {}
+
+    def add_aliases(row: Any) -> None:
+        known[row["Q_id"]] = {"answer_aliases": [*row["aliases"], *row["demonyms"]]}
+
+    def add_relevant(row: Any) -> None:
+        own = known.setdefault(row["query-id"], {"supporting_passage_ids": []})
+        if int(row["score"]) > 0:
+            own["supporting_passage_ids"].append(row["corpus-id"])
+
+    if format.name == "2wiki":
+        _read_beside([folder / ALIASES], add_aliases, "an object with Q_id, aliases and demonyms")
+        return "answer_id", known
+    files = sorted((folder / "qrels").glob("*.tsv")) if format.name == "beir" else []
+    _read_beside(files, add_relevant, "a row with query-id, corpus-id and score")
+    return "_id", known
+
+
+def _read_beside(files: Sequence[Path], add: Callable[[Any], None], form: str) -> None:
+    """Add each element of the files that exist. Raises DatasetError for one of another form."""
+    for path in files:
+        for element in elements_of(path) if path.is_file() else ():
             try:
-                if int(row["score"]) > 0:
-                    known.setdefault(row["query-id"], []).append(row["corpus-id"])
+                add(element.found)
             except (ValueError, KeyError, TypeError):
-                problem = f"{path}{element.place}: is not a row with query-id, corpus-id and score"
-                raise DatasetError([problem]) from None
-    return known
+                raise DatasetError([f"{path}{element.place}: is not {form}"]) from None
 
 
 @dataclass(frozen=True, slots=True)

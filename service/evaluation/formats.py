@@ -1,17 +1,17 @@
 """The published dataset formats: how each is recognised and converted to rows.
 
-A format converts each element of its file to rows for `datasets.read_question`. `route` is the
-gold route that HANRAG's protocol assigns to the dataset's questions (METHODS.md §1.6). `yes_no`
-says whether the dataset's own script applies the rule for yes and no to F1. Gold passages are
-identified by id if the dataset contains passages (the id that `ingest` derives from title and
-text), and by title if it names articles.
+A format converts each element of its file to a row for `datasets.read_question`, or to a list of
+rows if an element has several questions. `route` is the gold route that HANRAG's protocol assigns
+to the dataset's questions (METHODS.md §1.6). `yes_no` says whether the dataset's own script applies
+the rule for yes and no to F1. Gold passages are identified by id if the dataset contains passages
+(the id that `ingest` derives from title and text), and by title if it names articles.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -19,31 +19,18 @@ from service.core.domain import RouteName
 from service.retrieval.documents import content_id
 
 Row = Mapping[str, Any]
-Aliases = Mapping[str, Sequence[str]]
-Placed = tuple[str, Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A published format.
-
-    `fits` recognises it by the first element. `rows` yields pairs of a place within the element and
-    a row; the place is empty if an element is one question. `aliases` are the aliases of 2Wiki's
-    answer ids, or the relevant passages of BEIR's queries.
-    """
+    """A published format. `fits` recognises it by the first element, and `read` converts an
+    element."""
 
     name: str
     fits: Callable[[Row], bool]
-    rows: Callable[[Row, Aliases], Iterator[Placed]]
+    read: Callable[[Row], Row | list[Row]]
     route: RouteName | None = None
     yes_no: bool = False
-
-
-def _one(read: Callable[[Row], Row]) -> Callable[[Row, Aliases], Iterator[Placed]]:
-    def rows(row: Row, aliases: Aliases) -> Iterator[Placed]:
-        yield "", read(row)
-
-    return rows
 
 
 _KINDS: Final[Mapping[type, str]] = {str: "a string", list: "a list", dict: "an object"}
@@ -75,22 +62,22 @@ def _passage_id(title: str, text: str) -> str:
         raise ValueError("a paragraph contains a lone surrogate") from None
 
 
-def _squad(article: Row, aliases: Aliases) -> Iterator[Placed]:
+def _squad(article: Row) -> list[Row]:
     """Read SQuAD 1.1 and 2.0, whose titles have underscores instead of spaces."""
-    title = str(article.get("title") or "").replace("_", " ")
-    for i, paragraph in enumerate(_objects(article, "paragraphs")):
+    title, rows = str(article.get("title") or "").replace("_", " "), list[Row]()
+    for paragraph in _objects(article, "paragraphs"):
         support = _passage_id(title, _field(paragraph, "context", str))
-        for j, asked in enumerate(_objects(paragraph, "qas")):
-            yield (
-                f"paragraphs[{i}].qas[{j}]",
-                {
-                    "id": asked.get("id"),
-                    "question": asked.get("question"),
-                    "answers": [own.get("text") for own in _objects(asked, "answers")],
-                    "answerable": not asked.get("is_impossible"),
-                    "supporting_passage_ids": [support],
-                },
-            )
+        rows += [
+            {
+                "id": asked.get("id"),
+                "question": asked.get("question"),
+                "answers": [own.get("text") for own in _objects(asked, "answers")],
+                "answerable": not asked.get("is_impossible"),
+                "supporting_passage_ids": [support],
+            }
+            for asked in _objects(paragraph, "qas")
+        ]
+    return rows
 
 
 def _triviaqa(row: Row) -> Row:
@@ -149,13 +136,9 @@ def _hotpotqa(row: Row) -> Row:
         "id": row.get("_id", row.get("id")),
         "question": row.get("question"),
         "answer": row.get("answer"),
+        "answer_aliases": row.get("answer_aliases"),
         "supporting_titles": _facts(row.get("supporting_facts", [])),
     }
-
-
-def _wiki2(row: Row, aliases: Aliases) -> Iterator[Placed]:
-    known = aliases.get(str(row.get("answer_id")), ())
-    yield "", {**_hotpotqa(row), "answer_aliases": list(known)}
 
 
 def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
@@ -194,29 +177,28 @@ def _hipporag(row: Row) -> Row:
     }
 
 
-def _iirc(article: Row, aliases: Aliases) -> Iterator[Placed]:
+def _iirc(article: Row) -> list[Row]:
     """Read IIRC. Spans are alternatives, and questions without an answer are skipped, as in DRAGIN
     (METHODS.md §3.6).
 
     The evidence is in the article itself (`main`) or in the articles it links to.
     """
-    for i, asked in enumerate(_objects(article, "questions")):
+    rows = list[Row]()
+    for asked in _objects(article, "questions"):
         answer = _field(asked, "answer", dict)
-        if answer.get("type") == "none":
-            continue
         spans = _objects(answer, "answer_spans") if answer.get("type") == "span" else []
         places = [own.get("passage") for own in _list(asked, "context") if isinstance(own, dict)]
-        yield (
-            f"questions[{i}]",
-            {
-                "id": asked.get("qid"),
-                "question": asked.get("question"),
-                "answers": [own.get("text") for own in spans] or answer.get("answer_value"),
-                "supporting_titles": [
-                    article.get("title") if place == "main" else place for place in places if place
-                ],
-            },
-        )
+        row = {
+            "id": asked.get("qid"),
+            "question": asked.get("question"),
+            "answers": [own.get("text") for own in spans] or answer.get("answer_value"),
+            "supporting_titles": [
+                article.get("title") if place == "main" else place for place in places if place
+            ],
+        }
+        if answer.get("type") != "none":
+            rows.append(row)
+    return rows
 
 
 def _strategyqa(row: Row) -> Row:
@@ -251,8 +233,8 @@ def _flashrag(row: Row) -> Row:
     }
 
 
-def _beir(row: Row, qrels: Aliases) -> Iterator[Placed]:
-    """Read BEIR's queries, with the relevant passages of its qrels. Only some sets have answers."""
+def _beir(row: Row) -> Row:
+    """Read BEIR's queries. Only some sets have answers."""
     if "query-id" in row:
         raise ValueError("qrels have no questions; name the queries.jsonl of the same set")
     about = row.get("metadata")
@@ -261,15 +243,12 @@ def _beir(row: Row, qrels: Aliases) -> Iterator[Placed]:
     if "title" in row or not answers:
         what = "a corpus has" if "title" in row else "these queries have"
         raise ValueError(f"{what} no answers to compare with; add `answer` to each query")
-    yield (
-        "",
-        {
-            "id": row.get("_id"),
-            "question": row.get("text"),
-            "answers": [answers] if isinstance(answers, str) else answers,
-            "supporting_passage_ids": list(qrels.get(str(row.get("_id")), ())),
-        },
-    )
+    return {
+        "id": row.get("_id"),
+        "question": row.get("text"),
+        "answers": answers,
+        "supporting_passage_ids": row.get("supporting_passage_ids"),
+    }
 
 
 # The question types of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.
@@ -304,21 +283,18 @@ def _is_beir(row: Row) -> bool:
     return "query-id" in row or row.keys() >= {"_id", "text"}
 
 
+def _holds(field: str, name: str) -> Callable[[Row], bool]:
+    """Whether a field is a list with an object that has this name."""
+
+    def holds(row: Row) -> bool:
+        own = row.get(field)
+        return isinstance(own, list) and any(isinstance(p, dict) and name in p for p in own)
+
+    return holds
+
+
 def _is_hipporag(row: Row) -> bool:
-    paragraphs = row.get("contexts", row.get("paragraphs"))
-    return isinstance(paragraphs, list) and any(
-        isinstance(p, dict) and "text" in p for p in paragraphs
-    )
-
-
-def _is_musique(row: Row) -> bool:
-    own = row.get("paragraphs")
-    return isinstance(own, list) and any(isinstance(p, dict) and "paragraph_text" in p for p in own)
-
-
-def _is_squad(row: Row) -> bool:
-    own = row.get("paragraphs")
-    return isinstance(own, list) and any(isinstance(p, dict) and "qas" in p for p in own)
+    return _holds("contexts", "text")(row) or _holds("paragraphs", "text")(row)
 
 
 def _is_nq_open(row: Row) -> bool:
@@ -333,20 +309,20 @@ def _is_strategyqa(row: Row) -> bool:
 FORMATS: Final[Mapping[str, Format]] = {
     own.name: own
     for own in (
-        Format("squad", _is_squad, _squad, "single"),
-        Format("triviaqa", _has("Question", "Answer"), _one(_triviaqa), "single"),
-        Format("webquestions", _has("utterance", "targetValue"), _one(_webquestions), "single"),
-        Format("flashrag", _has("golden_answers"), _one(_flashrag)),
-        Format("2wiki", _has("supporting_facts", "evidences"), _wiki2, "complex", yes_no=True),
-        Format("hotpotqa", _has("supporting_facts"), _one(_hotpotqa), "complex", yes_no=True),
-        Format("musique", _is_musique, _one(_musique), "complex"),
+        Format("squad", _holds("paragraphs", "qas"), _squad, "single"),
+        Format("triviaqa", _has("Question", "Answer"), _triviaqa, "single"),
+        Format("webquestions", _has("utterance", "targetValue"), _webquestions, "single"),
+        Format("flashrag", _has("golden_answers"), _flashrag),
+        Format("2wiki", _has("supporting_facts", "evidences"), _hotpotqa, "complex", yes_no=True),
+        Format("hotpotqa", _has("supporting_facts"), _hotpotqa, "complex", yes_no=True),
+        Format("musique", _holds("paragraphs", "paragraph_text"), _musique, "complex"),
         Format("beir", _is_beir, _beir),
-        Format("hipporag", _is_hipporag, _one(_hipporag)),
-        Format("popqa", _has("possible_answers"), _one(_popqa), "single"),
+        Format("hipporag", _is_hipporag, _hipporag),
+        Format("popqa", _has("possible_answers"), _popqa, "single"),
         Format("iirc", _has("questions", "links"), _iirc, "complex", yes_no=True),
-        Format("strategyqa", _is_strategyqa, _one(_strategyqa), "complex", yes_no=True),
-        Format("nq_open", _is_nq_open, _one(dict), "single"),
-        Format("jsonl", _has(), _one(_plain)),
+        Format("strategyqa", _is_strategyqa, _strategyqa, "complex", yes_no=True),
+        Format("nq_open", _is_nq_open, dict, "single"),
+        Format("jsonl", _has(), _plain),
     )
 }
 

@@ -173,7 +173,7 @@ def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
     return found | ({title} & question.supporting_titles)
 
 
-# The scores, each a method of `Scorer`. Increase the version of one when its definition changes.
+# The scores of `score`. Increase the version of one when its definition changes.
 VERSIONS: Final = {
     "em": 1, "f1": 1, "precision": 1, "recall": 1, "accuracy": 1, "lenient_em": 1,
     "compound_accuracy": 1, "citation_hit": 1, "supporting_hit": 1, "supporting_recall": 1,
@@ -181,128 +181,77 @@ VERSIONS: Final = {
 }  # fmt: skip
 
 
-class Scorer:
-    """Scores one result against its question. A score is None if it does not apply.
-
-    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
-    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
-    2Wiki.
-    """
-
-    def __init__(
-        self,
-        result: QuestionResult,
-        question: GoldQuestion,
-        *,
-        yes_no: bool = False,
-        cut: bool = True,
-    ) -> None:
-        self._result, self._question, self._yes_no = result, question, yes_no
-        self._prediction: str | None = None
-        if result.answered:
-            self._prediction = cut_prediction(result.prediction) if cut else result.prediction
-
-    def _best(self, compare: Callable[[str, str], float]) -> float:
-        """Return the best value over the gold answers.
-
-        Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A
-        failure is always wrong.
-        """
-        prediction = self._prediction
-        if not self._question.answers:
-            return float(prediction is None and not self._result.failed)
-        if prediction is None:
-            return 0.0
-        return float(max(compare(prediction, gold) for gold in self._question.answers))
-
-    def em(self) -> float:
-        return self._best(exact_match)
-
-    def lenient_em(self) -> float:
-        return self._best(lenient_match)
-
-    # F1, precision and recall are each the best over the gold answers, as in 2Wiki's script.
-
-    def f1(self) -> float:
-        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).f1)
-
-    def precision(self) -> float:
-        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).precision)
-
-    def recall(self) -> float:
-        return self._best(lambda one, gold: overlap(one, gold, yes_no=self._yes_no).recall)
-
-    def accuracy(self) -> float:
-        """Whether the prediction contains any gold answer or, for a compound one, every part."""
-        if not self._question.parts:
-            return self._best(contains)
-        return float(self.parts_found() == len(self._question.parts))
-
-    def parts_found(self) -> int:
-        """The number of parts of a compound gold answer that the prediction contains."""
-        return (
-            0 if self._prediction is None else parts_found(self._prediction, self._question.parts)
-        )
-
-    def compound_accuracy(self) -> float | None:
-        """The share of a compound gold answer's parts that were found."""
-        parts = len(self._question.parts)
-        return self.parts_found() / parts if parts else None
-
-    def citation_hit(self) -> float | None:
-        """Whether a citation's text contains a gold answer; None for a verdict or the route
-        `direct`."""
-        golds = [g for g in self._question.golds if normalise(g) and not is_verdict(g)]
-        if not golds or self._question.route == "direct":
-            return None
-        texts = [citation.text for citation in self._result.citations]
-        return float(any(contains(text, gold) for text in texts for gold in golds))
-
-    def supporting_hit(self) -> float | None:
-        """Whether a supporting passage, or a piece of one, is cited. An abstention has no
-        citations."""
-        question = self._question
-        if not question.gold_passages or not question.answers:
-            return None
-        found = {passage.passage_id: passage for passage in self._result.found}
-        cited = [
-            found.get(c.passage_id, FoundPassage(c.passage_id, c.title))
-            for c in self._result.citations
-        ]
-        return float(any(gold_passages(passage, question) for passage in cited))
-
-    def _recall_of(self, found: Sequence[FoundPassage]) -> float | None:
-        """The share of the gold passages that was found."""
-        if not self._question.gold_passages:
-            return None
-        hits = set().union(*(gold_passages(passage, self._question) for passage in found))
-        return len(hits) / self._question.gold_passages
-
-    def supporting_recall(self) -> float | None:
-        return self._recall_of(self._result.found)
-
-    def supporting_precision(self) -> float | None:
-        """The share of gold passages among those found, or 0 if none was found, as in HotpotQA's
-        script."""
-        if not self._question.gold_passages:
-            return None
-        found = self._result.found
-        hits = sum(bool(gold_passages(passage, self._question)) for passage in found)
-        return hits / len(found) if found else 0.0
-
-    def pool_recall(self) -> float | None:
-        """EfficientRAG's recall (METHODS.md §4.6)."""
-        return self._recall_of(self._result.pool)
-
-    def route_accuracy(self) -> float | None:
-        if self._question.route is None or not self._result.routed:
-            return None
-        return float(self._result.route == self._question.route)
-
-
 def score(
     result: QuestionResult, question: GoldQuestion, *, yes_no: bool = False, cut: bool = True
 ) -> dict[str, float | None]:
-    """Return every score of one answer, by name."""
-    scorer = Scorer(result, question, yes_no=yes_no, cut=cut)
-    return {name: getattr(scorer, name)() for name in VERSIONS}
+    """Return every score of one answer, by name. A score is None if it does not apply.
+
+    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
+    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
+    2Wiki. Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A
+    failure is always wrong.
+    """
+    prediction = None
+    if result.answered:
+        prediction = cut_prediction(result.prediction) if cut else result.prediction
+
+    def best(compare: Callable[[str, str], float]) -> float:
+        if not question.answers:
+            return float(prediction is None and not result.failed)
+        if prediction is None:
+            return 0.0
+        return max(compare(prediction, gold) for gold in question.answers)
+
+    def best_overlap(part: Callable[[Overlap], float]) -> float:
+        return best(lambda one, gold: part(overlap(one, gold, yes_no=yes_no)))
+
+    found_parts = None
+    if question.parts:
+        found = 0 if prediction is None else parts_found(prediction, question.parts)
+        found_parts = found / len(question.parts)
+    return {
+        "em": best(exact_match),
+        # F1, precision and recall are each the best over the gold answers, as in 2Wiki's script.
+        "f1": best_overlap(lambda shared: shared.f1),
+        "precision": best_overlap(lambda shared: shared.precision),
+        "recall": best_overlap(lambda shared: shared.recall),
+        # Whether the prediction contains any gold answer or, for a compound one, every part.
+        "accuracy": best(contains) if found_parts is None else float(found_parts == 1),
+        "lenient_em": best(lenient_match),
+        "compound_accuracy": found_parts,
+        "citation_hit": _citation_hit(result, question),
+        **_supporting(result, question),
+        "route_accuracy": float(result.route == question.route)
+        if question.route is not None and result.routed
+        else None,
+    }
+
+
+def _citation_hit(result: QuestionResult, question: GoldQuestion) -> float | None:
+    """Whether a citation's text contains a gold answer; None for a verdict or the route
+    `direct`."""
+    golds = [g for g in question.golds if normalise(g) and not is_verdict(g)]
+    if not golds or question.route == "direct":
+        return None
+    texts = [citation.text for citation in result.citations]
+    return float(any(contains(text, gold) for text in texts for gold in golds))
+
+
+def _supporting(result: QuestionResult, question: GoldQuestion) -> dict[str, float | None]:
+    """Return the scores of the gold passages: whether one is cited, where there is an answer; the
+    shares of them among those found and those read (EfficientRAG's recall, METHODS.md §4.6); and
+    the precision, which is 0 if none was found, as in HotpotQA's script."""
+    names = ("supporting_hit", "supporting_recall", "supporting_precision", "pool_recall")
+    if not question.gold_passages:
+        return dict.fromkeys(names)
+    known = {passage.passage_id: passage for passage in result.found}
+    cited = [known.get(c.passage_id, FoundPassage(c.passage_id, c.title)) for c in result.citations]
+    hits = {passage: gold_passages(passage, question) for passage in result.found}
+    read = set().union(*(hits[passage] for passage in result.pool))
+    values = (
+        float(any(gold_passages(each, question) for each in cited)) if question.answers else None,
+        len(set().union(*hits.values())) / question.gold_passages,
+        sum(map(bool, hits.values())) / len(hits) if hits else 0.0,
+        len(read) / question.gold_passages,
+    )
+    return dict(zip(names, values, strict=True))

@@ -24,7 +24,7 @@ from service.core.concurrency import as_done, closing
 from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import FoundPassage, QuestionResult, Scorer, score
+from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
 
@@ -37,7 +37,7 @@ class Task:
     """One question that one method answers on one dataset.
 
     `request` is the method's, with any question. With `gold_routes`, a question that has a gold
-    route is asked with it (the papers' oracle). `yes_no` is that of `Scorer`. The events are
+    route is asked with it (the papers' oracle). `yes_no` is that of `score`. The events are
     written below the folder `traces`, or not if it is None.
     """
 
@@ -131,6 +131,7 @@ def row_of(
         failed=body is None,
     )
     question = task.question
+    scores = score(result, question, yes_no=task.yes_no)
     return Row(
         dataset=task.dataset,
         method=task.method,
@@ -138,9 +139,9 @@ def row_of(
         question=question.question,
         gold=question.answers,
         gold_route=question.route,
-        scores=score(result, question, yes_no=task.yes_no),
+        scores=scores,
         parts=len(question.parts),
-        parts_found=Scorer(result, question).parts_found(),
+        parts_found=round((scores["compound_accuracy"] or 0.0) * len(question.parts)),
         retrieved=len(found),
         pool=len(result.pool),
         answer_id=next((event.id for event in events if isinstance(event, Start)), None),

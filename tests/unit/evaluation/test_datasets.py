@@ -57,22 +57,22 @@ def test_the_rest_of_a_row() -> None:
         (b'"text"', "is not a JSON object"),
         (b"\xff", "is not UTF-8 at byte 0"),
         (b"[" * 100_000, "is n"),
-        (b'{"answer": "x"}', "`question` is missing"),
-        (b'{"question": " ", "answer": "x"}', "`question` is missing, empty"),
-        (b'{"question": 3, "answer": "x"}', "not a string"),
-        (b'{"question": "\\ud83d", "answer": "x"}', "a lone surrogate"),
+        (b'{"answer": "x"}', "question: Field required"),
+        (b'{"question": " ", "answer": "x"}', "question: Value error, the question is blank"),
+        (b'{"question": 3, "answer": "x"}', "question: Input should be a valid string"),
+        (b'{"question": "\\ud83d", "answer": "x"}', "question: Input should be a valid string"),
         (b'{"question": "Q?"}', "has no answer"),
         (b'{"question": "Q?", "answers": []}', "has no answer"),
-        (b'{"question": "Q?", "answer": ""}', "`answer` contains an empty string"),
-        (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` contains {'a': 1}"),
-        (b'{"question": "Q?", "answers": [["x"]]}', "`answers` contains ['x']"),
-        (b'{"question": "Q?", "answer": NaN}', "`answer` contains nan, which is not a finite"),
-        (b'{"question": "Q?", "parts": [-1e400]}', "`parts` contains -inf, which is not a finite"),
-        (b'{"question": "Q?", "answer": "x", "route": "multi"}', "`route` is 'multi', not one of"),
-        (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "`route` is ['single']"),
-        (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is not a list"),
-        (b'{"question": "Q?", "answer": "x", "parts": [[]]}', "`parts` has a part without"),
-        (b'{"question": "Q?", "answer": "x", "id": 1.5}', "`id` is neither"),
+        (b'{"question": "Q?", "answer": ""}', "answer.0: String should have at least 1"),
+        (b'{"question": "Q?", "answer": {"a": 1}}', "answer.0: Input should be a valid string"),
+        (b'{"question": "Q?", "answers": [["x"]]}', "answers.0: Input should be a valid string"),
+        (b'{"question": "Q?", "answer": NaN}', "answer.0: Input should be a valid string"),
+        (b'{"question": "Q?", "parts": [-1e400]}', "parts.0.0: Input should be a valid string"),
+        (b'{"question": "Q?", "answer": "x", "route": "multi"}', "route: Input should be 'direct'"),
+        (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "route: Input should be 'dir"),
+        (b'{"question": "Q?", "answer": "x", "parts": "y"}', "parts: Input should be a valid list"),
+        (b'{"question": "Q?", "answer": "x", "parts": [[]]}', "parts.0: Value should have at lea"),
+        (b'{"question": "Q?", "answer": "x", "id": 1.5}', "id.constrained-str: Input should be"),
         (b'{"question": "Q?", "answer": "x", "id": "1"}', "occurs earlier, at bad.jsonl:1"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:
 def test_a_question_too_long(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"question": "x" * 4001, "answer": "y"}), encoding="utf-8")
-    with pytest.raises(DatasetError, match="more than 4,000 characters"):
+    with pytest.raises(DatasetError, match="at most 4000 characters"):
         load_file(path)
 
 

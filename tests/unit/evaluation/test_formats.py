@@ -373,13 +373,13 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("array", '[\n{"question": "Q?",\n "answer": "x"},\n{"question": ""}]',
-         ": element 2: has no answer"),
+         ": element 2: question: String should have at least 1 character"),
         ("cut short", '[{"question": "Q?", "answer": "x"},\n {"question": "Q', ":2: is not JSON: "),
         ("no comma", '[{"question": "Q?", "answer": "x"}\n {}]', ":2: is not JSON: Expecting ','"),
         ("element", '[\n7]', ": element 1: is not a JSON object"),
         ("squad", as_json({"data": [{"paragraphs": [{"context": "c", "qas": [
             {"id": "1", "question": "Q?", "answers": []}]}]}]}),
-         ": element 1: paragraphs[0].qas[0]: has no answer"),
+         ": element 1: question 1: has no answer"),
         ("squad", as_json({"data": [{"paragraphs": [{"qas": []}]}]}),
          ": element 1: `context` is missing or not a string"),
         ("broken squad", '{\n"data": [}', ":2: is not JSON: "),

@@ -263,7 +263,7 @@ def test_musique_as_published() -> None:
     ("line", "reason"),
     [
         ({"question": "Q?", "answer": "a"}, "neither two, three nor four hops"),
-        ({**LINE, "answer": " "}, "`answer` contains an empty string"),
+        ({**LINE, "answer": " "}, "answer.0: String should have at least 1 character"),
         ({**LINE, "hops": LINE["hops"][:1]}, "neither two, three nor four hops"),
         ({**LINE, "hops": [LINE["hops"][0], {"question": "Q?", "answer": "a"}]},
          "a hop without its passage"),

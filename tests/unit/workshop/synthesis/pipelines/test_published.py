@@ -123,7 +123,7 @@ def test_routes_follow_from_the_shape(line: dict[str, Any], route: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"answer": "x"}, "`question` is missing"),
+        ({"answer": "x"}, "question: Field required"),
         ({"question": "what"}, "has no answer"),
         ({"question": "what", "answer": "x", "hops": []}, "no list `hops`"),
         ({"question": "what", "answer": "x", "hops": ["a"]}, "a hop is no object"),
