@@ -1,7 +1,7 @@
-"""Small encoders in this process: loading, running in a thread, and batching of inputs.
+"""Models in this process: loading, running in a thread, and batching of inputs.
 
-Used by the labeler and the filter, the router, the embedders and the cross-encoder. Importing this
-module does not import numpy, ONNX Runtime or torch.
+Used by the encoders, the embedders, the cross-encoder and the engines in this process. Importing
+this module does not import numpy, ONNX Runtime or torch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from service.core.errors import ConfigurationError, RevelatorError
+from service.core.native import is_failure
 from service.core.onnx import open_onnx
 from service.core.validation import first_problem
 
@@ -32,6 +33,7 @@ class Gone(Exception):
 
 class InProcess(Generic[Model]):
     """A model that is loaded at its first use and processes one call at a time, in a thread.
+    `model` is None until then.
 
     A thread cannot be stopped: if a caller leaves, the next one waits until its work ends. Work
     that checks `gone` ends early.
@@ -42,7 +44,7 @@ class InProcess(Generic[Model]):
         self._name, self._load, self._failure = name, load, failure
         self._turn = anyio.Lock()
         self._running = threading.Lock()
-        self._model: Model | None = None
+        self.model: Model | None = None
 
     async def run(self, work: Callable[[Model, threading.Event], T]) -> T:
         """Return the result of `work(model, gone)`."""
@@ -58,12 +60,14 @@ class InProcess(Generic[Model]):
             if gone.is_set():
                 raise Gone
             try:
-                if self._model is None:
-                    self._model = self._load()
-                return work(self._model, gone)
+                if self.model is None:
+                    self.model = self._load()
+                return work(self.model, gone)
             except (RevelatorError, Gone):
                 raise
-            except Exception as error:
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 raise self._failure(f"{self._name} failed: {error}") from error
 
 

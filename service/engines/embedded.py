@@ -26,7 +26,7 @@ from service.engines.base import Capabilities
 from service.engines.in_process import InProcessGenerator
 
 if TYPE_CHECKING:
-    from service.engines.batch import Batch
+    from service.engines.decoding import LanguageModel
 
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
@@ -156,11 +156,11 @@ class EmbeddedGenerator(InProcessGenerator):
         if problem := missing_packages(what, PACKAGES, "local"):
             raise EngineFailure(f"{problem}, or set engines.{self._name}.kind")
 
-    def _open(self) -> Batch:
+    def _open(self) -> LanguageModel:
         """Verify the files, then open them."""
         self._verify()
-        from service.engines.batch import Batch  # noqa: PLC0415
         from service.engines.compiled import OnnxNetwork, open_tokenizer  # noqa: PLC0415
+        from service.engines.decoding import LanguageModel  # noqa: PLC0415
         from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 
         folder = Path(self._model)
@@ -170,4 +170,4 @@ class EmbeddedGenerator(InProcessGenerator):
         tokenizer = open_tokenizer(folder / TOKENIZER_FILE, card)
         encoder = PromptEncoder(tokenizer, self._settings.template_variables)
         ends = frozenset(card.ends)
-        return Batch(self._name, network, encoder, ends, constrained=self._constrained)
+        return LanguageModel(network, encoder, ends, constrained=self._constrained)

@@ -1,23 +1,23 @@
-"""Engines in this process: their asynchronous side, and the thread that computes the calls.
+"""Engines in this process: their asynchronous side. A thread computes one call after the other.
 
-The thread admits waiting calls between two steps, and survives a failed step. Importing this module
-imports neither numpy nor torch.
+Importing this module imports neither numpy nor torch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import abstractmethod
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from service.core.concurrency import running
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
+from service.core.native import is_failure
 from service.core.settings import EngineSettings
+from service.encoders.in_process import InProcess
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.reasoning import Reasoning
 from service.engines.signals import (
@@ -34,7 +34,7 @@ from service.engines.signals import (
 from service.engines.training_notes import read_training_notes
 
 if TYPE_CHECKING:
-    from service.engines.batch import Batch
+    from service.engines.decoding import LanguageModel
 
 T = TypeVar("T", Delta, SignalDelta, Scoring)
 Item = Delta | SignalDelta | Scoring | EngineFailure
@@ -66,91 +66,13 @@ class Call:
             self.cancelled = True
 
 
-class Worker:
-    """Runs one batch in one thread. `opened` completes when the model is open, or could not be
-    opened."""
-
-    def __init__(
-        self, name: str, open_batch: Callable[[], Batch], max_running: int, max_waiting: int
-    ) -> None:
-        self.opened: Future[Batch] = Future()
-        self.waiting: deque[Call] = deque()
-        self._name = name
-        self._open = open_batch
-        self._max_running = max_running
-        self._max_waiting = max_waiting
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
-        self._thread.start()
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch, once the model is open."""
-        done = self.opened.done() and self.opened.exception() is None
-        return self.opened.result() if done else None
-
-    def submit(self, call: Call) -> None:
-        """Queue a call. Raises Overloaded if too many wait, EngineFailure after `stop`."""
-        with self._changed:
-            if self._stopping:
-                raise EngineFailure(f"engine {self._name!r} is closed")
-            if len(self.waiting) >= self._max_waiting:
-                raise Overloaded(
-                    f"{len(self.waiting)} calls are waiting at engine {self._name!r}; try again "
-                    f"later, or raise engines.{self._name}.max_concurrency"
-                )
-            self.waiting.append(call)
-            self._changed.notify()
-
-    async def stop(self) -> None:
-        """Fail all calls, and end the thread after its current step."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        await asyncio.shield(asyncio.to_thread(self._thread.join))
-
-    def _run(self) -> None:
-        try:
-            batch = self._open()
-        except BaseException as error:
-            self.opened.set_exception(self._failure(error, "could not be loaded"))
-            return
-        self.opened.set_result(batch)
-        while (newcomers := self._next(batch)) is not None:
-            try:
-                batch.step(newcomers)
-            except BaseException as error:
-                batch.fail(self._failure(error, "failed in a step"))
-        closed = EngineFailure(f"engine {self._name!r} was closed during the call")
-        batch.fail(closed)
-        for call in self.waiting:
-            call.send(closed)
-
-    def _next(self, batch: Batch) -> list[Call] | None:
-        """Wait for work. Returns the calls to add now (often none), or None to stop."""
-        with self._changed:
-            while not (self._stopping or self.waiting or batch.running):
-                self._changed.wait()
-            if self._stopping:
-                return None
-            room = max(min(self._max_running, batch.network.slots) - batch.running, 0)
-            return [self.waiting.popleft() for _ in range(min(room, len(self.waiting)))]
-
-    def _failure(self, error: BaseException, what: str) -> EngineFailure:
-        if isinstance(error, EngineFailure):
-            return error
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        return EngineFailure(f"engine {self._name!r} {what}: {reason}")
-
-
 class InProcessGenerator(Generator):
-    """One model, whose calls run together in one thread. Its weights are opened by the first call,
-    or by `check`.
+    """One model, which runs one call at a time, in a thread. Its weights are opened by the first
+    call, or by `check`.
 
-    `max_concurrency` calls run at once, and at most as many as the model has slots for; 16 times as
-    many may wait, and further ones raise Overloaded. `request.model` is ignored, because there is
-    one model. `threads` limits the threads of a forward pass.
+    At most 16 times `max_concurrency` calls may wait, and further ones raise Overloaded.
+    `request.model` is ignored, because there is one model. `threads` limits the threads of a
+    forward pass.
 
     If a prompt does not fit the model's context beside the requested output, its oldest tokens are
     dropped, except for the first (the start token). This is the last resort: callers shorten
@@ -158,12 +80,14 @@ class InProcessGenerator(Generator):
     """
 
     def __init__(self, name: str, settings: EngineSettings, *, threads: int = 4) -> None:
+        self.running = 0  # calls that the thread computes: 0 or 1
         self._name = name
         self._settings = settings
         self._threads = threads
         self._notes = read_training_notes(Path(self._model))
         self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
-        self._worker: Worker | None = None
+        self._thread = InProcess(f"engine {name!r}", self._open, EngineFailure)
+        self._calls: set[Call] = set()
         self._verified = False  # by `check_files`
         self._failed = False  # the last attempt to open the model
         self._closed = False
@@ -178,7 +102,7 @@ class InProcessGenerator(Generator):
         """Check the model's files without opening them. Raises EngineFailure."""
 
     @abstractmethod
-    def _open(self) -> Batch:
+    def _open(self) -> LanguageModel:
         """Open the model; runs in the engine's thread. Raises EngineFailure."""
 
     @property
@@ -187,13 +111,13 @@ class InProcessGenerator(Generator):
 
     @property
     def capabilities(self) -> Capabilities:
-        batch = self._batch
+        network = self._thread.model and self._thread.model.network
         return Capabilities(
             choices=self._constrained,
             json_schema=self._constrained,
             logprobs=True,
-            token_signals=not (batch and batch.network.no_signals),
-            context_tokens=batch.network.context if batch else None,
+            token_signals=not (network and network.no_signals),
+            context_tokens=network.context if network else None,
             passages=self._notes.passages,
             templates=self._notes.templates,
             autorag=self._notes.autorag,
@@ -204,24 +128,9 @@ class InProcessGenerator(Generator):
         return self._settings.constrained != "none"
 
     @property
-    def _batch(self) -> Batch | None:
-        return self._worker.batch if self._worker else None
-
-    @property
     def forward_passes(self) -> int:
         """The number of forward passes of the model so far, over all calls."""
-        return self._batch.forward_passes if self._batch else 0
-
-    @property
-    def running(self) -> int:
-        """The number of calls in the batch. A closed call counts until the current step has
-        ended.
-        """
-        return self._batch.running if self._batch else 0
-
-    @property
-    def waiting(self) -> int:
-        return len(self._worker.waiting) if self._worker else 0
+        return self._thread.model.passes if self._thread.model else 0
 
     def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         return self._reasoning.stream(request, self._stream)
@@ -244,16 +153,16 @@ class InProcessGenerator(Generator):
             return await self._next(call, Scoring)
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
-        return (await self._started()).opened.result().spans(text)
+        return (await self._opened()).spans(text)
 
     async def check(self) -> None:
         """Open the model if it is not open yet. Raises EngineFailure."""
-        await self._started()
+        await self._opened()
 
     async def check_files(self) -> str:
         if self._failed:  # what the files do not show
-            await self._started()
-        if self._batch is not None:
+            await self._opened()
+        if self._thread.model is not None:
             return "open"
         if not self._verified:
             await asyncio.to_thread(self._verify)
@@ -261,27 +170,54 @@ class InProcessGenerator(Generator):
         return "opened when a question first needs it"
 
     async def aclose(self) -> None:
-        """Fail the running calls and join the thread. A second call does nothing."""
+        """Fail all calls, and wait for the end of the current pass. A second call does nothing."""
         self._closed = True
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.stop()
+        for call in self._calls:
+            call.items.put_nowait(
+                EngineFailure(f"engine {self._name!r} was closed during the call")
+            )
+        if self._thread.model is not None:
+            await self._thread.run(lambda model, gone: None)
 
     @asynccontextmanager
     async def _call(
         self, request: GenerationRequest | SignalRequest | ScoreRequest
     ) -> AsyncIterator[Call]:
         """Queue a call. Leaving the context ends it."""
-        worker = await self._started()
-        obstacle = worker.opened.result().network.no_signals
+        obstacle = (await self._opened()).network.no_signals
         if obstacle and not isinstance(request, GenerationRequest):
             raise EngineFailure(f"engine {self._name!r} does not provide token signals: {obstacle}")
+        if len(self._calls) > self._settings.max_concurrency * WAITING_PER_CALL:
+            raise Overloaded(
+                f"{len(self._calls) - 1} calls are waiting at engine {self._name!r}; try again "
+                f"later, or raise engines.{self._name}.max_concurrency"
+            )
         call = Call(request)
-        worker.submit(call)
+        self._calls.add(call)
         try:
-            yield call
+            async with running(self._thread.run(lambda model, gone: self._run(call, model, gone))):
+                yield call
         finally:
             call.cancelled = True
+            self._calls.discard(call)
+
+    def _run(self, call: Call, model: LanguageModel, gone: Event) -> None:
+        """Compute a call, in the thread."""
+        self.running = 1
+        try:
+            for item in model.answer(call):
+                if self._closed or call.cancelled or gone.is_set():
+                    return
+                if item is not None:
+                    call.send(item)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            model.forget()
+            reason = f"{error or type(error).__name__}".splitlines()[0][:300]
+            call.send(EngineFailure(f"engine {self._name!r} failed in a call: {reason}"))
+        finally:
+            self.running = 0
 
     async def _next(self, call: Call, kind: type[T]) -> T:
         """Return the next item of a call. While the engine computes other calls, this one waits for
@@ -304,29 +240,22 @@ class InProcessGenerator(Generator):
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(
             f"engine {self._name!r} computed nothing for {self._settings.timeout_s:g} s, with "
-            f"{self.running} calls running and {self.waiting} waiting; check the load of this "
-            f"machine, or raise engines.{self._name}.timeout_s"
+            f"{len(self._calls)} calls running or waiting; check the load of this machine, or "
+            f"raise engines.{self._name}.timeout_s"
         )
 
-    async def _started(self) -> Worker:
-        """Return the worker with its model open. Opening does not count towards a call's time
-        limit.
-        """
+    async def _opened(self) -> LanguageModel:
+        """Return the model, and open it first if need be, which does not count towards a call's
+        time limit."""
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
-        if self._worker is None:
-            most = self._settings.max_concurrency
-            self._worker = Worker(self._name, self._open, most, most * WAITING_PER_CALL)
-        worker = self._worker
-        try:
-            await asyncio.shield(asyncio.wrap_future(worker.opened))
-            self._failed = False
-        except EngineFailure:
-            self._failed = True
-            if self._worker is worker:
-                self._worker = None  # the next call tries again
-            raise
-        return worker
+        if self._thread.model is None:
+            try:
+                await self._thread.run(lambda model, gone: None)
+            finally:
+                self._failed = self._thread.model is None
+        assert self._thread.model is not None
+        return self._thread.model
 
 
 class DraftCall:

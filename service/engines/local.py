@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.engines.batch import Batch
+    from service.engines.decoding import LanguageModel
 
     Array = NDArray[np.float32]
 
@@ -47,7 +47,7 @@ class LocalGenerator(InProcessGenerator):
     def _verify(self) -> None:
         _check_folder(self._name, Path(self._model))
 
-    def _open(self) -> Batch:
+    def _open(self) -> LanguageModel:
         """Load model and tokenizer without network access. Raises EngineFailure with what is
         missing.
         """
@@ -55,7 +55,7 @@ class LocalGenerator(InProcessGenerator):
         self._verify()
         try:
             torch, transformers = import_transformers()
-            from service.engines.batch import Batch  # noqa: PLC0415
+            from service.engines.decoding import LanguageModel  # noqa: PLC0415
             from service.engines.encoding import PromptEncoder  # noqa: PLC0415
         except ImportError as error:
             raise EngineFailure(
@@ -79,14 +79,11 @@ class LocalGenerator(InProcessGenerator):
         network = TorchNetwork(loaded.to("cuda" if on_gpu else "cpu").eval())
         encoder = PromptEncoder(tokenizer, self._settings.template_variables)
         ends = _end_tokens(loaded, tokenizer)
-        return Batch(name, network, encoder, ends, constrained=self._constrained)
+        return LanguageModel(network, encoder, ends, constrained=self._constrained)
 
 
 class TorchNetwork:
-    """A model, and the cache of its only call."""
-
-    slots = 1
-    position_bytes = 0  # there is no other call whose memory could be short
+    """A model and its cache. Each prompt is read as a whole."""
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config(decoder=True)
@@ -98,56 +95,44 @@ class TorchNetwork:
         self._device = model.device
         self._last = int(config.num_hidden_layers) - 1
         self._queries: Any = None
-        self.free(0)
+        self.keep(0)
         if self.no_signals is None:
             _tap(model)
 
-    def run(
-        self, first: int, ids: NDArray[Any], starts: NDArray[Any], wanted: NDArray[Any]
-    ) -> tuple[Array, Array]:
-        """Run `ids` (1, tokens). Without signals, there are no heads in the queries."""
+    def run(self, ids: Sequence[int]) -> tuple[Array, Array]:
+        """Run `ids`. Without signals, there are no heads in the queries."""
         import torch  # noqa: PLC0415
 
         tap = {"tap": self} if self.no_signals is None else {}
         with torch.inference_mode():
             output = self.forward(
-                input_ids=torch.from_numpy(ids).to(self._device),
+                input_ids=torch.tensor([ids], device=self._device),
                 past_key_values=self._cache,
                 use_cache=True,
-                logits_to_keep=torch.from_numpy(wanted).to(self._device),
+                logits_to_keep=1,
                 **tap,
             )
-            logits = output.logits[0].float().cpu().numpy()
+            logits = output.logits[0, -1].float().cpu().numpy()
             if self._queries is None:
-                return logits, logits.reshape(1, -1, 1, logits.shape[-1])[:, :0]
-            return logits, self._queries.float().cpu().numpy()
+                return logits, logits[:0].reshape(0, len(ids), 1)
+            return logits, self._queries[0].float().cpu().numpy()
 
     def see(self, layer: int, query: Any, scale: float) -> None:
         """Keep the queries (1, heads, tokens, size) of the last layer."""
         if layer == self._last:
             self._queries, self.scale = query, scale
 
-    def keys(self, slot: int, length: int) -> Array:
+    def keys(self) -> Array:
         """Return the keys of the last layer: (kv_heads, length, size)."""
-        keys: Array = self._cache.layers[-1].keys[0, :, :length].float().cpu().numpy()
+        keys: Array = self._cache.layers[-1].keys[0].float().cpu().numpy()
         return keys
 
-    def free(self, slot: int) -> None:
+    def keep(self, length: int) -> int:
+        """Drop the whole text."""
         from transformers import DynamicCache  # noqa: PLC0415
 
         self._cache: Any = DynamicCache()
-
-    def recall(self, slot: int, prompt: Sequence[int]) -> int:
         return 0
-
-    def remember(self, slot: int, prompt: Sequence[int]) -> None:
-        """Do nothing: each prompt is read as a whole."""
-
-    def forget(self) -> None:
-        """Do nothing: nothing was remembered."""
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Do nothing: there is one slot."""
 
 
 def _obstacle(config: Any) -> str | None:

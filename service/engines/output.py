@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.engines.base import FinishReason
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import AttentionUpdate, DraftToken, ScoreRequest, Span
@@ -260,3 +263,12 @@ class TokenAssembler:
     def _is_last(self, number: int) -> bool:
         """Whether this is the last token that the engine generated for the draft."""
         return self.finish is not None and number == self.generated - 1
+
+
+def changed_maxima(before: NDArray[Any], after: NDArray[Any]) -> list[AttentionUpdate]:
+    """Return what one more row has changed in a draft's maxima, which are (2, tokens)."""
+    known = np.full_like(after, -1.0)
+    known[:, : before.shape[1]] = before
+    (keys,) = np.nonzero((after != known).any(axis=0))
+    changed = zip(keys.tolist(), *after[:, keys].tolist(), strict=True)
+    return [AttentionUpdate(*each) for each in changed]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engines.output import changed_maxima
 from service.engines.signals import AttentionUpdate
 
 Floats = NDArray[np.float32]
@@ -72,7 +73,7 @@ class Inbox:
             self.rows.append(joined([packet["row"] for packet in packets], heads))
         if "means" in first:
             means = floats(joined([packet["means"] for packet in packets], heads)).reshape(2, -1)
-            self.updates.append(_changes(self.means, means))
+            self.updates.append(changed_maxima(self.means, means))
             self.means = means
         for place in first.get("rows", ()):
             self.rows_at[int(place)] = joined([packet["rows"][place] for packet in packets], heads)
@@ -170,14 +171,6 @@ def joined(of_ranks: Sequence[str], heads: Sequence[int]) -> str:
     arrays = np.stack([floats(text) for text in of_ranks])
     mean = np.average(arrays, axis=0, weights=heads).astype(np.float32)
     return base64.b64encode(mean.tobytes()).decode()
-
-
-def _changes(before: Floats, after: Floats) -> list[AttentionUpdate]:
-    known = np.full_like(after, -1.0)
-    known[:, : before.shape[1]] = before
-    (keys,) = np.nonzero((after != known).any(axis=0))
-    changed = zip(keys.tolist(), *after[:, keys].tolist(), strict=True)
-    return [AttentionUpdate(*each) for each in changed]
 
 
 RECEIVER = Receiver()  # vLLM makes the middleware itself, and asks the logits processors here

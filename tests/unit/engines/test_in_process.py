@@ -1,4 +1,4 @@
-"""Calls that run together in one thread, on the small compiled model."""
+"""Calls of the small compiled model, which runs one after the other in a thread."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
-from service.engines import batch as module
+from service.engines import decoding as module
 from service.engines.base import Completion, GenerationRequest, Message, complete
+from service.engines.compiled import _memory
 from service.engines.embedded import EmbeddedGenerator
 from service.engines.signals import (
     ContextRows,
@@ -51,14 +52,13 @@ async def engine(open_embedded: OpenEmbedded) -> EmbeddedGenerator:
     return made
 
 
-def network_of(engine: EmbeddedGenerator) -> Any:
-    batch: Any = engine._batch
-    return batch.network
+def model_of(engine: EmbeddedGenerator) -> Any:
+    return engine._thread.model
 
 
 def slowed(engine: EmbeddedGenerator, wait: Any) -> None:
     """Wait before every pass."""
-    network = network_of(engine)
+    network = model_of(engine).network
     run = network.run
 
     def slow(*args: Any) -> Any:
@@ -70,7 +70,7 @@ def slowed(engine: EmbeddedGenerator, wait: Any) -> None:
 
 def failing(engine: EmbeddedGenerator, passes: int) -> None:
     """Fail once, after this number of passes."""
-    network = network_of(engine)
+    network = model_of(engine).network
     run, left = network.run, iter(range(passes))
 
     def fails(*args: Any) -> Any:
@@ -84,12 +84,12 @@ def failing(engine: EmbeddedGenerator, passes: int) -> None:
 
 def read_by(engine: EmbeddedGenerator) -> list[int]:
     """Return a list that grows by the tokens of each pass over more than one."""
-    network, read = network_of(engine), []
+    network, read = model_of(engine).network, []
     run = network.run
 
-    def watched(slot: int, ids: Any, *others: Any) -> Any:
-        read.extend([ids.shape[1]] if ids.shape[1] > 1 else [])
-        return run(slot, ids, *others)
+    def watched(ids: Any) -> Any:
+        read.extend([len(ids)] if len(ids) > 1 else [])
+        return run(ids)
 
     network.run = watched
     return read
@@ -97,61 +97,35 @@ def read_by(engine: EmbeddedGenerator) -> list[int]:
 
 async def settled(engine: EmbeddedGenerator) -> None:
     async with asyncio.timeout(20):
-        while engine.running or engine.waiting:  # noqa: ASYNC110 (the thread sets no event)
+        while engine.running:  # noqa: ASYNC110 (the thread sets no event)
             await asyncio.sleep(0.002)
 
 
 # ---- company
 
 
-async def test_a_call_gives_the_same_alone_and_in_any_company(engine: EmbeddedGenerator) -> None:
+async def test_a_call_gives_the_same_whatever_was_read_before_and_whoever_left(
+    engine: EmbeddedGenerator,
+) -> None:
     chance = random.Random(5)
     asked = of_every_kind()
 
     async def afresh(request: GenerationRequest) -> Completion:
-        network_of(engine).forget()
+        model_of(engine).forget()
         return await complete(engine, request)
 
     alone = [await afresh(request) for request in asked]
-    staying: list[tuple[int, asyncio.Task[Completion]]] = []
-    leaving: list[asyncio.Task[Completion]] = []
-    for turn in range(90):
-        number = turn if turn < len(asked) else chance.randrange(len(asked))
-        call = asyncio.create_task(complete(engine, asked[number]))
-        if turn >= len(asked) and chance.random() < 0.4:
-            leaving.append(call)
-        else:
-            staying.append((number, call))
-        await asyncio.sleep(chance.random() * 0.004)
-        if leaving and chance.random() < 0.5:
-            leaving.pop(chance.randrange(len(leaving))).cancel()
-    for call in leaving:
+    numbers = [chance.randrange(len(asked)) for _ in range(60)]
+    calls = [asyncio.create_task(complete(engine, asked[number])) for number in numbers]
+    for call in chance.sample(calls, 25):
+        await asyncio.sleep(chance.random() * 0.01)
         call.cancel()
 
-    for number, call in staying:
-        same(await call, alone[number])
+    await asyncio.wait(calls)
+    for number, call in zip(numbers, calls, strict=True):
+        if not call.cancelled():
+            same(call.result(), alone[number])
     await settled(engine)
-
-
-async def test_calls_wait_where_all_rows_would_be_too_large(
-    engine: EmbeddedGenerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = [ask("Paris " * (1 + 40 * (n % 3)), max_tokens=12) for n in range(9)]
-    alone = [await complete(engine, request) for request in asked]
-    inner: Any = engine._batch
-    monkeypatch.setattr(module, "ROW_BYTES", 200 * inner.network.position_bytes)
-    write, held = inner._write, []
-
-    def watched(rows: Any) -> None:
-        held.append([row.done for row in rows])
-        write(rows)
-
-    monkeypatch.setattr(inner, "_write", watched)
-    together = await asyncio.gather(*(complete(engine, request) for request in asked))
-
-    assert together == alone
-    assert all(len(rows) == 1 or sum(rows) <= 200 for rows in held)
-    assert max(len(rows) for rows in held) > 1
 
 
 async def test_running_and_waiting_are_bounded(open_embedded: OpenEmbedded) -> None:
@@ -199,7 +173,7 @@ async def test_silence_is_a_timeout_and_the_event_loop_runs_meanwhile(
     assert (await complete(engine, ask(max_tokens=2))).usage.completion_tokens
 
 
-async def test_a_failed_step_fails_its_calls_and_forgets_what_was_read(
+async def test_a_failed_pass_fails_its_call_and_forgets_what_was_read(
     engine: EmbeddedGenerator,
 ) -> None:
     expected = await complete(engine, judgement(1))
@@ -208,24 +182,26 @@ async def test_a_failed_step_fails_its_calls_and_forgets_what_was_read(
     results = await asyncio.gather(
         *(complete(engine, ask(max_tokens=20)) for _ in range(2)), return_exceptions=True
     )
-    assert all("failed in a step: RuntimeError: out of memory" in str(each) for each in results)
+    assert "failed in a call: out of memory" in str(results[0])
+    assert isinstance(results[1], Completion)
     read.clear()
 
     same(await complete(engine, judgement(1)), expected)
     assert sum(read) > 200
 
 
-async def test_closing_fails_running_calls_and_joins_the_thread(engine: EmbeddedGenerator) -> None:
+async def test_closing_fails_all_calls_and_waits_for_the_thread(engine: EmbeddedGenerator) -> None:
     slowed(engine, lambda: time.sleep(0.01))
-    call = asyncio.create_task(complete(engine, ask(max_tokens=250)))
+    calls = [asyncio.create_task(complete(engine, ask(max_tokens=250))) for _ in range(2)]
     while not engine.running:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
     await engine.aclose()
 
-    with pytest.raises(EngineFailure, match="closed"):
-        await call
-    assert not [t for t in threading.enumerate() if t.name == "engine-embedded"]
+    assert not engine.running
+    for call in calls:
+        with pytest.raises(EngineFailure, match="closed"):
+            await call
 
 
 # ---- prompts
@@ -253,7 +229,7 @@ async def test_a_prompt_in_chunks_is_the_prompt_and_leaving_ends_it(
 ) -> None:
     request = ask("Where is the river of the city? " * 10, max_tokens=10, logprobs=True)
     whole = await complete(engine, request)
-    network_of(engine).forget()
+    model_of(engine).forget()
     monkeypatch.setattr(module, "CHUNK", 2)
     same(await complete(engine, request), whole)
 
@@ -283,20 +259,12 @@ def resident() -> int:
         pytest.skip("needs Linux, which tells the memory of a process")
 
 
-async def test_memory_is_used_for_what_is_in_a_slot_and_freed_with_it(
-    engine: EmbeddedGenerator,
-) -> None:
-    network = network_of(engine)
+def test_memory_is_used_where_it_is_written() -> None:
     before = resident()
-    for slot in range(network.slots):
-        for cache in network._cache:
-            cache[slot] = 1
-    held = network.slots * network.context * network.position_bytes
-    assert resident() - before > 0.9 * held
-    for slot in range(1, network.slots):
-        network.free(slot)
-    assert resident() - before < 0.3 * held
-    assert all((cache[0] == 1).all() for cache in network._cache)
+    memory = _memory((1, 64, 8192, 64))
+    memory[0, :, 0] = 1
+    assert memory.nbytes > 100e6
+    assert resident() - before < 10e6
 
 
 # ---- outputs

@@ -1,0 +1,281 @@
+"""One model in this process, which writes and reads one text at a time.
+
+Every generator here yields after each pass of the network, so that a call can be ended between two
+passes. A prompt that begins like the one before it is read from where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.core.errors import EngineFailure
+from service.engines.attention_numpy import Maxima, attention_rows, entropies, rows_per_block
+from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
+from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chances
+from service.engines.encoding import PromptEncoder
+from service.engines.in_process import Call, Item
+from service.engines.output import (
+    CONTEXT_TAIL,
+    Detokenizer,
+    DraftText,
+    TokenAssembler,
+    changed_maxima,
+    place_tokens,
+    wanted_tokens,
+)
+from service.engines.signals import (
+    AttentionRow,
+    ScoredToken,
+    ScoreRequest,
+    Scoring,
+    SignalDelta,
+    SignalRequest,
+    Span,
+)
+
+Array = NDArray[Any]
+CHUNK: Final = 256  # tokens of a prompt in one pass, which an abort cannot interrupt
+
+
+class Network(Protocol):
+    """A model, and the cache of the text that it has read so far."""
+
+    context: int
+    vocabulary: int
+    scale: float  # of the last layer's attention
+    no_signals: str | None  # why the queries are not known
+
+    def run(self, ids: Sequence[int]) -> tuple[Array, Array]:
+        """Append `ids` to the text. Return the logits (vocabulary,) after the last of them, and the
+        last layer's queries (heads, tokens, size)."""
+
+    def keys(self) -> Array:
+        """Return the keys of the last layer: (kv_heads, length, size)."""
+
+    def keep(self, length: int) -> int:
+        """Drop the text behind the first `length` tokens, or earlier; return how many are left."""
+
+
+class Output:
+    """What a call for text has written."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        text: DraftText,
+        ends: frozenset[int],
+        constraint: Constraint | None,
+    ) -> None:
+        self.token = -1  # the last one
+        self.written = 0
+        self._request = request
+        self._text = text
+        self._ends = ends
+        self._constraint = constraint
+        self._sent = 0  # characters
+        self._logprob: float | None = None
+        self._best: list[tuple[float, ...]] = []
+        self._random = np.random.default_rng(request.seed % 2**63)
+
+    def next(self, logits: Array, limit: int) -> Delta | None:
+        """Choose the next token by its logits (vocabulary,), of at most `limit`. Return what is to
+        be sent, if anything."""
+        constraint = self._constraint
+        self.token = self._choose(logits)
+        self.written += 1
+        ended = constraint is not None and constraint.advance(self.token)
+        if constraint is not None and constraint.label is not None:
+            return self._delta(constraint.label, "stop")
+        if self.token in self._ends:
+            self._text.end()
+            return self._delta(self._new_text(), "stop")
+        if isinstance(constraint, ChoiceConstraint):
+            return None
+        self._text.feed(self.token)
+        finish: FinishReason | None = "length" if self.written >= limit else None
+        finish = "stop" if ended or self._text.stopped else finish
+        if finish:
+            self._text.end()
+        text = self._new_text()
+        return self._delta(text, finish) if text or finish else None
+
+    def _choose(self, logits: Array) -> int:
+        constraint, temperature = self._constraint, self._request.temperature
+        allowed = logits if constraint is None else constraint.mask(logits)
+        if temperature > 0:
+            allowed = allowed / temperature + self._random.gumbel(size=len(allowed))
+        token = int(allowed.argmax())
+        if self._request.logprobs:
+            own, best = log_chances(logits, token, self._request.logprobs)
+            self._logprob = (self._logprob or 0.0) + own
+            self._best += [best] if best else []
+        return token
+
+    def _new_text(self) -> str:
+        new = self._text.shown[self._sent :]
+        self._sent += len(new)
+        return new
+
+    def _delta(self, text: str, finish: FinishReason | None) -> Delta:
+        logprob, self._logprob = self._logprob, None
+        best, self._best = tuple(self._best), []
+        return Delta(text, logprob, finish, best=best)
+
+
+class LanguageModel:
+    """A network with its tokenizer; used by one thread at a time."""
+
+    def __init__(
+        self,
+        network: Network,
+        encoder: PromptEncoder,
+        end_tokens: frozenset[int],
+        *,
+        constrained: bool = True,
+    ) -> None:
+        self.passes = 0
+        self.network = network
+        self._encoder = encoder
+        self._ends = end_tokens
+        self._constraints = Constraints(encoder, network.vocabulary, end_tokens)
+        self._constrained = constrained
+        self._read: Sequence[int] = ()  # the prompt, or its beginning, that is in the cache
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        return tuple(self._encoder.encode_with_spans(text, bos=False)[1])
+
+    def forget(self) -> None:
+        """Read the next prompt as a whole."""
+        self._read = ()
+
+    def answer(self, call: Call) -> Iterator[Item | None]:
+        """Yield what a call receives, or None after a pass that gives nothing. Raises whatever the
+        request is not fit for."""
+        request = call.request
+        if isinstance(request, ScoreRequest):
+            return self._score(request)
+        if isinstance(request, SignalRequest):
+            return self._draft(request, call)
+        return self._write(request)
+
+    def _write(self, request: GenerationRequest) -> Iterator[Delta | None]:
+        context, limit = self.network.context, self._limit(request)
+        constraint = self._constraints.of(request) if self._constrained else None
+        if isinstance(constraint, ChoiceConstraint):  # ends by itself
+            limit = max(limit, constraint.longest)
+        prompt = _shortened(self._encoder.encode(request), context - limit)
+        before = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
+        text = DraftText(Detokenizer(self._encoder.backend, before), request.stop)
+        output = Output(request, text, self._ends, constraint)
+        logits, _ = yield from self._prompt(prompt)
+        while True:
+            delta = output.next(logits, limit)
+            if delta is not None and delta.finish is not None:
+                yield replace(delta, usage=TokenUsage(len(prompt), output.written))
+                return
+            yield delta
+            logits, _ = self._run([output.token])
+
+    def _draft(self, request: SignalRequest, call: Call) -> Iterator[SignalDelta | None]:
+        """Write a draft. With attention, a token is sent once its own row has been computed."""
+        limit, encoder = self._limit(request), self._encoder
+        ids, spans = encoder.encode_with_spans(request.prompt, bos=True)
+        prompt = _shortened(ids or [0], self.network.context - limit)
+        call.spans = _shortened(spans or [(0, 0)], self.network.context - limit)
+        decoder = Detokenizer(encoder.backend, prompt[-CONTEXT_TAIL:])
+        draft = TokenAssembler(decoder, request.stop, attention=request.attention)
+        logits, queries = yield from self._prompt(prompt)
+        maxima = Maxima(len(queries), limit)
+        for written in count(1):
+            if request.attention:
+                weights = self._attention(queries[:, -1:], len(prompt) + written - 2)
+                call.rows.append(weights[:, 0].mean(axis=0))
+                if written > 1:
+                    known = maxima.means()
+                    maxima.fold(weights[:, :, len(prompt) :])
+                    draft.add_signals([], [changed_maxima(known, maxima.means())])
+            entropy, logprob = entropies(logits[None])[:, 0].tolist()
+            draft.add_signals([(entropy, logprob)], [])
+            token = int(logits.argmax())
+            ends: FinishReason | None = "length" if written >= limit else None
+            draft.add_tokens([token], "stop" if token in self._ends else ends)
+            tokens, finish = tuple(draft.take()), draft.finish
+            usage = TokenUsage(len(prompt), written) if finish else None
+            yield SignalDelta(tokens, finish, usage) if tokens or finish else None
+            if finish:
+                return
+            logits, queries = self._run([token])
+
+    def _score(self, request: ScoreRequest) -> Iterator[Scoring | None]:
+        ids, spans = place_tokens(self._encoder, request)
+        context = self.network.context
+        if not 0 < len(ids) <= context:
+            raise EngineFailure(
+                f"a text of {len(ids)} tokens cannot be scored; the length must be 1 to "
+                f"{context} tokens"
+            )
+        wanted = frozenset(wanted_tokens(spans, request))
+        rows: list[AttentionRow] = []
+        maxima: Maxima | None = None
+        self.forget()  # every query of a text is needed, and of a prompt the last one
+        for start, _, queries in self._passes(ids):
+            maxima = maxima or Maxima(len(queries), len(ids))
+            size = rows_per_block(len(queries), start + queries.shape[1])
+            for at in range(0, queries.shape[1], size):
+                first = start + at
+                weights = self._attention(queries[:, at : at + size], first)
+                maxima.fold(weights)
+                for row in range(first, maxima.size):
+                    if row + 1 in wanted:
+                        mean = weights[:, row - first, : row + 1].mean(axis=0)
+                        rows.append(AttentionRow(row + 1, tuple(mean.tolist())))
+            yield None
+        assert maxima is not None  # there is a token
+        tokens = map(ScoredToken, ids, spans, *maxima.means().tolist())
+        yield Scoring(tuple(tokens), tuple(rows), TokenUsage(len(ids), 0))
+
+    def _limit(self, request: GenerationRequest | SignalRequest) -> int:
+        return max(1, min(request.max_tokens, self.network.context // 2))
+
+    def _prompt(self, prompt: Sequence[int]) -> Generator[None, None, tuple[Array, Array]]:
+        """Read a prompt. Return the logits after it, and the queries of its last tokens."""
+        for read in self._passes(prompt):
+            yield
+            _, logits, queries = read
+        return logits, queries
+
+    def _passes(self, prompt: Sequence[int]) -> Iterator[tuple[int, Array, Array]]:
+        """Read a prompt in chunks, at least its last token. Yield where each chunk begins, the
+        logits after it, and its queries."""
+        pairs = zip(prompt[:-1], self._read, strict=False)
+        known = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+        known = min(len(prompt) - 1, len(self._read)) if known is None else known
+        begin = self.network.keep(known)
+        for start in range(begin, len(prompt), CHUNK):
+            self._read = prompt[:start]
+            logits, queries = self._run(prompt[start : start + CHUNK])
+            self._read = prompt[: start + CHUNK]
+            yield start, logits, queries
+
+    def _run(self, ids: Sequence[int]) -> tuple[Array, Array]:
+        self.passes += 1
+        return self.network.run(ids)
+
+    def _attention(self, queries: Array, first: int) -> Array:
+        """Return the weights (heads, rows, keys) of queries (heads, rows, size) at the positions
+        from `first` on."""
+        keys = self.network.keys()[:, : first + queries.shape[1]]
+        return attention_rows(queries, keys, first, self.network.scale)
+
+
+def _shortened(prompt: list[Any], room: int) -> list[Any]:
+    """Drop the oldest tokens, except for the first one."""
+    if len(prompt) <= room:
+        return prompt
+    return [prompt[0], *prompt[len(prompt) - room + 1 :]]
