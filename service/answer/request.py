@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from service.core.domain import QueryFormulation, RequestLoop, RequestRoute, RetrieverName
+from service.core.domain import RequestLoop, RequestRoute, RetrieverName, Variant
 from service.core.validation import Strict, parse
 from service.retrieval.base import NOBODY, Principals
 
@@ -186,14 +186,13 @@ class PlainChat(BaseModel):
 class PreparedRequest(ChatQuestion):
     """A request that this deployment can answer; the collection and the time limit are resolved,
     and `principals` are those of the sender. With `plain`, nothing but the model is asked, and the
-    question is only the last message. `query_formulation`: what an evaluation sets in place of
-    DRAGIN's own queries (METHODS.md §3.3)."""
+    question is only the last message."""
 
     collection: str
     timeout_s: float
     principals: Principals = NOBODY
     plain: PlainChat | None = None
-    query_formulation: QueryFormulation | None = None
+    variant: Variant = Variant()
 
 
 def parse_request(fields: object) -> AnswerRequest:

@@ -23,6 +23,7 @@ RetrieverName = Literal["hybrid", "bm25", "dense"]
 QueryFormulation = Literal[
     "last_sentence", "full_context", "sentence_without_hits", "last_tokens"
 ]  # fmt: skip
+HanragRole = Literal["relevance", "ending", "refine"]
 StepKind = Literal["condense", "route", "decompose", "ending", "retrieve", "merge", "answer"]
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
 Flag = Literal[
@@ -58,6 +59,21 @@ class Model(BaseModel):
     """Base class of responses, and of records in files. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Variant(Model):
+    """What papers compare their methods with, or score them by, in place of what the service does:
+    only a bundle of an evaluation can ask for it (METHODS.md §9.8).
+
+    `skip`: calls of HANRAG that are left out. `merge_style`: compound answers in prose, or the
+    short answers of the parts, joined by ` && `. `query_words`: n, the most words of DRAGIN's
+    query; `query_formulation`: one that is formed otherwise.
+    """
+
+    skip: tuple[HanragRole, ...] = ()
+    merge_style: Literal["prose", "benchmark"] = "prose"
+    query_words: int = 25
+    query_formulation: QueryFormulation | None = None
 
 
 class StepPassage(Model):

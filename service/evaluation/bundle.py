@@ -1,10 +1,9 @@
 """Bundles: everything that a paper's table fixes, for `revelator evaluate --bundle NAME`.
 
 `bundles/NAME.toml` names the method, the fields of its requests (`request`; `datasets` has those
-that differ by data set) and the settings. One that `extends` another
-has what differs from it. `query_formulation` is one of those that DRAGIN's paper compares with its
-own; a bundle alone can ask for it. What a bundle cannot set is `model`, `embedding` and the number
-of questions: the report compares them.
+that differ by data set), the settings, and a `variant` of the method, which a bundle alone can ask
+for. One that `extends` another has what differs from it. What a bundle cannot set is `model`,
+`embedding` and the number of questions: the report compares them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from service.core.domain import Model, QueryFormulation
+from service.core.domain import Model, Variant
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 
@@ -34,7 +33,7 @@ class Bundle(Model):
     embedding: str | None = None
     request: dict[str, Any]
     datasets: dict[str, dict[str, Any]] = {}
-    query_formulation: QueryFormulation | None = None
+    variant: Variant = Variant()
     settings: dict[str, dict[str, Any]]
 
     def fields(self, dataset: str) -> dict[str, Any]:
@@ -62,18 +61,20 @@ class Bundle(Model):
             yield f"roles.reader.encoder ({NO_ENCODER})"
         for section, values in self.settings.items():
             ours = common["settings"].get(section) or {}
-            for name, value in values.items():
-                if ours.get(name) != value:
-                    yield f"{section}.{name} ({value})"
+            yield from (f"{section}.{each}" for each in _unlike(values, ours))
         asked = (run["datasets"].get(dataset) or {}).get("request") or common.get("request", {})
-        for name, value in self.fields(dataset).items():
-            if asked.get(name) != value:
-                yield f"{name} ({value})"
-        if common.get("query_formulation") != self.query_formulation:
-            yield f"query formulation ({self.query_formulation or 'by attention'})"
+        yield from _unlike(self.fields(dataset), asked)
+        variant = Variant.model_validate(common.get("variant", {}))
+        yield from _unlike(dict(self.variant), dict(variant))
         collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
         if self.embedding and self.embedding not in str(collection.get("embedding_model")):
             yield f"embedding ({self.embedding})"
+
+
+def _unlike(wanted: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in wanted.items():
+        if ours.get(name) != value:
+            yield f"{name} ({value})"
 
 
 def names() -> list[str]:

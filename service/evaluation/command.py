@@ -198,8 +198,7 @@ class Evaluation:
                     skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                     continue
                 if self._bundle:
-                    formulation = self._bundle.query_formulation
-                    request = request.model_copy(update={"query_formulation": formulation})
+                    request = request.model_copy(update={"variant": self._bundle.variant})
                 self._methods[method.name] = request.model_dump(
                     include={"route", "loop", "last_resort"}
                 )
@@ -257,9 +256,7 @@ class Evaluation:
         names = dict.fromkeys(searched.values())
         collections = {name: await self._entry.collection(name) for name in names}
         options, bundle = self._options, self._bundle
-        fixed = {"bundle": bundle.name} if bundle else {}
-        if bundle and bundle.query_formulation:
-            fixed["query_formulation"] = bundle.query_formulation
+        fixed = {"bundle": bundle.name, "variant": bundle.variant.model_dump()} if bundle else {}
         return {
             "common": {
                 **self._entry.identity,

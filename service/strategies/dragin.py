@@ -82,7 +82,6 @@ class DraginOptions(DraftOptions):
     """
 
     rule: Rule = field(default_factory=Rule)
-    query_words: int = 25
     full_context: bool = False
     whole_draft: bool = False
     exclude_self: bool = False
@@ -125,7 +124,6 @@ def resolve(settings: DraginSettings) -> DraginOptions:
         base,
         rule=replace(base.rule, threshold=settings.threshold),
         limit=settings.max_tokens,
-        query_words=settings.query_words,
         tagger=settings.tagger,
         splitter="model" if settings.tagger == "spacy" else "own",
     )
@@ -309,10 +307,8 @@ class Dragin(Drafting):
 
     async def _query(self, hit: Hit) -> str:
         """Form the query, cut to the last 64 tokens of the model; it can be empty."""
-        if self.request.query_formulation is None:
-            query = await self._attended(hit)
-        else:
-            query = await self._formulated(hit, self.request.query_formulation)
+        formulation = self.request.variant.query_formulation
+        query = await (self._formulated(hit, formulation) if formulation else self._attended(hit))
         return await self._last_tokens(query, QUERY_TOKENS)
 
     async def _formulated(self, hit: Hit, formulation: QueryFormulation) -> str:
@@ -324,26 +320,29 @@ class Dragin(Drafting):
             case "last_sentence":
                 return next(reversed(self.splitter.sentences(context)), "")
             case "last_tokens":
-                return await self._last_tokens(context, self.options.query_words)
+                return await self._last_tokens(context, self.request.variant.query_words)
             case "sentence_without_hits":
                 return certain_words(hit)
 
     async def _attended(self, hit: Hit) -> str:
         """Run QFS over C, read on its own or inside the draft's own context. The query is empty if
         C has no content word."""
+        most = self.request.variant.query_words
         asked, hit_spans = query_text(self.layout.question, self.layout.written, hit)
         if self.watch.rows is not None:
             context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
             if self.options.rule.tokens:
                 (row,) = rows
-                return top_tokens(context, row.weights, row.token - 1, self.options.query_words)
+                return top_tokens(
+                    context, row.weights, row.token - 1, self.request.variant.query_words
+                )
         else:
             request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
             scoring = await self._score(request)
             context, rows = text_context(asked, hit_spans, scoring), scoring.rows
         content = await anyio.to_thread.run_sync(self.tagger.content_words, asked)
         weights = word_attention(context, rows)
-        return keep_content_words(context, weights, content, self.options.query_words)
+        return keep_content_words(context, weights, content, most)
 
     async def _last_tokens(self, text: str, most: int) -> str:
         if len(text.encode()) < most:  # a token has at least one byte

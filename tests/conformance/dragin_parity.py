@@ -178,16 +178,18 @@ async def run_ours(
                 "profile": profile,
                 "threshold": parameters.hallucination_threshold,
                 "max_tokens": parameters.generate_max_length,
-                "query_words": parameters.retrieve_keep_top_k,
                 **dragin,
             }
         }
     )
     role = Role("reader", engine, None, templates)
     limits = {"timeout_s": 3600, "max_llm_calls": 100_000, "max_tokens": 10**9}
-    formulation = FORMULATIONS[parameters.query_formulation]
+    variant = {
+        "query_words": parameters.retrieve_keep_top_k,
+        "query_formulation": FORMULATIONS[parameters.query_formulation],
+    }
     request = prepared(
-        question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600, query_formulation=formulation
+        question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600, variant=variant
     )
     asked = Inquiry(
         id="parity",

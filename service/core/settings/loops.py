@@ -41,9 +41,6 @@ class RoutesSettings(Section):
     )
 
 
-HanragRole = Literal["relevance", "ending", "refine"]
-
-
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, int) else value
 
@@ -67,12 +64,6 @@ Depths = Annotated[
 class HanragSettings(Section):
     """HANRAG (METHODS.md §1.2, §1.3)."""
 
-    skip: Annotated[list[HanragRole], NoDecode, CommaList] = Field(
-        [],
-        description="Calls that are left out, as in the paper's ablations: `relevance` (judge each "
-        "passage found), `ending` (ask after each step whether the answer is found), `refine` "
-        "(let the model write the query of each search).",
-    )
     judging: Literal["pointwise", "listwise"] | None = Field(
         None,
         description="How the relevance of passages is judged: by a call of the judge's model for "
@@ -131,9 +122,6 @@ class DraginSettings(Section):
         le=4096,
         description="L, the maximum number of tokens of the "
         "answer; also of the baselines that draft (METHODS.md §7).",
-    )
-    query_words: int = Field(
-        25, ge=1, le=512, description="n, the maximum number of words in a query."
     )
     tagger: Literal["stopwords", "hanta", "spacy"] = Field(
         "stopwords",

@@ -205,11 +205,6 @@ class AnswerSettings(Section):
         min_length=1,
         description="Text returned if no answer is given.",
     )
-    merge_style: Literal["prose", "benchmark"] = Field(
-        "prose",
-        description="Format of compound answers. `benchmark`: the short answers of the parts, "
-        "joined by ` && `; the model writes them if its templates include `merge_benchmark.txt`.",
-    )
     chat_citations: Literal["annotations", "text"] = Field(
         "annotations",
         description="Where responses of `/v1/chat/completions` contain citations, unless the "

@@ -157,8 +157,7 @@ async def test_other_formulations_of_the_query(formulation: str, first: str, sec
     events = await run(
         engine,
         hits={"": HITS["Norma"]},
-        settings=settings(query_words=3),
-        query_formulation=formulation,
+        variant={"query_words": 3, "query_formulation": formulation},
     )
     assert [event.query for event in of(events, QueryIssued)] == [first, second]
     assert [event.query for event in of(events, Trigger)] == [first, second]
@@ -181,8 +180,7 @@ async def test_a_hit_in_the_first_sentence_leaves_the_question(
     events = await run(
         engine,
         hits={"": HITS["Norma"]},
-        settings=settings(query_words=3),
-        query_formulation=formulation,
+        variant={"query_words": 3, "query_formulation": formulation},
     )
     assert [event.query for event in of(events, QueryIssued)] == [query]
 
@@ -195,7 +193,9 @@ async def test_a_full_context_is_cut_to_the_last_tokens() -> None:
         attention={"Palermo.": 0.9},
     )
     engine = SignalEngine([draft, LAST], [ScriptStep("He.")])
-    events = await run(engine, hits={"": HITS["Norma"]}, query_formulation="full_context")
+    events = await run(
+        engine, hits={"": HITS["Norma"]}, variant={"query_formulation": "full_context"}
+    )
     (query,) = [event.query for event in of(events, QueryIssued)]
     assert query == f"{' '.join(words[-64:])}."
 
@@ -209,8 +209,8 @@ async def test_a_hit_stops_the_draft_unless_later_sentences_count(
         loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
     )  # fmt: skip
     engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)], focus=["opera", "composer"])
-    own = settings(profile=profile, query_words=2)
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
+    own, variant = settings(profile=profile), {"query_words": 2}
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, variant=variant)
     assert (engine.spared > 0) == early
     assert not engine.scores
     (trigger,) = of(events, Trigger)
@@ -450,8 +450,8 @@ async def test_a_long_query_keeps_its_last_64_tokens() -> None:
     words = [f"Norma{number}" for number in range(70)]
     draft = DraftScript(f" {' '.join(words)} in Palermo. So.", loud={"Palermo.": 50.0})
     engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
-    own = settings(query_words=200, max_tokens=400)
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
+    own, variant = settings(max_tokens=400), {"query_words": 200}
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, variant=variant)
     assert of(events, Trigger)[0].query == " ".join(words[-64:])
 
 

@@ -66,7 +66,10 @@ async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> N
     )  # fmt: skip
     engine = SignalEngine([first, second], focus=["composer"])
     events = await run(
-        engine, hits={"": HITS["Norma"]}, settings=settings(profile="paper", query_words=1)
+        engine,
+        hits={"": HITS["Norma"]},
+        settings=settings(profile="paper"),
+        variant={"query_words": 1},
     )
     (trigger,) = of(events, Trigger)
     assert (trigger.token, trigger.score, trigger.attention) == ("Palermo", 1.8, 0.9)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from service.core.settings import Settings
 from service.prompts.templates import Pair
 from service.strategies.comparisons import asked_of_each, comparison_answer
 from tests.support.asking import body_of, passage
@@ -154,7 +153,7 @@ HITS = {
     "Ada": [passage("ada", "Ada Lovelace was born on 10 December 1815.", "Ada Lovelace")],
     "Alan": [passage("alan", "Alan Turing was born on 23 June 1912.", "Alan Turing")],
 }
-SKIPPED = Settings.model_validate({"hanrag": {"skip": ["relevance"]}})
+SKIPPED = {"skip": ["relevance"]}
 
 
 @pytest.mark.anyio
@@ -174,7 +173,7 @@ async def test_only_a_small_model_is_not_asked_what_to_compare(passages: int | N
             ScriptStep("Alan Turing", "Task: final"),
         ]
     able = replace(SHORT_FORMS, passages=passages)
-    asked = {"route": "complex", "settings": SKIPPED, "capabilities": able}
+    asked = {"route": "complex", "variant": SKIPPED, "capabilities": able}
     body = await body_of(script, HITS, QUESTION, **asked)
     assert body.answer == ("Ada Lovelace" if passages else "Alan Turing")
     assert body.steps[-1].flags == (["computed"] if passages else [])
