@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Config, Data, Key, Url, begin, fail, run
+from service.answer.options import Url
+from service.cli.options import Config, Data, Key, begin, fail, run
 
 Name = Annotated[str, typer.Argument(help="Name of the collection.")]
 

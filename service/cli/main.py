@@ -11,26 +11,11 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
+from service.answer.options import Collection, QuestionOptions, SearchOptions, Url
 from service.cli.administration import collections, feedback, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
-from service.cli.options import (
-    Collection,
-    Config,
-    Data,
-    Key,
-    LoopOption,
-    MaxSteps,
-    RetrieverOption,
-    RouteOption,
-    Timeout,
-    TopK,
-    Url,
-    begin,
-    fail,
-    given,
-    run,
-)
+from service.cli.options import Config, Data, Key, begin, fail, run, with_options
 from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
 
@@ -96,19 +81,14 @@ def serve(
 
 
 @app.command()
+@with_options(QuestionOptions)
 def ask(
+    asked: QuestionOptions,
     question: Annotated[str, typer.Argument(help="The question.")],
     config: Config = None,
     data: Data = None,
     url: Url = None,
     key: Key = None,
-    collection: Collection = None,
-    route: RouteOption = "auto",
-    loop: LoopOption = "default",
-    retriever: RetrieverOption = "hybrid",
-    top_k: TopK = None,
-    max_steps: MaxSteps = None,
-    timeout_s: Timeout = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print only the answer's JSON body.")
     ] = False,
@@ -123,24 +103,21 @@ def ask(
     from service.cli.ask import ask_in_terminal  # noqa: PLC0415
 
     settings = begin("warning", config, data_dir=data, key=key)
-    fields = given(
-        question=question, collection=collection, route=route, loop=loop, retriever=retriever,
-        top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
-    )  # fmt: skip
+    fields = {"question": question, **asked.fields}
     code = run(lambda: ask_in_terminal(settings, fields, url=url, as_json=as_json, trace=trace))
     raise typer.Exit(code)
 
 
 @app.command()
+@with_options(SearchOptions)
 def search(
+    asked: SearchOptions,
     query: Annotated[str, typer.Argument(help="What to search for.")],
     config: Config = None,
     data: Data = None,
     url: Url = None,
     key: Key = None,
     collection: Collection = None,
-    retriever: RetrieverOption = "hybrid",
-    top_k: TopK = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the passages as JSON.")] = False,
 ) -> None:
     """Search, and print the best passages, without an answer. Uses the running server, if there is
@@ -148,7 +125,7 @@ def search(
     from service.cli.ask import search_in_terminal  # noqa: PLC0415
 
     settings = begin("warning", config, data_dir=data, key=key)
-    fields = given(query=query, collection=collection, retriever=retriever, top_k=top_k)
+    fields = {"query": query, "collection": collection, **asked.fields}
     raise typer.Exit(run(lambda: search_in_terminal(settings, fields, url=url, as_json=as_json)))
 
 
@@ -170,18 +147,13 @@ def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = No
 
 
 @app.command()
+@with_options(QuestionOptions)
 def chat(
+    asked: QuestionOptions,
     config: Config = None,
     data: Data = None,
     url: Url = None,
     key: Key = None,
-    collection: Collection = None,
-    route: RouteOption = "auto",
-    loop: LoopOption = "default",
-    retriever: RetrieverOption = "hybrid",
-    top_k: TopK = None,
-    max_steps: MaxSteps = None,
-    timeout_s: Timeout = None,
 ) -> None:
     """Hold a conversation: each question is answered with regard to the messages before it.
 
@@ -191,11 +163,7 @@ def chat(
     from service.cli.ask import chat_in_terminal  # noqa: PLC0415
 
     settings = begin("warning", config, data_dir=data, key=key)
-    fields = given(
-        collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
-        max_steps=max_steps, timeout_s=timeout_s,
-    )  # fmt: skip
-    raise typer.Exit(run(lambda: chat_in_terminal(settings, fields, url=url)))
+    raise typer.Exit(run(lambda: chat_in_terminal(settings, asked.fields, url=url)))
 
 
 @app.command()

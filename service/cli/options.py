@@ -6,17 +6,17 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar, get_args
+from typing import Annotated, Any, Final, NoReturn, TypeVar, get_origin, get_type_hints
 
 import typer
 
-from service.answer.request import AnswerRequest
 from service.core.connections import trust
-from service.core.domain import RequestLoop
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
-from service.core.settings.urls import checked
 
 T = TypeVar("T")
 
@@ -37,41 +37,6 @@ Key = Annotated[
         help="API key for the server. Also set by REVELATOR_KEY, which other users cannot see."
     ),
 ]
-
-
-def _checked_url(url: str | None) -> str | None:
-    try:
-        return checked(url) if url else None
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}, such as http://127.0.0.1:8000") from None
-
-
-Url = Annotated[str | None, typer.Option(callback=_checked_url, help="Use the server at this URL.")]
-
-
-def _field(name: str) -> Any:
-    """Return an option for a field of a request, with the description of the field as help."""
-    return typer.Option(help=AnswerRequest.model_fields[name].description)
-
-
-Collection = Annotated[str | None, _field("collection")]
-RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
-LoopOption = Annotated[
-    str,
-    typer.Option(
-        help="Loop that decides when to search, on every route except direct: "
-        f"{', '.join(get_args(RequestLoop))}."
-    ),
-]
-RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
-TopK = Annotated[int | None, _field("top_k")]
-MaxSteps = Annotated[int | None, _field("max_steps")]
-Timeout = Annotated[float | None, _field("timeout_s")]
-
-
-def given(**fields: Any) -> dict[str, Any]:
-    """Return the request fields that were given, without those that are None."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def fail(detail: str) -> NoReturn:
@@ -154,3 +119,38 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
             signal.signal(each, signal.SIG_DFL)
         typer.echo(interrupted, err=True)
         raise typer.Exit(code or 130) from None
+
+
+def with_options(kind: type[Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the fields of `kind`, a dataclass, that are annotated as options or arguments.
+    It gets them as its first parameter, an instance of `kind`; the others are options of its
+    own."""
+    hints = get_type_hints(kind, include_extras=True)
+    given = {
+        each.name: Parameter(
+            each.name, Parameter.KEYWORD_ONLY, annotation=hints[each.name],
+            default=_default(each),
+        )
+        for each in fields(kind)
+        if get_origin(hints[each.name]) is Annotated
+    }  # fmt: skip
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        _, *own = signature(command, eval_str=True).parameters.values()
+
+        @wraps(command)
+        def run(**values: Any) -> T:
+            return command(kind(**{name: values.pop(name) for name in given}), **values)
+
+        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own]
+        run.__signature__ = Signature([*given.values(), *own])  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        return run
+
+    return decorate
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return Parameter.empty if field.default is MISSING else field.default

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEnt
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import Method, methods_of, named_methods
 from service.evaluation.metrics import VERSIONS
+from service.evaluation.options import EvaluationOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row, RunFolder, open_run, process
@@ -43,42 +44,6 @@ STOPPED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationOptions:
-    """The options of the command line.
-
-    `fields` are request fields that all methods share. `limit` is the number of questions taken
-    from the start of each dataset. `yes_no` is the scoring option of that name; None applies the
-    rule of each dataset's own script. `routes` are gold routes, written ROUTE or DATASET=ROUTE.
-    Rows are written to the folder `out` and events to the folder `trace`, unless these are None.
-    Questions are sent to the server at `url`, to the Ray cluster at `ray`, or answered in this
-    process. `bundle` names the paper whose method, requests and settings are taken. `judge` names
-    the engine that judges the answers. With `robustness`, every question is asked again under each
-    attack of `poison.py`. `note` is printed in the report.
-    """
-
-    datasets: Sequence[str]
-    methods: Sequence[str] = ("auto",)
-    collections: Sequence[str] = ()
-    formats: Sequence[str] = ()
-    engine: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    limit: int | None = None
-    concurrency: int = 4
-    gold_routes: bool = False
-    yes_no: bool | None = None
-    retry_failed: bool = False
-    out: Path | None = None
-    trace: Path | None = None
-    url: str | None = None
-    routes: Sequence[str] = ()
-    judge: str | None = None
-    robustness: bool = False
-    ray: str | None = None
-    note: str | None = None
-    bundle: str | None = None
-
-
 async def evaluate_datasets(
     settings: Settings, options: EvaluationOptions, console: Console | None = None
 ) -> int:
@@ -93,7 +58,7 @@ async def evaluate_datasets(
     refuse(options)
     if options.bundle:
         bundle = load_bundle(options.bundle)
-        settings, options = bundle.applied(settings), replace(options, methods=(bundle.method,))
+        settings, options = bundle.applied(settings), replace(options, methods=[bundle.method])
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     try:
         datasets = await anyio.to_thread.run_sync(
@@ -134,7 +99,7 @@ def refuse(options: EvaluationOptions) -> None:
             "--robustness needs --out, and cannot be combined with --url, because it changes "
             "search results in this process"
         )
-    if options.bundle and (options.url or tuple(options.methods) != ("auto",)):
+    if options.bundle and (options.url or options.methods != ["auto"]):
         raise InvalidRequest("--bundle sets the method and the settings; omit --methods and --url")
 
 

@@ -109,7 +109,7 @@ async def measure(options: argparse.Namespace, name: str, part: Part) -> list[st
         [f"{name}={file}"],
         methods=[part.method],
         collections=[part.collection],
-        fields={"timeout_s": LONGEST_S},
+        timeout_s=LONGEST_S,
         concurrency=options.concurrency,
         out=out,
         note=note_of([name], options.report),

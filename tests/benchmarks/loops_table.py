@@ -158,7 +158,7 @@ async def main(options: argparse.Namespace) -> int:
         methods=options.methods,
         collections=[f"{name}={name}" for name in names],
         routes=[f"{name}={SETS[name].route}" for name in names],
-        fields={"timeout_s": LONGEST_S},
+        timeout_s=LONGEST_S,
         limit=options.questions,
         concurrency=options.concurrency,
         out=options.out,

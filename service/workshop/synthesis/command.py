@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -42,6 +40,7 @@ from service.workshop.synthesis.contract import (
     read_questions_of,
 )
 from service.workshop.synthesis.journal import Journal, JournalEntry, open_journal
+from service.workshop.synthesis.options import SynthesisOptions
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.report import (
     SHOWN_BAD_LINES,
@@ -51,55 +50,11 @@ from service.workshop.synthesis.report import (
     table,
     write_rows,
 )
-from service.workshop.synthesis.teacher import Finder, Session, Spent, Teacher
+from service.workshop.synthesis.teacher import Finder, Session, Teacher
 
 OUTAGE: Final = 5  # consecutive items with an unavailable teacher, after which the run ends
 WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
 SPARE: Final = 4  # factor of additional hits where held-out passages are removed
-
-
-@dataclass(frozen=True, slots=True)
-class SynthesisOptions:
-    """The options of the command line.
-
-    `teacher` is the name of an engine, and `model` the name of a model of that engine.
-    `query_teacher` is the engine that writes the queries of `autorag`, by its own model, as the
-    paper has two teachers. Default: the same one.
-    `exclude` are files of questions that must not occur in the rows. Prices are for a million
-    tokens, in any currency. `date` defaults to today.
-    """
-
-    input: Path
-    output: Path
-    teacher: str = "default"
-    model: str | None = None
-    query_teacher: str | None = None
-    collection: str | None = None
-    templates: str | None = None
-    exclude: tuple[Path, ...] = ()
-    side: Split = "train"
-    limit: int | None = None
-    concurrency: int = 8
-    seed: int = 0
-    price_prompt: float = 0.0
-    price_completion: float = 0.0
-    date: str = ""
-
-    @property
-    def day(self) -> str:
-        return self.date or datetime.now(UTC).date().isoformat()
-
-    def cost(self, spent: Spent) -> float:
-        prompt, completion = spent.prompt_tokens, spent.completion_tokens
-        return (prompt * self.price_prompt + completion * self.price_completion) / 1_000_000
-
-    @property
-    def journal(self) -> Path:
-        return self.output.with_name(f"{self.output.name}.journal")
-
-    @property
-    def report(self) -> Path:
-        return self.output.with_name(f"{self.output.stem}.report.json")
 
 
 async def synthesize_file(
@@ -211,7 +166,7 @@ class Synthesis:
             "collection": options.collection,
             "seed": options.seed,
             "side": options.side,
-            "date": options.day,
+            "date": options.date,
         }
 
     async def over(self, items: Sequence[Item[Any]], bad: BadLines, screen: Console) -> Report:
@@ -240,7 +195,6 @@ class Synthesis:
                 bad_rounds=dict(spent.bad.most_common()),
                 prompt_tokens=spent.prompt_tokens,
                 completion_tokens=spent.completion_tokens,
-                cost=options.cost(spent),
                 bad_lines=list(bad[:SHOWN_BAD_LINES]),
             )
             write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
@@ -256,9 +210,7 @@ class Synthesis:
             async with closing(self.work_off(todo, journal)) as results:
                 async for _ in results:
                     done, spent = done + 1, journal.spent
-                    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
-                    cost = self.options.cost(spent)
-                    show(done, f"{tokens}, cost {cost:,.2f}" if cost else tokens)
+                    show(done, f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens")
 
     async def work_off(
         self, items: Sequence[Item[Any]], journal: Journal

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from service.core.files import write_whole
 from service.workshop.synthesis.contract import (
@@ -45,7 +45,6 @@ class Report:
     bad_rounds: Mapping[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: float = 0.0
     bad_lines: Sequence[tuple[int, str]] = ()
 
     def __post_init__(self) -> None:
@@ -130,25 +129,19 @@ def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[
 
 def table(report: Report) -> Table:
     """Return the report as a table for the terminal."""
-    shown = Table(title=f"{report.run['pipeline']}, teacher: {report.run['teacher']}")
-    shown.add_column("")
-    shown.add_column("count", justify="right")
-    shown.add_row("input", f"{report.input:,}")
-    shown.add_row("written", f"{report.written:,}")
-    for reason, count in report.dropped.items():
-        shown.add_row(f"  dropped: {reason}", f"{count:,}")
-    shown.add_section()
-    shown.add_row("rows", f"{report.rows:,}")
-    for reason, count in report.lost.items():
-        shown.add_row(f"  left out of items: {reason}", f"{count:,}")
-    if not report.calls:
-        return shown
-    shown.add_section()
-    shown.add_row("calls", f"{report.calls:,}")
-    for reason, count in report.bad_rounds.items():
-        shown.add_row(f"  unusable: {reason}", f"{count:,}")
-    shown.add_row("prompt tokens", f"{report.prompt_tokens:,}")
-    shown.add_row("completion tokens", f"{report.completion_tokens:,}")
-    if report.cost:
-        shown.add_row("cost", f"{report.cost:,.2f}")
+    shown = Table("", Column("count", justify="right"))
+    shown.title = f"{report.run['pipeline']}, teacher: {report.run['teacher']}"
+    lines = {
+        "input": report.input,
+        "written": report.written,
+        **{f"  dropped: {reason}": count for reason, count in report.dropped.items()},
+        "rows": report.rows,
+        **{f"  left out of items: {reason}": count for reason, count in report.lost.items()},
+        "calls": report.calls,
+        **{f"  unusable: {reason}": count for reason, count in report.bad_rounds.items()},
+        "prompt tokens": report.prompt_tokens,
+        "completion tokens": report.completion_tokens,
+    }
+    for name, count in lines.items():
+        shown.add_row(name, f"{count:,}")
     return shown

@@ -9,7 +9,8 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -208,6 +209,14 @@ class Session:
                 reason = error.reason
                 self.spent.bad[f"{request.stage}: {reason}"] += 1
         raise Dropped(f"{request.stage}: {reason}")
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Count a part of the item whose work is dropped in the block, and go on without it."""
+        try:
+            yield
+        except Dropped as drop:
+            self.lost[drop.reason] += 1
 
     async def search(
         self, query: str, top_k: int, retriever: RetrieverName = "hybrid"

@@ -178,7 +178,7 @@ async def test_methods_datasets_and_questions_may_be_added(tmp_path: Path, opene
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"fields": {"top_k": 2}}, "request.top_k was null and is 2"),
+        ({"top_k": 2}, "request.top_k was null and is 2"),
         ({"yes_no": True}, "dataset d.scoring.yes_no was false and is true"),
         (
             {"settings": Settings(engines={"default": EngineSettings(timeout_s=1)})},
@@ -205,7 +205,7 @@ async def test_a_collection_of_the_stores_is_known_again(
     need("tantivy", "qdrant_edge")
     file, out = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "out"
     settings = Settings(data_dir=tmp_path / "data")
-    asked = {"methods": ["one_retrieval"], "fields": {"retriever": "bm25"}, "settings": settings}
+    asked = {"methods": ["one_retrieval"], "retriever": "bm25", "settings": settings}
     for questions in (1, 0):
         engine = Engine()
         opening = partial(open_runtime, engines={"default": engine.generator})

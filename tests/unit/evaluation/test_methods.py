@@ -54,7 +54,7 @@ async def test_each_variant_asks_with_its_own_fields(
     retriever = opened(Engine())
     methods = ["one_retrieval", "one_retrieval@top_k=7", "one_retrieval@retriever=bm25"]
     file = dataset(tmp_path / "d.jsonl", "Rome")
-    code, _ = await evaluated(file, methods=methods, fields={"top_k": 2}, concurrency=1)
+    code, _ = await evaluated(file, methods=methods, top_k=2, concurrency=1)
     assert code == 0
     assert [request.top_k for request in retriever.requests] == [2, 7, 2]
     assert [request.retriever for request in retriever.requests] == ["hybrid", "hybrid", "bm25"]

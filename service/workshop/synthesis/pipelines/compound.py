@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from math import comb
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
@@ -44,6 +44,7 @@ from service.workshop.synthesis.contract import (
     read_each,
     text_of,
 )
+from service.workshop.synthesis.pipelines.published import Link
 from service.workshop.synthesis.teacher import (
     AskTeacher,
     Prompts,
@@ -67,14 +68,6 @@ JSON_SCHEMA: Final[Mapping[str, Any]] = {
 }
 
 
-class SimpleQuestion(NamedTuple):
-    """A simple question about one document."""
-
-    question: str
-    answer: str
-    document: Passage
-
-
 async def work(item: Item[Entity], session: Session) -> list[OutputRow]:
     """Write a question about each document, then join two to four random questions, up to six
     times."""
@@ -87,35 +80,28 @@ async def work(item: Item[Entity], session: Session) -> list[OutputRow]:
         raise Dropped("fewer than two questions")
     rows: list[OutputRow] = []
     for chosen in draw(parts, session.rng):
-        try:
+        with session.leaving_out():
             question = await session.ask(_combine(chosen), partial(read_compound, parts=chosen))
-        except Dropped as drop:
-            session.lost[drop.reason] += 1
-        else:
             name = f"{item.id}#{len(rows)}"
             rows.append(row_of(name, entity.name, question, chosen, split_of(entity)))
     return rows
 
 
-async def _ask_all(entity: Entity, session: Session) -> list[SimpleQuestion]:
-    parts: dict[str, SimpleQuestion] = {}
+async def _ask_all(entity: Entity, session: Session) -> list[Link]:
+    parts: dict[str, Link] = {}
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
         prompt = PROMPTS.messages("ask", **{name: field(text) for name, text in fields.items()})
         request = AskTeacher("ask", prompt, max_tokens=160, json_schema=JSON_SCHEMA)
-        try:
+        with session.leaving_out():
             part = await session.ask(request, partial(read_part, document=document))
-        except Dropped as drop:
-            session.lost[drop.reason] += 1
-            continue
-        if canonical_form(part.question) in parts:
-            session.lost["ask: same question again"] += 1
-        else:
+            if canonical_form(part.question) in parts:
+                raise Dropped("ask: same question again")
             parts[canonical_form(part.question)] = part
     return list(parts.values())
 
 
-def read_part(text: str, document: Passage) -> SimpleQuestion:
+def read_part(text: str, document: Passage) -> Link:
     """Return a question with a short answer that the document contains and the question does
     not."""
     value = json_object(text, "Question", "Answer")
@@ -128,10 +114,10 @@ def read_part(text: str, document: Passage) -> SimpleQuestion:
         raise UnusableReply("answer not in the document")
     if answer.casefold() in question.casefold():
         raise UnusableReply("answer in the question")
-    return SimpleQuestion(question, answer, document)
+    return Link(question, answer, document)
 
 
-def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
+def read_compound(text: str, parts: Sequence[Link]) -> str:
     """Return one question that contains none of the answers. Raises Dropped if the teacher replied
     `no`."""
     if canonical_form(text) == "no":
@@ -146,31 +132,29 @@ def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
     return question
 
 
-def draw(parts: Sequence[SimpleQuestion], rng: random.Random) -> list[tuple[SimpleQuestion, ...]]:
+def draw(parts: Sequence[Link], rng: random.Random) -> list[tuple[Link, ...]]:
     """Return up to six different sets of two to four parts."""
     sizes = [size for size in SIZES if size <= len(parts)]
     possible = sum(comb(len(parts), size) for size in sizes)
     if possible <= PER_ENTITY:
         return [chosen for size in sizes for chosen in combinations(parts, size)]
-    drawn: dict[frozenset[str], tuple[SimpleQuestion, ...]] = {}
+    drawn: dict[frozenset[str], tuple[Link, ...]] = {}
     while len(drawn) < PER_ENTITY:
         chosen = tuple(rng.sample(parts, rng.choice(sizes)))
         drawn.setdefault(frozenset(part.question for part in chosen), chosen)
     return list(drawn.values())
 
 
-def _combine(parts: Sequence[SimpleQuestion]) -> AskTeacher:
+def _combine(parts: Sequence[Link]) -> AskTeacher:
     lines = [f"Simple Question{n}: {field(part.question)}\n" for n, part in enumerate(parts, 1)]
     return AskTeacher(
         "combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160
     )
 
 
-def row_of(
-    name: str, entity: str, question: str, parts: Sequence[SimpleQuestion], split: str
-) -> OutputRow:
+def row_of(name: str, entity: str, question: str, parts: Sequence[Link], split: str) -> OutputRow:
     """Return a row with a compound question. All documents of its parts are gold passages."""
-    documents = [part.document for part in parts]
+    documents = [part.passage for part in parts if part.passage]
     titles = tuple(dict.fromkeys(document.title for document in documents))
     ids = tuple(dict.fromkeys(document.passage_id for document in documents))
     fields = {

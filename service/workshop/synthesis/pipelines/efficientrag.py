@@ -154,11 +154,9 @@ async def mark(part: SubQuestion, style: Style, session: Session) -> list[Mark]:
     prompt = PROMPTS.messages(
         TEMPLATES[style], question=field(part.text), document=field(text), answer=field(part.answer)
     )
-    try:
+    extracted: list[str] = []
+    with session.leaving_out():
         extracted = await session.ask(AskTeacher("label", prompt), read_extracted)
-    except Dropped as drop:
-        session.lost[drop.reason] += 1
-        extracted = []
     marks = align([word.text for word in word_spans(text)], extracted)
     session.lost["label: word not in the passage"] += len(extracted) - sum(marks)
     return marks
@@ -230,19 +228,15 @@ async def next_queries(
     """
     made = {p.id: question.question for p in parts if not p.dependency}
     rewrites: list[Rewrite] = []
-    failed: set[str] = set()
+    tried: set[str] = set()
     for _ in range(PASSES):
         for part in parts:
             waits = not made.keys() >= set(part.dependency)
-            if part.id in made or part.id in failed or waits:
+            if part.id in made or part.id in tried or waits:
                 continue
-            try:
-                rewrite, query = await _rewrite(question, part, parts, infos, made, session)
-            except Dropped as drop:
-                session.lost[drop.reason] += 1
-                failed.add(part.id)
-            else:
-                made[part.id] = query
+            tried.add(part.id)
+            with session.leaving_out():
+                rewrite, made[part.id] = await _rewrite(question, part, parts, infos, made, session)
                 rewrites.append(rewrite)
     session.lost["hop without a query"] += len(parts) - len(made)
     return made, rewrites
@@ -319,8 +313,20 @@ async def work(item: Item[MultiHop], session: Session) -> list[OutputRow]:
         if not others:
             session.lost["search: no negative"] += 1
         negatives += [(query, other, "terminate", [0] * len(_words(other))) for other in others[:1]]
-    rows = [_labeler_row(item, n, *hop) for n, hop in enumerate([*hops, *negatives], 1)]
-    rows += [_filter_row(item, n, rewrite) for n, rewrite in enumerate(rewrites, 1)]
+    rows = [
+        _row(
+            item, n, "labeler", _words(passage), marks, (passage.title,),
+            query=query, passage=shown(passage), tag=tag,
+        )
+        for n, (query, passage, tag, marks) in enumerate([*hops, *negatives], 1)
+    ]  # fmt: skip
+    rows += [
+        _row(
+            item, n, "filter", sentence_words(made.query, made.infos), made.marks,
+            query=made.query, infos=list(made.infos),
+        )
+        for n, made in enumerate(rewrites, 1)
+    ]  # fmt: skip
     return rows
 
 
@@ -334,37 +340,24 @@ def _info(part: SubQuestion, marks: Sequence[Mark]) -> str:
     return " ".join(w for w, mark in zip(_words(part.passage), marks, strict=True) if mark)
 
 
-def _labeler_row(
+def _row(
     item: Item[MultiHop],
     number: int,
-    query: str,
-    passage: Passage,
-    tag: TagName,
+    kind: str,
+    words: Sequence[str],
     marks: Sequence[Mark],
+    titles: Sequence[str] = (),
+    **fields: Any,
 ) -> OutputRow:
-    fields = {
+    made = {
         "question": item.content.question,
         "id": f"{item.id}/{number}",
-        "words": _words(passage),
+        "words": list(words),
         "labels": list(marks),
-        "query": query,
-        "passage": shown(passage),
-        "tag": tag,
+        **fields,
     }
-    titles = tuple(dict.fromkeys([*item.source.titles, passage.title]))
-    return OutputRow(fields, replace(item.source, titles=titles), "labeler")
-
-
-def _filter_row(item: Item[MultiHop], number: int, rewrite: Rewrite) -> OutputRow:
-    fields = {
-        "question": item.content.question,
-        "id": f"{item.id}/{number}",
-        "words": sentence_words(rewrite.query, rewrite.infos),
-        "labels": list(rewrite.marks),
-        "query": rewrite.query,
-        "infos": list(rewrite.infos),
-    }
-    return OutputRow(fields, item.source, "filter")
+    source = replace(item.source, titles=tuple(dict.fromkeys([*item.source.titles, *titles])))
+    return OutputRow(made, source, kind)
 
 
 PIPELINE: Final = Pipeline(

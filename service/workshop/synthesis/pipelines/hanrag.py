@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from service.core.domain import Passage, RouteName
+from service.core.domain import Passage
 from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line
 from service.strategies.planner import ROUTE_LABELS
@@ -43,47 +43,8 @@ from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, fie
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
 
-class RevelatorRows:
-    """Creates rows with the prompts of one template set and replies in the role's format."""
-
-    def __init__(self, templates: TemplateSet) -> None:
-        self.templates = templates
-
-    def route(self, question: str, route: RouteName, source: RowOrigin) -> OutputRow:
-        prompt = self.templates.route(question)
-        return _row("route", question, prompt, ROUTE_LABELS[route], source)
-
-    def decompose(self, question: str, parts: Sequence[str], source: RowOrigin) -> OutputRow:
-        """Return a decomposition.
-
-        The tuples of the paper have no `thought` (METHODS.md §1.4 #7), so a fixed phrase states the
-        number of things asked.
-        """
-        thought = f"asks {len(parts)} thing{'s' if len(parts) != 1 else ''}"
-        value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
-        reply = json.dumps(value, ensure_ascii=False)
-        return _row("decompose", question, self.templates.decompose(question), reply, source)
-
-    def refine(
-        self, question: str, history: Sequence[Pair], target: str, source: RowOrigin
-    ) -> OutputRow:
-        prompt = self.templates.refine(question, history)
-        return _row("refine", question, prompt, quote(target), source)
-
-    def ending(
-        self, question: str, history: Sequence[Pair], done: bool, source: RowOrigin
-    ) -> OutputRow:
-        prompt = self.templates.ending(question, history)
-        return _row("ending", question, prompt, "yes" if done else "no", source)
-
-    def relevance(
-        self, question: str, passage: Passage, relevant: bool, source: RowOrigin
-    ) -> OutputRow:
-        prompt = self.templates.relevance(question, passage)
-        return _row("relevance", question, prompt, "true" if relevant else "false", source)
-
-
-def _row(task: str, question: str, prompt: str, reply: str, source: RowOrigin) -> OutputRow:
+def row_of(task: str, question: str, prompt: str, reply: str, source: RowOrigin) -> OutputRow:
+    """Return a row with the prompt of a role, and a reply in the role's form."""
     messages = [
         {"role": "user", "content": prompt, "learn": False},
         {"role": "assistant", "content": reply, "learn": True},
@@ -159,13 +120,10 @@ async def label(
         shown = passage_line(passage)
         prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
         is_gold = gold is not None and passage.passage_id == gold.passage_id
-        try:
+        with session.leaving_out():
             verdict = await session.ask(
                 AskTeacher("relevance", prompt), partial(read_verdict, gold=is_gold)
             )
-        except Dropped as drop:
-            session.lost[drop.reason] += 1
-        else:
             labelled.append((passage, verdict))
     return labelled
 
@@ -268,52 +226,64 @@ async def work(
     item: Item[ChainedQuestion], session: Session, templates: TemplateSet
 ) -> list[OutputRow]:
     """Create all rows of one question."""
-    asked, make = item.content, RevelatorRows(templates)
-    rows = [make.route(asked.question, asked.route, item.source)]
+    asked, source = item.content, item.source
+    label, question = ROUTE_LABELS[asked.route], asked.question
+    rows = [row_of("route", question, templates.route(question), label, source)]
     if asked.route == "compound" and len(asked.hops) > 1:
-        parts = [hop.question for hop in asked.hops]
-        rows.append(make.decompose(asked.question, parts, item.source))
+        # The tuples of the paper have no `thought` (METHODS.md §1.4 #7), so a fixed phrase states
+        # the number of things asked.
+        parts = [quote(hop.question) for hop in asked.hops]
+        value = {"thought": f"asks {len(parts)} things", "decomposition": parts}
+        reply = json.dumps(value, ensure_ascii=False)
+        rows.append(row_of("decompose", question, templates.decompose(question), reply, source))
     elif asked.route == "single":
-        rows.append(make.refine(asked.question, (), asked.question, item.source))
+        prompt = templates.refine(question, ())
+        rows.append(row_of("refine", question, prompt, quote(question), source))
         gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
-        hop = Link(asked.question, asked.answers[0], gold)
-        rows += await _judged(item, hop, make, session)
+        rows += await _judged(item, Link(question, asked.answers[0], gold), templates, session)
     elif asked.route == "complex" and len(asked.hops) > 1:
-        try:
+        with session.leaving_out():
             chain = await write_out(asked.hops, session)
-        except Dropped as drop:
-            session.lost[drop.reason] += 1
-        else:
-            rows += _chained(item, chain, make, session.rng)
+            rows += _chained(item, chain, templates, session.rng)
             for hop in chain:
-                rows += await _judged(item, hop, make, session)
+                rows += await _judged(item, hop, templates, session)
     return rows
 
 
 def _chained(
-    item: Item[ChainedQuestion], chain: Sequence[Link], make: RevelatorRows, rng: random.Random
+    item: Item[ChainedQuestion], chain: Sequence[Link], templates: TemplateSet, rng: random.Random
 ) -> list[OutputRow]:
     """Return rows on the next question after each prefix, on when to end, and on each sub-question
     as a single one."""
     question, source = item.content.question, item.source
     pairs = [Pair(hop.question, hop.answer) for hop in chain]
-    rows = [make.route(hop.question, "single", _source_of(item, hop)) for hop in chain]
-    rows += [
-        make.refine(question, pairs[:done], hop.question, source) for done, hop in enumerate(chain)
+    single = ROUTE_LABELS["single"]
+    rows = [
+        row_of("route", hop.question, templates.route(hop.question), single, _source_of(item, hop))
+        for hop in chain
     ]
+    rows += [
+        row_of("refine", question, templates.refine(question, pairs[:done]), quote(hop.question),
+               source)
+        for done, hop in enumerate(chain)
+    ]  # fmt: skip
     prefixes = rng.sample(range(len(chain)), min(UNFINISHED, len(chain)))
-    rows += [make.ending(question, pairs[:done], False, source) for done in sorted(prefixes)]
-    return [*rows, make.ending(question, pairs, True, source)]
+    rows += [
+        row_of("ending", question, templates.ending(question, pairs[:done]), reply, source)
+        for done, reply in [*((done, "no") for done in sorted(prefixes)), (len(chain), "yes")]
+    ]
+    return rows
 
 
 async def _judged(
-    item: Item[ChainedQuestion], hop: Link, make: RevelatorRows, session: Session
+    item: Item[ChainedQuestion], hop: Link, templates: TemplateSet, session: Session
 ) -> list[OutputRow]:
     labelled = await label(hop.question, hop.passage, session)
     return [
-        make.relevance(hop.question, passage, relevant, _source_of(item, hop, passage))
+        row_of("relevance", hop.question, templates.relevance(hop.question, passage),
+               "true" if relevant else "false", _source_of(item, hop, passage))
         for passage, relevant in labelled
-    ]
+    ]  # fmt: skip
 
 
 def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:

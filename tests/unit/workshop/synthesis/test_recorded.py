@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ BY_NAME = {world.name: world for world in WORLDS}
 
 
 async def replay(
-    world: World, recording: Recording, output: Path, *, exclude: tuple[Path, ...] = ()
+    world: World, recording: Recording, output: Path, *, exclude: Sequence[Path] = ()
 ) -> Report:
     """Run over the recording; every round of it must be asked for."""
     engine, teacher = replayed(recording.rounds, Clock())
     options = SynthesisOptions(
-        output.with_suffix(".in"), output, date=DATE, exclude=exclude, concurrency=1
+        output.with_suffix(".in"), output, date=DATE, exclude=list(exclude), concurrency=1
     )
     lines = [json.dumps(line) for _, line in recording.lines]
     options.input.write_text("\n".join([*lines, "not JSON", '"text"', "{}", ""]))

@@ -165,7 +165,7 @@ async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
 
     test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
     items = [*asking("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
-    run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline_of(work=of_held_out))
+    run = run_of(ScriptedGenerator([ANY]), heldout=True, pipeline=pipeline_of(work=of_held_out))
     report, rows = await run_over(tmp_path, run, items)
     assert [row["said"] for row in rows] == ["A"]
     assert report.dropped == {"not held out": 1}
@@ -270,14 +270,6 @@ async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
     run = run_of(ScriptedGenerator([ANY]), pipeline=pipeline_of(select=first))
     report, _ = await run_over(tmp_path, run, asking("a", "b", "c"))
     assert (report.written, report.dropped, report.lost) == (1, {"not selected": 2}, {"balance": 2})
-
-
-async def test_cost(tmp_path: Path) -> None:
-    run = run_of(ScriptedGenerator([ScriptStep("x y", times=None)]))
-    report, _ = await run_over(
-        tmp_path, run, asking("a", "b"), price_prompt=1e6, price_completion=10e6
-    )
-    assert report.cost == report.prompt_tokens + 10 * report.completion_tokens > 0
 
 
 def test_an_account_that_does_not_add_up_is_no_report() -> None:

@@ -15,13 +15,13 @@ from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,
     SPLITS,
     Entity,
-    SimpleQuestion,
     draw,
     read_compound,
     read_part,
     select,
     split_of,
 )
+from service.workshop.synthesis.pipelines.published import Link
 from service.workshop.synthesis.teacher import SHIPPED
 from tests.unit.workshop.synthesis.stepping import (
     HELD_OUT,
@@ -143,8 +143,8 @@ def test_questions_that_are_no_good(text: str, reason: str) -> None:
 
 
 PARTS = [
-    SimpleQuestion(f"How high does {KNOWN} lie?", "578 metres", HEIGHT),
-    SimpleQuestion(f"When was {KNOWN} founded?", "1913", FOUNDED),
+    Link(f"How high does {KNOWN} lie?", "578 metres", HEIGHT),
+    Link(f"When was {KNOWN} founded?", "1913", FOUNDED),
 ]
 
 
@@ -164,7 +164,7 @@ def test_compounds_that_are_no_good(text: str, reason: str) -> None:
 
 
 def test_six_different_sets_of_two_to_four() -> None:
-    parts = [SimpleQuestion(f"{n}?", str(n), HEIGHT) for n in range(10)]
+    parts = [Link(f"{n}?", str(n), HEIGHT) for n in range(10)]
     drawn = draw(parts, random.Random(0))
     assert len({frozenset(part.question for part in chosen) for chosen in drawn}) == 6
     assert {len(chosen) for chosen in drawn} <= {2, 3, 4}

@@ -31,7 +31,6 @@ from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
     PIPELINE,
     SIZES,
-    RevelatorRows,
     pipeline,
     prompt_of,
     read_words,
@@ -194,10 +193,8 @@ def test_half_a_relation_is_a_hole() -> None:
 
 
 def relevance(count: int, relevant: bool) -> list[OutputRow]:
-    make = RevelatorRows(COMPACT)
-    return [
-        make.relevance(f"{relevant} {n}?", VERDI, relevant, RowOrigin()) for n in range(count)
-    ]  # fmt: skip
+    target = "true" if relevant else "false"
+    return [row_of("relevance", f"{relevant} {n}?", target) for n in range(count)]
 
 
 def test_relevance_is_balanced_by_leaving_out() -> None:
@@ -209,8 +206,7 @@ def test_relevance_is_balanced_by_leaving_out() -> None:
 
 
 def test_a_prompt_counts_once_and_its_first_target() -> None:
-    make = RevelatorRows(COMPACT)
-    rows = [make.route("a?", route, RowOrigin()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
+    rows = [row_of("route", "a?", target) for target in ("single", "single", "complex")]
     selected, lost = select(rows, random.Random(0))
     assert selected == [rows[0]]
     assert lost == {"same row again": 1, "same prompt, other target": 1}
