@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from service.core.domain import RequestLoop, RequestRoute, RetrieverName, Variant
+from service.core.domain import Conditions, RequestLoop, RequestRoute, RetrieverName
 from service.core.validation import Strict, parse
 from service.retrieval.base import NOBODY, Principals
 
@@ -192,7 +192,7 @@ class PreparedRequest(ChatQuestion):
     timeout_s: float
     principals: Principals = NOBODY
     plain: PlainChat | None = None
-    variant: Variant = Variant()
+    conditions: Conditions = Conditions()
 
 
 def parse_request(fields: object) -> AnswerRequest:

@@ -61,9 +61,9 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Variant(Model):
-    """What papers compare their methods with, or score them by, in place of what the service does:
-    only a bundle of an evaluation can ask for it (METHODS.md §9.8).
+class Conditions(Model):
+    """What a paper's table fixes that no setting of the service has: only a bundle of an
+    evaluation can ask for it (METHODS.md §9.8).
 
     `skip`: calls of HANRAG that are left out. `merge_style`: compound answers in prose, or the
     short answers of the parts, joined by ` && `. `query_words`: n, the most words of DRAGIN's

@@ -1,9 +1,9 @@
 """Bundles: everything that a paper's table fixes, for `revelator evaluate --bundle NAME`.
 
 `bundles/NAME.toml` names the method, the fields of its requests (`request`; `datasets` has those
-that differ by data set), the settings, and a `variant` of the method, which a bundle alone can ask
-for. One that `extends` another has what differs from it. What a bundle cannot set is `model`,
-`embedding` and the number of questions: the report compares them.
+that differ by data set), the settings, and `conditions`, which a bundle alone can ask for. One that
+`extends` another has what differs from it. What a bundle cannot set is `model`, `embedding` and
+the number of questions: the report compares them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from service.core.domain import Model, Variant
+from service.core.domain import Conditions, Model
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 
@@ -33,7 +33,7 @@ class Bundle(Model):
     embedding: str | None = None
     request: dict[str, Any]
     datasets: dict[str, dict[str, Any]] = {}
-    variant: Variant = Variant()
+    conditions: Conditions = Conditions()
     settings: dict[str, dict[str, Any]]
 
     def fields(self, dataset: str) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class Bundle(Model):
             yield from (f"{section}.{each}" for each in _unlike(values, ours))
         asked = (run["datasets"].get(dataset) or {}).get("request") or common.get("request", {})
         yield from _unlike(self.fields(dataset), asked)
-        variant = Variant.model_validate(common.get("variant", {}))
-        yield from _unlike(dict(self.variant), dict(variant))
+        conditions = Conditions.model_validate(common.get("conditions", {}))
+        yield from _unlike(dict(self.conditions), dict(conditions))
         collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
         if self.embedding and self.embedding not in str(collection.get("embedding_model")):
             yield f"embedding ({self.embedding})"

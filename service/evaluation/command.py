@@ -163,7 +163,7 @@ class Evaluation:
                     skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                     continue
                 if self._bundle:
-                    request = request.model_copy(update={"variant": self._bundle.variant})
+                    request = request.model_copy(update={"conditions": self._bundle.conditions})
                 self._methods[method.name] = request.model_dump(
                     include={"route", "loop", "last_resort"}
                 )
@@ -221,7 +221,9 @@ class Evaluation:
         names = dict.fromkeys(searched.values())
         collections = {name: await self._entry.collection(name) for name in names}
         options, bundle = self._options, self._bundle
-        fixed = {"bundle": bundle.name, "variant": bundle.variant.model_dump()} if bundle else {}
+        fixed = (
+            {"bundle": bundle.name, "conditions": bundle.conditions.model_dump()} if bundle else {}
+        )
         return {
             "common": {
                 **self._entry.identity,

@@ -78,7 +78,7 @@ async def search_and_read(
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return
-    if judged and "relevance" not in step.inquiry.request.variant.skip:
+    if judged and "relevance" not in step.inquiry.request.conditions.skip:
         await step.show_passages(result)
         choices = await _judge(step, reader, result.passages, top_k)
         depths = [] if reader.reads_all else [each for each in settings.fetch_k if each > most]

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
+from service.engines.base import Delta, FinishReason
 from service.engines.signals import Span
 from service.prompts.quoting import quote
 from service.prompts.templates import DRAGIN_DECLINING, NO_ANSWER, TemplateSet
@@ -177,68 +179,67 @@ def _bare(text: str) -> str:
     return text
 
 
-class WholeText:
-    """Accepts a whole text: `text`, without leading white space."""
+class Continuation:
+    """What one call writes. All of it counts or, with a `splitter`, its first sentence.
 
-    done = False
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    @property
-    def kept(self) -> str:
-        return self.text.rstrip()
-
-    def feed(self, piece: str) -> str:
-        """Take a piece. Return what can be shown of it."""
-        new = piece if self.text else piece.lstrip()
-        self.text += new
-        return new
-
-    def finish(self) -> str:
-        return ""
-
-
-class FirstSentence:
-    """Finds the end of the first sentence of a text that is being written.
-
-    Feed it pieces until it is `done`: a whole word of the next sentence has come, so the first
-    sentence can no longer change. A splitter that is not incremental needs the whole text. `text`
-    is everything that was fed. A sentence of fewer than `least` letters is continued by the next.
+    `take` every delta until it is `done`, then `finish`; both return what can be shown. A sentence
+    is complete once a whole word of the next one has come; a splitter that is not incremental
+    needs the whole text. A sentence of fewer than `least` letters is continued by the next. `text`
+    is all that was written, without the white space before it. `finish_reason` is None if the call
+    was ended early.
     """
 
-    def __init__(self, splitter: Splitter, least: int = 0) -> None:
-        self.sentence = ""
-        self.done = False
-        self._splitter = splitter
-        self._least = least
+    def __init__(self, splitter: Splitter | None = None, least: int = 0) -> None:
         self.text = ""
-        self._shown = 0
+        self.done = False
+        self.pieces: list[Delta] = []
+        self.finish_reason: FinishReason | None = None
+        self.whole = splitter is None
+        self._splitter, self._least = splitter, least
+        self._counts, self._shown = "", 0
 
     @property
     def kept(self) -> str:
-        return self.sentence
+        """The part that counts so far."""
+        return self._counts.rstrip()
 
-    def feed(self, piece: str) -> str:
-        """Take a piece. Return what is now final of the sentence."""
-        self.text = (self.text + piece).lstrip()
+    @property
+    def tokens(self) -> list[Delta]:
+        """The deltas of what is kept, usually a token each: those that begin before its end."""
+        text = "".join(piece.text for piece in self.pieces)
+        end = len(text) - len(text.lstrip()) + len(self.kept)
+        starts = accumulate((len(piece.text) for piece in self.pieces), initial=0)
+        return [piece for piece, start in zip(self.pieces, starts, strict=False) if start < end]
+
+    @property
+    def over(self) -> bool:
+        """Whether the model has ended its text."""
+        return self.finish_reason == "stop" and self.kept == self.text.rstrip()
+
+    def take(self, delta: Delta) -> str:
+        if delta.text:
+            self.pieces.append(delta)
+        self.finish_reason = delta.finish or self.finish_reason
+        self.text = (self.text + delta.text).lstrip()
+        if self._splitter is None:
+            return self._show(self.text)
         words, space, _ = self.text.rpartition(" ")
         if not space or not self._splitter.incremental:
             return ""
-        count, sentence = self._first(words)
+        count, sentence = self._first(self._splitter, words)
         self.done = count > 1
         return self._show(sentence)
 
     def finish(self) -> str:
-        """The text has ended. Return the rest of the sentence."""
         self.done = True
-        return self._show(self._first(self.text)[1])
+        return self._show(
+            self._first(self._splitter, self.text)[1] if self._splitter else self.text
+        )
 
-    def _first(self, text: str) -> tuple[int, str]:
-        """Return the number of sentences up to the first that is long enough, and the text up to
-        its end.
-        """
-        found = self._splitter.sentences(text)
+    def _first(self, splitter: Splitter, text: str) -> tuple[int, str]:
+        """Return the number of sentences from the first that is long enough on, and the text up to
+        its end."""
+        found = splitter.sentences(text)
         end = 0
         for number, sentence in enumerate(found):
             end = text.index(sentence, end) + len(sentence)
@@ -246,7 +247,7 @@ class FirstSentence:
                 return len(found) - number, text[:end]
         return 0, text.rstrip()
 
-    def _show(self, sentence: str) -> str:
-        self.sentence = sentence
-        begin, self._shown = self._shown, max(self._shown, len(sentence))
-        return sentence[begin:]
+    def _show(self, counts: str) -> str:
+        self._counts = counts
+        begin, self._shown = self._shown, max(self._shown, len(counts))
+        return counts[begin:]

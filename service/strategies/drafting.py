@@ -8,8 +8,8 @@ as enough text was written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, Final, TypeGuard
 
 import anyio.to_thread
@@ -20,7 +20,7 @@ from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import closing
 from service.core.domain import LoopName, Passage, StepKind
 from service.core.errors import LimitReached
-from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
+from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
 from service.prompts.templates import is_example
 from service.retrieval.base import SearchResult
@@ -30,9 +30,8 @@ from service.strategies.draft_text import (
     ANSWER_TOKENS,
     CONCLUSION,
     ROLES,
-    FirstSentence,
+    Continuation,
     Layout,
-    WholeText,
     at_answer,
     cut_overrun,
     join,
@@ -76,42 +75,6 @@ class DraftOptions:
     keep_passages: bool = False
     as_published: bool = True
     splitter: SplitterName = "own"
-
-
-# Reads a text while it is written. `kept` is the part of it that is accepted so far; `done` means
-# that no more text is needed.
-DraftReader = FirstSentence | WholeText
-
-
-@dataclass(slots=True)
-class WrittenText:
-    """What one call wrote. `finish` is None if it was ended early."""
-
-    reading: DraftReader
-    pieces: list[Delta] = field(default_factory=list)
-    finish: FinishReason | None = None
-
-    @property
-    def kept(self) -> str:
-        return self.reading.kept
-
-    @property
-    def tokens(self) -> list[Delta]:
-        """The deltas of what is kept, usually a token each: those that begin before its end."""
-        text = "".join(piece.text for piece in self.pieces)
-        end = len(text) - len(text.lstrip()) + len(self.kept)
-        starts = accumulate((len(piece.text) for piece in self.pieces), initial=0)
-        return [piece for piece, start in zip(self.pieces, starts, strict=False) if start < end]
-
-    @property
-    def over(self) -> bool:
-        """Whether the model has ended its text."""
-        return self.finish == "stop" and self.kept == self.reading.text.rstrip()
-
-    def take(self, delta: Delta) -> None:
-        if delta.text:
-            self.pieces.append(delta)
-        self.finish = delta.finish or self.finish
 
 
 class Drafting(Method):
@@ -270,42 +233,42 @@ class Drafting(Method):
         await self.open_step.show_passages(found, choices)
 
     async def continue_text(
-        self, read: Callable[[], DraftReader], most: int | None = None, *, logprobs: bool = False
-    ) -> WrittenText:
+        self, open_text: Callable[[], Continuation], most: int | None = None, *, weigh: bool = False
+    ) -> Continuation:
         """Continue the text in the open step by at most `most` tokens (default: L), as tokens of a
-        draft. If a pool's worker is lost, the call restarts with another `read()`.
+        draft. If a pool's worker is lost, the call restarts with another `open_text()`. `weigh`:
+        the engine reports the tokens' probabilities.
         """
-        step, written = self.open_step, WrittenText(read())
+        step, written = self.open_step, open_text()
         request = GenerationRequest(
             prompt=self.layout.prompt().text,
             max_tokens=self.options.limit if most is None else most,
             stop=self.stops,
-            logprobs=logprobs,
+            logprobs=weigh,
         )
+
+        async def show(text: str) -> None:
+            if text:
+                await step.emit(Token(role="draft", text=text))
 
         async def call() -> None:
             async with step.call(self.reader, request) as counted:
                 async with closing(counted.deltas):
-                    while delta := await step.next(counted):
-                        written.take(delta)
-                        if text := written.reading.feed(delta.text):
-                            await step.emit(Token(role="draft", text=text))
-                        if written.reading.done:
-                            break
+                    while not written.done and (delta := await step.next(counted)):
+                        await show(written.take(delta))
                 if counted.usage is None:
                     pieces = counted.pieces
                     await count_cut(step, counted, request.prompt or "", request.max_tokens, pieces)
-            if not written.reading.done and (text := written.reading.finish()):
-                await step.emit(Token(role="draft", text=text))
+            await show("" if written.done else written.finish())
 
         async def void() -> None:
             nonlocal written
-            visible, written = bool(written.kept), WrittenText(read())
+            visible, written = bool(written.kept), open_text()
             if visible:
                 await step.emit(Withdraw(role="draft", reason="restart"))
 
         await with_restarts(call, void)
-        self.count_sentences(written.reading.text)
+        self.count_sentences(written.text)
         return written
 
     @property
@@ -433,9 +396,8 @@ class FixedLength(Drafting):
     query: str | None = None
     finish: FinishReason | None = None  # how the newest window ended
 
-    def read(self) -> DraftReader:
-        """Open a window."""
-        return WholeText()
+    def open_window(self) -> Continuation:
+        return Continuation()
 
     @property
     def window(self) -> int | None:
@@ -454,27 +416,29 @@ class FixedLength(Drafting):
         await self.search(self.question.strip() if self.query is None else self.query)
         if not self.layout.passages:
             step.flag("no_evidence")
-        self.query = await self._write_window(self.read, self.window)
+        self.query = await self._write_window(self.open_window, self.window)
         step.answer = self.query or None
         return None
 
     async def _rest(self) -> None:
         step = await self.open("answer")
-        if text := await self._write_window(WholeText):
+        if text := await self._write_window(Continuation):
             await step.emit(ThoughtWritten(text=text))
         self.stopped_by, self.ended = "max_steps", True
 
-    async def _write_window(self, read: Callable[[], DraftReader], most: int | None = None) -> str:
+    async def _write_window(
+        self, open_window: Callable[[], Continuation], most: int | None = None
+    ) -> str:
         """Append a window to the text, and return it. One that was cut may end within a word."""
-        written = await self.continue_text(read, most)
+        written = await self.continue_text(open_window, most)
         text = self.layout.written
-        if isinstance(written.reading, WholeText) and self.finish == "length":
+        if written.whole and self.finish == "length":
             text = glue(text, "".join(piece.text for piece in written.pieces))
         else:
             text = join(text, written.kept)
         self.layout = replace(self.layout, written=text)
         self.used += len(written.tokens)
-        self.finish = written.finish
+        self.finish = written.finish_reason
         self.ended = written.over
         return written.kept
 
@@ -485,8 +449,8 @@ class FixedSentence(FixedLength):
     name = "fixed_sentence"
     window = None
 
-    def read(self) -> DraftReader:
-        return FirstSentence(self.splitter)
+    def open_window(self) -> Continuation:
+        return Continuation(self.splitter)
 
 
 def glue(text: str, window: str) -> str:

@@ -32,7 +32,7 @@ from service.engines.signals import (
     SignalRequest,
 )
 from service.strategies.base import Outcome
-from service.strategies.draft_text import FirstSentence, declines, join
+from service.strategies.draft_text import Continuation, declines, join
 from service.strategies.drafting import (
     MAX_RETRIEVALS,
     SLACK,
@@ -307,7 +307,7 @@ class Dragin(Drafting):
 
     async def _query(self, hit: Hit) -> str:
         """Form the query, cut to the last 64 tokens of the model; it can be empty."""
-        formulation = self.request.variant.query_formulation
+        formulation = self.request.conditions.query_formulation
         query = await (self._formulated(hit, formulation) if formulation else self._attended(hit))
         return await self._last_tokens(query, QUERY_TOKENS)
 
@@ -320,21 +320,21 @@ class Dragin(Drafting):
             case "last_sentence":
                 return next(reversed(self.splitter.sentences(context)), "")
             case "last_tokens":
-                return await self._last_tokens(context, self.request.variant.query_words)
+                return await self._last_tokens(context, self.request.conditions.query_words)
             case "sentence_without_hits":
                 return certain_words(hit)
 
     async def _attended(self, hit: Hit) -> str:
         """Run QFS over C, read on its own or inside the draft's own context. The query is empty if
         C has no content word."""
-        most = self.request.variant.query_words
+        most = self.request.conditions.query_words
         asked, hit_spans = query_text(self.layout.question, self.layout.written, hit)
         if self.watch.rows is not None:
             context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
             if self.options.rule.tokens:
                 (row,) = rows
                 return top_tokens(
-                    context, row.weights, row.token - 1, self.request.variant.query_words
+                    context, row.weights, row.token - 1, self.request.conditions.query_words
                 )
         else:
             request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
@@ -370,7 +370,7 @@ class Dragin(Drafting):
         await self.search(query)
         sentence = drafted
         if self.layout.passages:
-            sentence = (await self.continue_text(lambda: FirstSentence(self.splitter))).kept
+            sentence = (await self.continue_text(lambda: Continuation(self.splitter))).kept
         else:
             self.open_step.flag("no_evidence")
         if self.borrows(sentence):

@@ -26,8 +26,8 @@ from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.base import lacking_logprobs, lacking_template
 from service.strategies.calls import PromptCall
-from service.strategies.draft_text import ROLES, FirstSentence, join
-from service.strategies.drafting import Drafting, WrittenText
+from service.strategies.draft_text import ROLES, Continuation, join
+from service.strategies.drafting import Drafting
 
 # a sentence with a token of this probability or less is searched for and written again
 THETA: Final = 0.8
@@ -70,9 +70,9 @@ class Flare(Drafting):
         else:
             self.ended = True
 
-    async def _write_sentence(self, most: int) -> WrittenText:
-        read = partial(FirstSentence, self.splitter, LEAST)
-        written = await self.continue_text(read, most, logprobs=True)
+    async def _write_sentence(self, most: int) -> Continuation:
+        sentence = partial(Continuation, self.splitter, LEAST)
+        written = await self.continue_text(sentence, most, weigh=True)
         if any(piece.logprob is None for piece in written.pieces):
             engine = self.reader.generator.name
             raise EngineFailure(
@@ -80,7 +80,7 @@ class Flare(Drafting):
             )
         return written
 
-    def _keep(self, written: WrittenText) -> str:
+    def _keep(self, written: Continuation) -> str:
         """Append a sentence to the text, as far as L allows, and return what was added."""
         tokens = written.tokens
         room = max(0, self.options.limit - self.used)
@@ -91,7 +91,7 @@ class Flare(Drafting):
         self.ended = written.over and whole
         return text
 
-    async def _make_queries(self, ahead: WrittenText) -> list[str]:
+    async def _make_queries(self, ahead: Continuation) -> list[str]:
         """Return the masked sentence, or questions that its doubtful parts answer; no query is
         empty.
         """
@@ -105,7 +105,7 @@ class Flare(Drafting):
         asked = [(await SPAN.ask(self.open_step, prompt)).text.strip() for prompt in prompts]
         return [question for question in asked if question.endswith("?")]
 
-    async def _retrieve(self, queries: Sequence[str], ahead: WrittenText) -> None:
+    async def _retrieve(self, queries: Sequence[str], ahead: Continuation) -> None:
         """Search, and write the sentence again. If nothing is found, the draft is kept."""
         step = await self.open("retrieve")
         self.count_withdrawn()

@@ -114,7 +114,7 @@ def may_escalate(inquiry: Inquiry) -> bool:
     return (
         request.route in wanted[settings.routes.escalate]
         and AFTER in settings.routes.allowed
-        and "refine" not in request.variant.skip
+        and "refine" not in request.conditions.skip
         and (request.max_steps or MAX_STEPS) > 1
     )
 
@@ -139,7 +139,7 @@ class Complex(Method):
 
     def __init__(self, scope: Scope, question: str, *, failed: bool = False) -> None:
         super().__init__(scope, question)
-        self.skipped = self.request.variant.skip
+        self.skipped = self.request.conditions.skip
         self.planner = planner_of(self.inquiry.roles.revelator)
         self.pairs: list[Pair] = []
         self.failed = [Pair(question, None)] if failed else []
@@ -297,7 +297,7 @@ class Compound(Method):
         supported, is replaced by the answers themselves.
         """
         templates = self.templates
-        benchmark = self.request.variant.merge_style == "benchmark"
+        benchmark = self.request.conditions.merge_style == "benchmark"
         told = planner_of(self.reader).merge(pairs)
         if told or (benchmark and not templates.has("merge_benchmark")):
             step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""

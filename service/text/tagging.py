@@ -17,9 +17,9 @@ from service.text.sentences import sentences
 from service.text.words import SPELT, STOP_WORDS, spelt_words
 
 TaggerName = Literal["stopwords", "hanta", "spacy"]
-SplitterName = Literal["own", "sentencizer", "model"]
+SplitterName = Literal["own", "model"]
 _NEEDS = {"hanta": ("HanTa",), "spacy": ("spacy", "en_core_web_sm")}
-_NEEDS |= {"sentencizer": ("spacy",), "model": ("spacy", "en_core_web_sm")}
+_NEEDS |= {"model": ("spacy", "en_core_web_sm")}
 _SOURCES = {
     "HanTa": "pip install '.[tagger]' in the checkout",
     "spacy": "pip install '.[tagger]' in the checkout",
@@ -78,24 +78,12 @@ def open_tagger(name: TaggerName) -> Tagger:
 
 @cache
 def open_splitter(name: SplitterName) -> Splitter:
-    """Open a splitter, as `open_tagger`. `own` is `service.text.sentences`, `sentencizer` spaCy's
-    rules, and `model` the parser of the official code, by which a later word can change an earlier
-    end.
-
-    Against spaCy's rules, our abbreviations, initials and titles end no sentence, nor does a mark
-    before a small letter, and a blank line ends one. Of the 450 sample passages 395 are cut alike
-    (1,627 sentences here, 1,648 there).
-    """
+    """Open a splitter, as `open_tagger`. `own` is `service.text.sentences`, and `model` the parser
+    of the official code, by which a later word can change an earlier end."""
     if name == "own":
         return Splitter(lambda text: _stripped(text[a:b] for a, b in sentences(text)))
-    if name == "model":
-        read = _spacy_model()
-        return Splitter(lambda text: _stripped(s.text for s in read(text).sents), incremental=False)
-    import spacy  # noqa: PLC0415
-
-    rules: Any = spacy.blank("en")
-    rules.add_pipe("sentencizer")
-    return Splitter(lambda text: _stripped(s.text for s in rules(text).sents))
+    read = _spacy_model()
+    return Splitter(lambda text: _stripped(s.text for s in read(text).sents), incremental=False)
 
 
 def _stripped(texts: Iterable[str]) -> list[str]:

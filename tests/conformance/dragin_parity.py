@@ -184,12 +184,12 @@ async def run_ours(
     )
     role = Role("reader", engine, None, templates)
     limits = {"timeout_s": 3600, "max_llm_calls": 100_000, "max_tokens": 10**9}
-    variant = {
+    conditions = {
         "query_words": parameters.retrieve_keep_top_k,
         "query_formulation": FORMULATIONS[parameters.query_formulation],
     }
     request = prepared(
-        question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600, variant=variant
+        question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600, conditions=conditions
     )
     asked = Inquiry(
         id="parity",

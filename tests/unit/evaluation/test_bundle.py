@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.answer.request import parse_request
-from service.core.domain import Variant
+from service.core.domain import Conditions
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.evaluation.bundle import load_bundle, names
@@ -41,7 +41,7 @@ def run_of(name: str, data: str) -> dict[str, Any]:
         "common": {
             "settings": described(bundle.applied(Settings())),
             "request": {},
-            "variant": bundle.variant.model_dump(),
+            "conditions": bundle.conditions.model_dump(),
         },
         "datasets": {
             data: {
@@ -94,10 +94,10 @@ def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str
         other["datasets"][data]["request"][field] = "another"
         assert differences(figure, *same, other, data) == [f"{field} ({value})"]
     plain = deepcopy(run)
-    del plain["common"]["variant"]
-    own = {name: value for name, value in bundle.variant if value != getattr(Variant(), name)}
+    del plain["common"]["conditions"]
+    own = {name: value for name, value in bundle.conditions if value != getattr(Conditions(), name)}
     assert differences(figure, *same, plain, data) == [f"{n} ({own[n]})" for n in own]
-    if bundle.variant.query_formulation:
+    if bundle.conditions.query_formulation:
         assert run["common"]["settings"]["dragin"]["profile"] == "official"
     at_server = {**run, "common": {"server": "http://x"}}
     assert differences(figure, *same, at_server, data) == ["settings of the server (not known)"]
@@ -121,7 +121,7 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
 
 
 @pytest.mark.anyio
-async def test_a_bundle_alone_sets_a_variant(
+async def test_a_bundle_alone_sets_conditions(
     tmp_path: Path,
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -140,10 +140,10 @@ async def test_a_bundle_alone_sets_a_variant(
     sent = [request.query for request in retriever.requests]
     assert sent == ["Norma was composed by Vincenzo Bellini."]
     run = json.loads((out / "run.json").read_bytes())
-    assert run["common"]["variant"]["query_formulation"] == "last_sentence"
+    assert run["common"]["conditions"]["query_formulation"] == "last_sentence"
     assert "query_formulation" not in str(run["common"]["settings"])
-    with pytest.raises(InvalidRequest, match="variant"):
-        parse_request({"question": "Q?", "variant": {"query_formulation": "last_sentence"}})
+    with pytest.raises(InvalidRequest, match="conditions"):
+        parse_request({"question": "Q?", "conditions": {"query_formulation": "last_sentence"}})
 
 
 @pytest.mark.anyio

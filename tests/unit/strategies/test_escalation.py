@@ -130,7 +130,7 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
         {"settings": Settings()},
         {"settings": settings("never")},
         {"settings": settings(allowed=["direct", "single"])},
-        {"settings": settings("auto"), "variant": {"skip": ["refine"]}},
+        {"settings": settings("auto"), "conditions": {"skip": ["refine"]}},
         {"settings": settings(), "max_steps": 1},
         {"settings": settings(), "limits": {"max_retrievals": 1}},
     ],

@@ -253,7 +253,7 @@ async def test_benchmark_merge_asks_the_model_and_loses_no_part(
     script = [*parts_script("in 1831"), say(["Sub-answer 2: in 1831", '" && "'], merged)]
     hits = [passage("norma", "The opera Norma was first given in 1831.")]
     body = await body_of(
-        script, {"": hits}, "q", route="compound", variant=BENCHMARK, prompts="full"
+        script, {"": hits}, "q", route="compound", conditions=BENCHMARK, prompts="full"
     )
     assert body.answer == answer
     assert "repaired" in flags(body) if flags_ else "repaired" not in flags(body)
@@ -370,7 +370,7 @@ async def test_complex_without_evidence_refines_once_more_before_going_on() -> N
 async def test_the_papers_ablations_leave_their_calls_out() -> None:
     script = [say("Task: answer", "x", 2), say("Task: final", "x")]
     off = {"skip": ["relevance", "ending", "refine"]}
-    body = await body_of(script, {"": [NORMA]}, "q?", route="complex", variant=off, max_steps=2)
+    body = await body_of(script, {"": [NORMA]}, "q?", route="complex", conditions=off, max_steps=2)
     assert [step.question for step in body.steps] == ["q?", "q?", "q?"]
     assert body.steps[0].passages[0].kept
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from service.engines.base import Delta
 from service.prompts.templates import TemplateSet
 from service.strategies.draft_text import (
-    FirstSentence,
+    Continuation,
     at_answer,
     cut_overrun,
     read_answer,
@@ -60,10 +61,10 @@ def test_what_runs_on_after_the_answer_is_cut(text: str, kept: str) -> None:
     assert cut_overrun(text) == kept
 
 
-def read(text: str, size: int) -> tuple[FirstSentence, str, int]:
-    first, shown_text, fed = FirstSentence(open_splitter("own")), "", 0
+def read(text: str, size: int) -> tuple[Continuation, str, int]:
+    first, shown_text, fed = Continuation(open_splitter("own")), "", 0
     while fed < len(text) and not first.done:
-        shown_text += first.feed(text[fed : fed + size])
+        shown_text += first.take(Delta(text[fed : fed + size]))
         fed += size
     if not first.done:
         shown_text += first.finish()
@@ -83,11 +84,11 @@ def read(text: str, size: int) -> tuple[FirstSentence, str, int]:
 )
 def test_the_first_sentence_is_shown_and_no_more(text: str, sentence: str, size: int) -> None:
     first, shown_text, _ = read(text, size)
-    assert (first.sentence, shown_text) == (sentence, sentence)
+    assert (first.kept, shown_text) == (sentence, sentence)
 
 
 def test_a_parser_s_sentences_need_the_whole_text() -> None:
-    first = FirstSentence(Splitter(open_splitter("own").sentences, incremental=False))
-    assert first.feed("It is so. So it is. ") == ""
+    first = Continuation(Splitter(open_splitter("own").sentences, incremental=False))
+    assert first.take(Delta("It is so. So it is. ")) == ""
     assert not first.done
     assert first.finish() == "It is so."

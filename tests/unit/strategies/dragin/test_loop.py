@@ -157,7 +157,7 @@ async def test_other_formulations_of_the_query(formulation: str, first: str, sec
     events = await run(
         engine,
         hits={"": HITS["Norma"]},
-        variant={"query_words": 3, "query_formulation": formulation},
+        conditions={"query_words": 3, "query_formulation": formulation},
     )
     assert [event.query for event in of(events, QueryIssued)] == [first, second]
     assert [event.query for event in of(events, Trigger)] == [first, second]
@@ -180,7 +180,7 @@ async def test_a_hit_in_the_first_sentence_leaves_the_question(
     events = await run(
         engine,
         hits={"": HITS["Norma"]},
-        variant={"query_words": 3, "query_formulation": formulation},
+        conditions={"query_words": 3, "query_formulation": formulation},
     )
     assert [event.query for event in of(events, QueryIssued)] == [query]
 
@@ -194,7 +194,7 @@ async def test_a_full_context_is_cut_to_the_last_tokens() -> None:
     )
     engine = SignalEngine([draft, LAST], [ScriptStep("He.")])
     events = await run(
-        engine, hits={"": HITS["Norma"]}, variant={"query_formulation": "full_context"}
+        engine, hits={"": HITS["Norma"]}, conditions={"query_formulation": "full_context"}
     )
     (query,) = [event.query for event in of(events, QueryIssued)]
     assert query == f"{' '.join(words[-64:])}."
@@ -209,8 +209,8 @@ async def test_a_hit_stops_the_draft_unless_later_sentences_count(
         loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
     )  # fmt: skip
     engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)], focus=["opera", "composer"])
-    own, variant = settings(profile=profile), {"query_words": 2}
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, variant=variant)
+    own, conditions = settings(profile=profile), {"query_words": 2}
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, conditions=conditions)
     assert (engine.spared > 0) == early
     assert not engine.scores
     (trigger,) = of(events, Trigger)
@@ -450,8 +450,8 @@ async def test_a_long_query_keeps_its_last_64_tokens() -> None:
     words = [f"Norma{number}" for number in range(70)]
     draft = DraftScript(f" {' '.join(words)} in Palermo. So.", loud={"Palermo.": 50.0})
     engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
-    own, variant = settings(max_tokens=400), {"query_words": 200}
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, variant=variant)
+    own, conditions = settings(max_tokens=400), {"query_words": 200}
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, conditions=conditions)
     assert of(events, Trigger)[0].query == " ".join(words[-64:])
 
 

@@ -69,7 +69,7 @@ async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> N
         engine,
         hits={"": HITS["Norma"]},
         settings=settings(profile="paper"),
-        variant={"query_words": 1},
+        conditions={"query_words": 1},
     )
     (trigger,) = of(events, Trigger)
     assert (trigger.token, trigger.score, trigger.attention) == ("Palermo", 1.8, 0.9)

@@ -173,7 +173,7 @@ async def test_only_a_small_model_is_not_asked_what_to_compare(passages: int | N
             ScriptStep("Alan Turing", "Task: final"),
         ]
     able = replace(SHORT_FORMS, passages=passages)
-    asked = {"route": "complex", "variant": SKIPPED, "capabilities": able}
+    asked = {"route": "complex", "conditions": SKIPPED, "capabilities": able}
     body = await body_of(script, HITS, QUESTION, **asked)
     assert body.answer == ("Ada Lovelace" if passages else "Alan Turing")
     assert body.steps[-1].flags == (["computed"] if passages else [])

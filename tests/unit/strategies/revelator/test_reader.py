@@ -97,7 +97,7 @@ async def test_all_passages_are_read_in_one_batch_that_judges_and_answers() -> N
     [
         ({}, "no_evidence"),
         ({"loop": "one_retrieval"}, "declined"),
-        ({"variant": {"skip": ["relevance"]}}, "declined"),
+        ({"conditions": {"skip": ["relevance"]}}, "declined"),
         (
             {"settings": Settings.model_validate({"answers": {"no_evidence": "top3_unfiltered"}})},
             "declined",
