@@ -198,21 +198,24 @@ def passages_of(document: Document) -> list[PassageRecord]:
     of them."""
     spans = cut(document.text)
     whole = len(spans) == 1
+    texts = [document.text if whole else document.text[a:b].strip() for a, b in spans]
     return [
         PassageRecord(
-            passage=Passage(
-                passage_id=document.id if whole else f"{document.id}#{part + 1}",
-                title=document.title,
-                text=document.text if whole else document.text[start:end].strip(),
-                metadata=document.metadata,
-            ),
+            passage=Passage(passage_id, document.title, text, document.metadata),
             document_id=document.id,
             content_hash=document.content_hash,
             part=part,
             parts=len(spans),
         )
-        for part, (start, end) in enumerate(spans)
+        for part, (passage_id, text) in enumerate(
+            zip(passage_ids(document.id, len(spans)), texts, strict=True)
+        )
     ]
+
+
+def passage_ids(document_id: str, parts: int) -> list[str]:
+    """Return the ids of the passages of a document, in order."""
+    return [document_id] if parts == 1 else [f"{document_id}#{n}" for n in range(1, parts + 1)]
 
 
 def cut(text: str) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ import pytest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.qdrant_server import QdrantServer
+from tests.support.qdrant import QdrantInMemory
 
 WRITE_S = 20.0
 # qdrant-client's engine in this process says that it scans everything.
@@ -26,7 +27,7 @@ def elastic_server(request: pytest.FixtureRequest) -> ElasticServer:
 def qdrant_server(request: pytest.FixtureRequest, protocol: str) -> QdrantServer:
     """A real one by `gRPC` or `REST`, or qdrant-client's engine in this process (`memory`)."""
     if protocol == "memory":
-        return QdrantServer(":memory:", WRITE_S)
+        return QdrantInMemory(WRITE_S)
     url, port = request.getfixturevalue("qdrant")
     return QdrantServer(url, WRITE_S, port if protocol == "gRPC" else 0)
 

@@ -16,7 +16,7 @@ from service.core.settings.retrieval import Distance, Quantization
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores import base, qdrant_store
+from service.retrieval.stores import points, qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_store import QdrantStore
@@ -90,7 +90,7 @@ async def test_the_nearest_come_first(
     worlds: Worlds, distance: Distance, kept: Quantization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One bit of each of so few dimensions says little: every vector is scored again.
-    monkeypatch.setattr(base, "OVERSAMPLING", 40.0)
+    monkeypatch.setattr(points, "OVERSAMPLING", 40.0)
     contract = EmbeddingContract(model="m", dimension=DIMENSION, distance=distance)
     store = await worlds.make(contract, kept)
     stored = vectors(COUNT, seed=1)

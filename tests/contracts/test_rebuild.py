@@ -173,13 +173,13 @@ async def test_a_repair_that_broke_off_is_run_again(
         assert await is_whole(collections)
 
 
-def _broken_after(count: int) -> Callable[[Any, int], PassageRecord]:
+def _broken_after(count: int) -> Callable[[Any], PassageRecord]:
     left = iter(range(count))
 
-    def broken(payload: Any, parts: int) -> PassageRecord:
+    def broken(payload: Any) -> PassageRecord:
         if next(left, None) is None:
             raise RevelatorError("it broke off")
-        return record_of(payload, parts)
+        return record_of(payload)
 
     return broken
 
@@ -214,9 +214,9 @@ async def test_questions_are_answered_while_it_is_repaired(
         await world.lose(collections)
     halt, reports = Halt(), list[CollectionReport]()
 
-    def halting(payload: Any, parts: int) -> PassageRecord:
+    def halting(payload: Any) -> PassageRecord:
         halt.stand()
-        return record_of(payload, parts)
+        return record_of(payload)
 
     monkeypatch.setattr(consistency, "record_of", halting)
     async with opened(world.data, world.backends, HaltingEmbedder(halt)) as collections:

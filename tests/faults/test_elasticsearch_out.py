@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
 from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
-from tests.faults.outage import BRIEFLY_S, FOR_S, SEARCH_S, Service, check, outage
+from tests.faults.outage import BRIEFLY_S, FOR_S, check, outage
 from tests.unit.retrieval.worlds import dense_hashes
 
 pytestmark = pytest.mark.anyio
@@ -74,30 +73,6 @@ async def test_questions_go_on_and_all_is_whole_again(
             breaks, heals = faults.faults(service)[fault]
             told = await outage(service, breaks, heals, FOR_S.get(fault, BRIEFLY_S))
             check(told, SIDE, harmless=fault in HARMLESS, fault=fault)
-
-
-async def test_a_frozen_server_has_little_to_work_off(
-    tmp_path: Path, elasticsearch_script: Path
-) -> None:
-    """What is sent to it meanwhile it would answer first when it goes on."""
-    async with elastic_world(elasticsearch_script, tmp_path) as (faults, service):
-        await faults.freeze()
-        await use(service, SEARCH_S + 1.0)  # what was sent before it was known to be silent
-        before = faults.proxy.requests
-        await use(service, 4.0)
-        sent = faults.proxy.requests - before
-        await faults.thaw()
-        assert sent <= 2  # 9 where every search, look and probe is sent
-        assert await service.damage() is None
-
-
-async def use(service: Service, for_s: float) -> None:
-    """Questions and probes for so long."""
-    until = time.monotonic() + for_s
-    while time.monotonic() < until:
-        await service.ask()
-        await service.probe(0.0)
-        await anyio.sleep(0.1)
 
 
 def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:

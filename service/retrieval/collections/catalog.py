@@ -137,7 +137,7 @@ class Collections:
         if principals >= EVERYTHING or ACCESS not in info.metadata_fields:
             return info
         async with self.lend(name) as collection:
-            counts = await anyio.to_thread.run_sync(collection.bm25.count_visible, principals)
+            counts = await anyio.to_thread.run_sync(collection.bm25.counts, principals)
         seen = {"documents": counts[0], "passages": counts[1], "content_hash": EMPTY_HASH}
         return info.model_copy(update=seen)
 

@@ -30,7 +30,8 @@ from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.digests import unseal
-from service.retrieval.stores.records import HASH_FIELDS, record_of
+from service.retrieval.stores.points import HASH_FIELDS
+from service.retrieval.stores.records import record_of
 
 PAGE: Final = 1_000  # passages compared at once
 
@@ -245,26 +246,14 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
 
 
 async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) -> int:
-    count, records = 0, _records(collection.dense)
+    count = 0
+    records = (record_of(each) for page in collection.dense.payloads() for each in page)
     while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
         follow("restoring", count, collection.manifest.passages)
         await anyio.to_thread.run_sync(bm25.replace, [], page)
         count += len(page)
     await anyio.to_thread.run_sync(bm25.tidy)
     return count
-
-
-def _records(dense: VectorStore) -> Iterator[PassageRecord]:
-    """Yield every passage that is stored with a vector. Blocking."""
-    parts: dict[str, int] = {}  # of documents that have several
-    for page in dense.payloads(HASH_FIELDS):
-        for payload in page:
-            document_id, _, number = payload["passage_id"].rpartition("#")
-            if document_id and number.isdecimal():
-                parts[document_id] = max(parts.get(document_id, 0), int(number))
-    for payloads in dense.payloads():
-        for payload in payloads:
-            yield record_of(payload, parts.get(payload["document_id"], 1))
 
 
 def _let_go(store: LexicalStore | VectorStore) -> None:

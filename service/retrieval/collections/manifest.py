@@ -53,7 +53,7 @@ class Manifest(Model):
     the time, in seconds since 1970, when it was begun or replaced.
     """
 
-    schema_version: Literal[4] = 4  # the version of the stores' format; others are not read
+    schema_version: Literal[5] = 5  # the version of the stores' format; others are not read
     name: str
     description: str = ""
     analysis: Analysis = "english"

@@ -358,6 +358,7 @@ class CollectionWriter:
 
     def _completed(self) -> Manifest:
         bm25, state = self._collection.bm25, "open" if self._more else "complete"
-        counts = {"documents": bm25.count_documents(), "passages": bm25.count_passages()}
+        documents, passages = bm25.counts(EVERYTHING)
         manifest = self._collection.manifest.with_fields(self._fields)
-        return manifest.model_copy(update={"state": state, "deleting": (), **counts})
+        update = {"state": state, "deleting": (), "documents": documents, "passages": passages}
+        return manifest.model_copy(update=update)

@@ -1,13 +1,13 @@
-"""The protocols of a collection's two stores, apart from searching: writing, listing and repairing.
+"""A collection's two stores, apart from searching: writing, listing and repairing.
 
 Methods without `async` block, so call them in a worker thread of anyio. A store on a server passes
-its calls to the event loop that started the thread (`threads.on_loop`).
+its calls to the event loop that started the thread (`on_loop`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.from_thread
@@ -15,13 +15,10 @@ import anyio.from_thread
 from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import Principals, SearchStore
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import PassageRecord, passage_ids
+from service.retrieval.stores.records import digest
 
-# Candidates fetched from the compressed vectors per result; the full vectors then rank them.
-EF: Final = (
-    400  # candidates in a search of the graph; recall@10 of 100,000 is 0.91 with Qdrant's 100
-)
-OVERSAMPLING: Final = 2.0
+Key = Literal["passage_id", "head"]
 
 
 class LexicalStore(SearchStore, Protocol):
@@ -30,15 +27,14 @@ class LexicalStore(SearchStore, Protocol):
 
     def count_passages(self) -> int: ...
 
-    def count_documents(self) -> int: ...
-
     def constants(self) -> str:
         """Return BM25's constants of this collection, as a text."""
 
-    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Return the content hash of each of these documents that is stored."""
+    def among(self, field: Key, values: Sequence[str]) -> Iterable[PassageRecord]:
+        """Return the stored passages whose id, or whose document's id, is one of these. Of a
+        document (`head`) it is the first passage."""
 
-    def count_visible(self, principals: Principals) -> tuple[int, int]:
+    def counts(self, principals: Principals) -> tuple[int, int]:
         """Return how many documents and passages these principals may see."""
 
     def heads(
@@ -52,15 +48,30 @@ class LexicalStore(SearchStore, Protocol):
         With `text`: those whose id contains it in any case, or whose title has all its words.
         """
 
+    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """Return the content hash of each of these documents that is stored."""
+        return {each.document_id: each.content_hash for each in self.among("head", document_ids)}
+
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
+        heads = list(self.among("head", [document_id]))
+        ids = passage_ids(document_id, heads[-1].parts) if heads else []
+        return sorted(self._complete(ids), key=lambda each: each.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
         of its passage (`records.digest`)."""
+        found = (each.passage for each in self._complete(passage_ids))
+        return {(each.passage_id, digest(each)) for each in found}
+
+    def _complete(self, passage_ids: Sequence[str]) -> list[PassageRecord]:
+        """Return these passages, without those that an interrupted `replace` has left."""
+        found = list(self.among("passage_id", passage_ids))
+        newest = self.hashes(sorted({each.document_id for each in found}))
+        return [each for each in found if newest.get(each.document_id) == each.content_hash]
 
     def records(self) -> Iterator[PassageRecord]:
-        """Return every passage, as of one moment."""
+        """Return every passage. Nothing may be written meanwhile."""
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of the change."""
@@ -83,7 +94,7 @@ class VectorStore(SearchStore, Protocol):
         """Return the content hash (of the document) of each of these passages that is stored."""
 
     def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield pages of the payloads of all vectors (see `records.payload_of`), or of these
+        """Yield pages of the payloads of all vectors (see `points.payload_of`), or of these
         `fields` of them. Points may be deleted between pages."""
 
     def compression(self) -> Quantization:
@@ -120,10 +131,14 @@ class Unopened:
     def release(self) -> None: ...
 
 
-# Calls back to the event loop from worker threads.
-
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+
+
+def parts(items: Sequence[Result], size: int) -> Iterator[list[Result]]:
+    """Yield the items in lists of at most `size`."""
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])
 
 
 def on_loop(call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib
 import logging
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import anyio.to_thread
 
 from service.core.concurrency import closing
@@ -99,27 +94,18 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
 
 
 class ElasticServer:
-    """Connects at its first use; each call may take `timeout_s` seconds. While the server is
-    silent, calls are not sent: they wait up to that long for it to answer.
+    """Connects at its first use; each call may take `timeout_s` seconds.
 
     `url` needs a port, and may contain user:password. `key` is the password of a user in `url`, and
     without a user an API key. No message repeats them.
     """
 
-    def __init__(
-        self,
-        url: str,
-        timeout_s: float,
-        *,
-        key: str = "",
-    ) -> None:
+    def __init__(self, url: str, timeout_s: float, *, key: str = "") -> None:
         self._address = address_of(url)
         self._key = key
         self.place = shown(url)
         self._timeout_s = timeout_s
-        self._lock = anyio.Lock()
         self._client: AsyncElasticsearch | None = None
-        self._silence = Silence(self._ping)
 
     async def call(self, request: Callable[[AsyncElasticsearch], Awaitable[Answer]]) -> Answer:
         """Send a request. Raises ConfigurationError, StoreError or RetrievalFailure, with their
@@ -127,10 +113,8 @@ class ElasticServer:
         client = self._client or await self._connect()
         from elasticsearch import ApiError, TransportError, UnsupportedProductError  # noqa: PLC0415
 
-        if self._silence.on:
-            await self._until_it_answers()
         try:
-            answer = await self._sent(request(client))
+            answer = await request(client)
         except UnsupportedProductError as error:
             raise self._another() from error
         except ApiError as error:
@@ -143,38 +127,6 @@ class ElasticServer:
         if not _is_elasticsearch(answer):
             raise self._another()
         return answer
-
-    async def _sent(self, answer: Awaitable[Answer]) -> Answer:
-        """Return the result, and record whether the server responded at all."""
-        from elasticsearch import ApiError, ConnectionTimeout  # noqa: PLC0415
-
-        sent = time.monotonic()
-        try:
-            result = await answer
-        except ApiError:
-            self._silence.heard()
-            raise
-        except (ConnectionTimeout, asyncio.CancelledError):
-            self._silence.lost(sent)
-            raise
-        self._silence.heard()
-        return result
-
-    async def _until_it_answers(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._silence.over()
-        except TimeoutError as error:
-            raise BackendUnavailable(self._late) from error
-
-    async def _ping(self) -> None:
-        """Ping over a new connection, because pooled connections may be lost."""
-        from elasticsearch import ApiError  # noqa: PLC0415
-
-        client = await anyio.to_thread.run_sync(self._open, 2 * ASK_S)
-        async with client:
-            with contextlib.suppress(ApiError):  # also a response
-                await client.perform_request("HEAD", "/", headers={"accept": "application/json"})
 
     def _another(self) -> ConfigurationError:
         return ConfigurationError(
@@ -218,7 +170,6 @@ class ElasticServer:
             raise self._another() from error
 
     async def aclose(self) -> None:
-        await self._silence.aclose()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -233,51 +184,39 @@ class ElasticServer:
         return error(f"Elasticsearch at {self.place} {message}")
 
     async def _connect(self) -> AsyncElasticsearch:
-        async with self._lock:
-            if self._client is None:
-                await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
-                # The client logs every failed request with a traceback; we raise an error for each.
-                logging.getLogger("elastic_transport").setLevel(logging.ERROR)
-                try:
-                    self._client = self._open(self._timeout_s)
-                except ValueError as error:
-                    raise ConfigurationError(
-                        f"retrieval.elasticsearch_url: {self.place} is not a URL with scheme, "
-                        "host and port, such as http://127.0.0.1:9200"
-                    ) from error
-            client: AsyncElasticsearch = self._client
-        return client
-
-    def _open(self, timeout_s: float) -> AsyncElasticsearch:
-        """Create a client. Raises ValueError for an invalid URL, ConfigurationError for files of
+        """Create the client. Raises ConfigurationError for an invalid URL, and for files of
         authorities without certificates."""
+        await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
+        if self._client is not None:  # another call has created it meanwhile
+            return self._client
         from elasticsearch import AsyncElasticsearch  # noqa: PLC0415
 
-        options: dict[str, Any] = {}
+        # The client logs every failed request with a traceback; we raise an error for each.
+        logging.getLogger("elastic_transport").setLevel(logging.ERROR)
+        # One retry, because a server that was restarted has closed the pooled connections.
+        options: dict[str, Any] = {
+            "request_timeout": self._timeout_s, "max_retries": 1, "retry_on_status": (),
+        }  # fmt: skip
         if self._address.user:
             options["basic_auth"] = (self._address.user, self._key or self._address.password)
         elif self._key:
             options["api_key"] = self._key
         if context := tls_context():
             options["ssl_context"] = context
-        # One retry, because a server that was restarted has closed the pooled connections.
-        return AsyncElasticsearch(
-            self._address.url,
-            **options,
-            request_timeout=timeout_s,
-            max_retries=1,
-            retry_on_status=(),
-        )
-
-    @property
-    def _late(self) -> str:
-        return f"Elasticsearch at {self.place} did not respond in time"
+        try:
+            self._client = AsyncElasticsearch(self._address.url, **options)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"retrieval.elasticsearch_url: {self.place} is not a URL with scheme, "
+                "host and port, such as http://127.0.0.1:9200"
+            ) from error
+        return self._client
 
     def _unreached(self, error: Exception) -> str:
         from elasticsearch import ConnectionTimeout  # noqa: PLC0415
 
         if isinstance(error, ConnectionTimeout):
-            return self._late
+            return f"Elasticsearch at {self.place} did not respond in time"
         while inner := getattr(error, "errors", None):
             error = inner[0]
         return (
@@ -298,65 +237,3 @@ def _is_elasticsearch(answer: Any) -> bool:
     """Return whether a response, or an error of the client, came from Elasticsearch itself."""
     meta = getattr(answer, "meta", None)
     return meta is None or meta.headers.get("x-elastic-product") == "Elasticsearch"
-
-
-# Detects a server that stopped responding, and probes it with one small request at a time.
-#
-# Requests to a hung process are not lost: its kernel accepts connections and buffers their data,
-# and once the process continues it handles all of that before later requests. Therefore calls to
-# a silent server are held back, while one probe at a time, each over its own connection, finds
-# out when the server responds again.
-
-ASK_S: Final = 5.0  # after this the connection may be lost, so another one is tried
-LEAST_S: Final = 0.04  # a call that was cancelled sooner proves nothing
-
-
-class Silence:
-    """Tracks whether a server is silent: a call ended without a response, and no other call had a
-    response since it was sent.
-
-    `ask` makes one request and returns when there is any response. An exception of `ask` means that
-    the server is unavailable, but not that it is silent. Call `aclose`, because a request may be in
-    flight.
-    """
-
-    def __init__(self, ask: Callable[[], Awaitable[object]]) -> None:
-        self._ask = ask
-        self._heard = -math.inf  # time of the last response, by `time.monotonic`
-        self._asking: asyncio.Task[None] | None = None
-        self.on = False
-
-    def heard(self) -> None:
-        """Record a response, whatever it says."""
-        self._heard, self.on = time.monotonic(), False
-
-    def lost(self, sent: float) -> None:
-        """Record that a call sent at `sent` (of `time.monotonic`) ended without a response."""
-        if self._heard < sent and time.monotonic() - sent >= LEAST_S:
-            self.on = True
-
-    async def over(self) -> None:
-        """Return once the server is not silent."""
-        while self.on:
-            if self._asking is None:
-                self._asking = asyncio.create_task(self._ask_once())
-            await asyncio.wait({self._asking})
-
-    async def aclose(self) -> None:
-        """Cancel the request in flight, if there is one."""
-        if (asking := self._asking) is not None:
-            asking.cancel()
-            await asyncio.wait({asking})
-
-    async def _ask_once(self) -> None:
-        try:
-            async with asyncio.timeout(ASK_S):
-                await self._ask()
-        except TimeoutError:
-            return
-        except Exception:  # the next caller gets the same error, and reports it
-            self.on = False
-        else:
-            self.heard()
-        finally:
-            self._asking = None

@@ -20,31 +20,30 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import orjson
 
 from service.core.concurrency import Batcher
-from service.core.domain import Passage, ScoredPassage
+from service.core.domain import ScoredPassage
 from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import on_loop
+from service.retrieval.stores.base import Key, LexicalStore, on_loop, parts
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.records import (
     RESTRICTED,
-    digest,
     fields_of,
     filter_tokens,
     fold,
     metadata_tokens,
-    name_id,
     paired,
     passage_of,
     principal_tokens,
     query_words,
     ranked,
+    record_of,
 )
 
 TEMPLATE = "revelator"
@@ -233,13 +232,11 @@ _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
 MOST_SEARCHES = 64  # searches in one _msearch
 SCAN = 1_000  # passages per page of a listing
-KEEP_ALIVE = "2m"
 _WILDCARDS = re.compile(r"[*?\\]")
+_FIRST: dict[str, Any] = {"term": {"part": 0}}  # passages of documents
 
-Page = list[dict[str, Any]]
 
-
-class ElasticStore:
+class ElasticStore(LexicalStore):
     """Call its blocking methods in a worker thread of the event loop that owns `server`."""
 
     backend = "elasticsearch"
@@ -268,38 +265,26 @@ class ElasticStore:
     def count_passages(self) -> int:
         return on_loop(self._count, {"match_all": {}})
 
-    def count_documents(self) -> int:
-        return on_loop(self._count, {"term": {"part": 0}})
-
     def constants(self) -> str:
         """Return those of the index, which may be from the template `revelator@custom`."""
         found: dict[str, Any] = {"k1": 1.2, "b": 0.75} | on_loop(self._similarity)
         return f"k1 {found['k1']} and b {found['b']}"
 
-    def count_visible(self, principals: Principals) -> tuple[int, int]:
-        """Return how many documents and passages these principals may see."""
+    def counts(self, principals: Principals) -> tuple[int, int]:
         hidden = _hidden(principals)
-        first = {"bool": {"filter": [{"term": {"part": 0}}], "must_not": hidden}}
+        first = {"bool": {"filter": [_FIRST], "must_not": hidden}}
         return on_loop(self._count, first), on_loop(self._count, {"bool": {"must_not": hidden}})
 
-    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Return the content hash of each of these documents that is stored."""
-        found: dict[str, str] = {}
-        for start in range(0, len(document_ids), SCAN):
-            among = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
-            query = {"bool": {"filter": [{"term": {"part": 0}}, among]}}
-            for hit in self._hits(query, ["document_id", "content_hash"]):
-                found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
-        return found
+    def among(self, field: Key, values: Sequence[str]) -> Iterator[PassageRecord]:
+        for part in parts(values, SCAN):
+            wanted = [{"terms": {"document_id" if field == "head" else field: part}}]
+            query = {"bool": {"filter": [*wanted, _FIRST] if field == "head" else wanted}}
+            yield from map(_record, self._hits(query, _RECORD))
 
     def heads(
         self, after: str, most: int, principals: Principals, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
-        """Return the first passages of documents; see `LexicalStore`."""
-        wanted: list[dict[str, Any]] = [
-            {"term": {"part": 0}},
-            {"range": {"document_id": {"gt": after}}},
-        ]
+        wanted: list[dict[str, Any]] = [_FIRST, {"range": {"document_id": {"gt": after}}}]
         if file:
             either = [{"term": {"document_id": file}}, {"prefix": {"document_id": f"{file}#"}}]
             wanted.append({"bool": {"should": either}})
@@ -310,46 +295,17 @@ class ElasticStore:
                 {"match": {"title": {"query": text, "operator": "and"}}},
             ]
             wanted.append({"bool": {"should": found}})
-        body = {
-            "query": {"bool": {"filter": wanted, "must_not": _hidden(principals)}},
-            "sort": ["document_id"], "size": most,
-            "source": _RECORD, "track_total_hits": False, "allow_partial_search_results": False,
-        }  # fmt: skip
-        answer = on_loop(self._server.call, lambda client: client.search(index=self._alias, **body))
-        return [_record(hit["_source"]) for hit in answer["hits"]["hits"]]
-
-    def document(self, document_id: str) -> list[PassageRecord]:
-        """Return a document's passages in order; empty if there is no such document."""
-        newest = self.hashes([document_id]).get(document_id)
-        wanted = [{"term": {"document_id": document_id}}, {"term": {"content_hash": newest or ""}}]
-        hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
-        return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
-
-    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
-        """Return the ids among these that are stored in a complete document, each with the digest
-        of its passage."""
-        found: list[PassageRecord] = []
-        for start in range(0, len(passage_ids), SCAN):
-            among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
-            hits = self._hits({"bool": {"filter": among}}, _RECORD)
-            found += [_record(hit["_source"]) for hit in hits]
-        newest = self.hashes(sorted({each.document_id for each in found}))
-        return {
-            (each.passage.passage_id, digest(each.passage))
-            for each in found
-            if newest.get(each.document_id) == each.content_hash
-        }
+        query = {"bool": {"filter": wanted, "must_not": _hidden(principals)}}
+        return [_record(hit) for hit in self._page(query, _RECORD, ["document_id"], most)]
 
     def records(self) -> Iterator[PassageRecord]:
-        """Yield every passage, as of one moment."""
-        for hit in self._hits({"match_all": {}}, _RECORD):
-            yield _record(hit["_source"])
+        return map(_record, self._hits({"match_all": {}}, _RECORD))
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of the change."""
         old: dict[str, str | None] = {}
-        for start in range(0, len(document_ids), SCAN):
-            query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
+        for part in parts(document_ids, SCAN):
+            query = {"terms": {"document_id": part}}
             old |= {hit["_id"]: hit.get("_routing") for hit in self._hits(query, [])}
         heads = [_index(record) for record in records if record.part == 0]
         others = [_index(record) for record in records if record.part]
@@ -361,7 +317,7 @@ class ElasticStore:
         """Undo a `replace` that was interrupted by a kill."""
         on_loop(self._refresh)
         newest: dict[str, str] = {}
-        for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):
+        for hit in self._hits(_FIRST, ["document_id", "content_hash"]):
             newest[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
         stray = [
             _delete(hit["_id"], hit.get("_routing"))
@@ -392,7 +348,7 @@ class ElasticStore:
         if "error" in response:
             return self._server.failure(complaint(response.get("status", 500), response))
         hits = response["hits"]["hits"]
-        return ranked((hit["_score"], _passage(hit["_source"])) for hit in hits)
+        return ranked((hit["_score"], passage_of(_fields(hit))) for hit in hits)
 
     def _write(self, actions: Sequence[Action]) -> None:
         on_loop(self._server.bulk, self._alias, actions)
@@ -416,49 +372,28 @@ class ElasticStore:
         return int(answer["count"])
 
     def _hits(self, query: dict[str, Any], source: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield all hits as of one moment, in the order in which they were written."""
-        pages = self._pages(query, source)
-        try:
-            while page := on_loop(_next, pages):
-                yield from page
-        finally:
-            on_loop(pages.aclose)
+        """Yield all hits, in the order in which they were written."""
+        after: dict[str, Any] = {}
+        while hits := self._page(query, source, ["_seq_no", "passage_id"], SCAN, **after):
+            yield from hits
+            if len(hits) < SCAN:
+                return
+            after = {"search_after": hits[-1]["sort"]}
 
-    async def _pages(self, query: dict[str, Any], source: list[str]) -> AsyncGenerator[Page, None]:
-        body: dict[str, Any] = {
-            "size": SCAN, "query": query, "source": source, "sort": ["_seq_no"],
-            "track_total_hits": False, "allow_partial_search_results": False,
+    def _page(
+        self, query: dict[str, Any], source: list[str], sort: list[str], size: int, **more: Any
+    ) -> list[dict[str, Any]]:
+        body = {
+            "query": query, "source": source, "sort": sort, "size": size,
+            "track_total_hits": False, "allow_partial_search_results": False, **more,
         }  # fmt: skip
-        answer = await self._server.call(lambda client: client.search(index=self._alias, **body))
-        if len(answer["hits"]["hits"]) < SCAN:
-            yield answer["hits"]["hits"]
-            return
-        opened = await self._server.call(
-            lambda client: client.open_point_in_time(index=self._alias, keep_alive=KEEP_ALIVE)
-        )
-        body["pit"] = {"id": opened["id"], "keep_alive": KEEP_ALIVE}
-        del body["allow_partial_search_results"]  # a point in time has its own
-        try:
-            while hits := (await self._scan(body)):
-                yield hits
-                body["search_after"] = hits[-1]["sort"]
-        finally:
-            await self._server.call(lambda client: client.close_point_in_time(id=body["pit"]["id"]))
-
-    async def _scan(self, body: dict[str, Any]) -> Page:
-        answer = await self._server.call(lambda client: client.search(**body))
-        body["pit"] = {"id": answer["pit_id"], "keep_alive": KEEP_ALIVE}
-        hits: Page = answer["hits"]["hits"]
+        answer = on_loop(self._server.call, lambda client: client.search(index=self._alias, **body))
+        hits: list[dict[str, Any]] = answer["hits"]["hits"]
         return hits
 
 
-async def _next(pages: AsyncIterator[Page]) -> Page:
-    """Return the next page, empty at the end."""
-    return await anext(pages, [])
-
-
 def _id(record: PassageRecord) -> str:
-    return name_id(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}")
+    return str(uuid.uuid5(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}"))
 
 
 def _delete(own_id: str, routing: str | None) -> Action:
@@ -473,8 +408,6 @@ def _index(record: PassageRecord) -> Action:
         "title": title,
         "text": text,
         "filter": metadata_tokens(passage.metadata),
-        "part": record.part,
-        "parts": record.parts,
     }
     if (title, text) != (passage.title, passage.text):
         source["original"] = {"title": passage.title, "text": passage.text}
@@ -482,15 +415,9 @@ def _index(record: PassageRecord) -> Action:
     return orjson.dumps(line), orjson.dumps(source)
 
 
-def _passage(source: dict[str, Any]) -> Passage:
-    return passage_of({**source, **source.get("original", {})})
+def _record(hit: dict[str, Any]) -> PassageRecord:
+    return record_of(_fields(hit))
 
 
-def _record(source: dict[str, Any]) -> PassageRecord:
-    return PassageRecord(
-        passage=_passage(source),
-        document_id=source["document_id"],
-        content_hash=source["content_hash"],
-        part=source["part"],
-        parts=source["parts"],
-    )
+def _fields(hit: dict[str, Any]) -> dict[str, Any]:
+    return {**hit["_source"], **hit["_source"].get("original", {})}

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -31,27 +30,25 @@ from service.core.settings.retrieval import Quantization
 from service.retrieval.base import ACCESS, EVERYTHING, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores import base
 from service.retrieval.stores.digests import set_aside, unseal
-from service.retrieval.stores.records import (
+from service.retrieval.stores.points import (
     HASH_FIELDS,
+    PAGE,
     PASSAGE_FIELDS,
-    PointPages,
-    filter_tokens,
-    hashes_of,
+    PointStore,
     payload_of,
     point_id,
     ranked_points,
+    search_params,
 )
+from service.retrieval.stores.records import filter_tokens
 
-SCROLL = 2_000  # points per page of a listing
-DELETE = 1_000  # points per deletion
 MOST_SEARCHES = 16  # searches per call; the event loop waits for it
 
 _log = structlog.get_logger(__name__)
 
 
-class QdrantEdgeStore(PointPages):
+class QdrantEdgeStore(PointStore):
     """Call its blocking methods in a worker thread."""
 
     backend = "qdrant_edge"
@@ -63,7 +60,7 @@ class QdrantEdgeStore(PointPages):
         self.folder = folder
         self._contract = contract
         self._quantization = quantization
-        self._params = _search_params(quantization)
+        self._params = search_params(edge, quantization)
         # Whether there are points with the field of `access`, which is indexed before the first.
         self._restricted = False
         self._lock = threading.Lock()
@@ -120,19 +117,15 @@ class QdrantEdgeStore(PointPages):
         return self._quantization
 
     @native_call
-    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Return the content hash (of the document) of each of these passages that is stored."""
-        if not passage_ids:
-            return {}
-        ids = [point_id(passage_id) for passage_id in passage_ids]
+    def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
         with self._lock:
             # Its stub declares the last two as optional, but they are required.
-            return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
+            return self._shard.retrieve(ids, HASH_FIELDS, False)  # type: ignore[no-any-return]
 
     @native_call
-    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+    def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
         request = edge.ScrollRequest(
-            limit=SCROLL, offset=offset, with_payload=fields, with_vector=False
+            limit=PAGE, offset=offset, with_payload=fields, with_vector=False
         )
         with self._lock:
             points, following = self._shard.scroll(request)
@@ -159,13 +152,10 @@ class QdrantEdgeStore(PointPages):
         self._shard.update(edge.UpdateOperation.create_field_index(field, kind))
 
     @native_call
-    def delete(self, passage_ids: Sequence[str]) -> None:
+    def _delete(self, ids: list[Any]) -> None:
         with self._lock:
-            for start in range(0, len(passage_ids), DELETE):
-                part = passage_ids[start : start + DELETE]
-                ids: list[int | uuid.UUID | str] = [point_id(passage_id) for passage_id in part]
-                unseal(self.folder.parent)
-                self._shard.update(edge.UpdateOperation.delete_points(ids))
+            unseal(self.folder.parent)
+            self._shard.update(edge.UpdateOperation.delete_points(ids))
 
     @native_call
     def flush(self) -> None:
@@ -219,13 +209,6 @@ def _filter(request: SearchRequest, *, restricted: bool) -> Any:
     if must or must_not or should:
         return edge.Filter(must=must, must_not=must_not, should=should)
     return None
-
-
-def _search_params(quantization: Quantization) -> Any:
-    again = edge.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
-    return edge.SearchParams(
-        hnsw_ef=base.EF, quantization=again if quantization != "none" else None
-    )
 
 
 # The graph index, built outside the shard that is searched.

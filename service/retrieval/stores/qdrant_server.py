@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import ipaddress
 import math
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 import structlog
 
-from service.core.concurrency import retrieve
 from service.core.connections import reason_of, tls_context, trusted_files
 from service.core.errors import (
     BackendUnavailable,
@@ -124,7 +122,7 @@ def status_and_reason(error: Exception) -> tuple[int | None, str]:
     source = getattr(error, "source", None)
     if source is not None:  # ResponseHandlingException: no response, or one that cannot be parsed
         return None, _connecting(source)
-    return _of_the_engine_here(error), str(error)[:300]
+    return 500, str(error)[:300]
 
 
 def _connecting(error: BaseException) -> str:
@@ -137,14 +135,6 @@ def _connecting(error: BaseException) -> str:
             return reason_of(cause)
         cause = cause.__cause__ or cause.__context__
     return str(error)[:300] or type(error).__name__
-
-
-def _of_the_engine_here(error: Exception) -> int:
-    """Return our error for the in-process engine, which raises ValueError for an unknown collection
-    and for a wrong dimension."""
-    if not isinstance(error, ValueError | KeyError):
-        return 500
-    return 404 if "not found" in str(error) else 400
 
 
 LEAST_VERSION: Final = (1, 16)  # older ones are not tested
@@ -172,24 +162,17 @@ class QdrantServer:
     """Connects at its first use; each call may take `timeout_s`, in whole seconds.
 
     Calls go over gRPC if `grpc_port` is given, else over REST. `url` may contain an API key in
-    place of a password if no `key` is given; no message repeats it. The URL `:memory:` selects
-    qdrant-client's in-process engine, for tests.
+    place of a password if no `key` is given; no message repeats it.
     """
 
     def __init__(
-        self,
-        url: str,
-        timeout_s: float,
-        grpc_port: int | None = None,
-        *,
-        key: str = "",
+        self, url: str, timeout_s: float, grpc_port: int | None = None, *, key: str = ""
     ) -> None:
         self._address = address_of(url)
         self._key = key or self._address.password
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)
-        self._making: asyncio.Task[AsyncQdrantClient] | None = None
         self._client: AsyncQdrantClient | None = None
 
     @property
@@ -221,25 +204,17 @@ class QdrantServer:
         return f"version {version}, {self.protocol} is used"
 
     async def aclose(self) -> None:
-        making, self._making, self._client = self._making, None, None
-        if making is not None:
-            await asyncio.wait({making})
-            if making.exception() is None:
-                await making.result().close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def connect(self) -> AsyncQdrantClient:
-        """Return the client, which is created in a worker thread: importing qdrant_client takes
-        0.6 s, and its clients read files. A separate task, because a cancelled caller would lose
-        it. Raises ConfigurationError."""
-        if self._making is None:
-            self._making = asyncio.create_task(anyio.to_thread.run_sync(self._open))
-            self._making.add_done_callback(retrieve)
+        """Return the client. Its package is imported in a worker thread, which takes 0.6 s. Raises
+        ConfigurationError."""
+        await anyio.to_thread.run_sync(importlib.import_module, "qdrant_client")
         try:
-            self._client = await asyncio.shield(self._making)
-        except (ValueError, ConfigurationError) as error:
-            self._making = None
-            if isinstance(error, ConfigurationError):
-                raise
+            self._client = self._client or self._open()
+        except ValueError as error:
             raise ConfigurationError(
                 f"retrieval.qdrant_url: {self.place} is not a URL: {error}"
             ) from error
@@ -248,10 +223,8 @@ class QdrantServer:
     def _open(self) -> AsyncQdrantClient:
         """Create the client. Raises ConfigurationError if the files of authorities contain no
         certificates, and ValueError for an invalid URL."""
-        module: Any = importlib.import_module("qdrant_client")
-        if self.place == ":memory:":
-            memory: AsyncQdrantClient = module.AsyncQdrantClient(":memory:")
-            return memory
+        from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
         parts, url = urlsplit(self.place), self._address.url
         options: dict[str, Any] = {
             "port": parts.port or (443 if parts.scheme == "https" else 6333),
@@ -273,7 +246,4 @@ class QdrantServer:
             _log.warning("key_unencrypted", server=url, reason=why)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the client warns about the same
-            made: AsyncQdrantClient = module.AsyncQdrantClient(
-                url=url, api_key=self._key or None, **options
-            )
-        return made
+            return AsyncQdrantClient(url=url, api_key=self._key or None, **options)

@@ -5,42 +5,39 @@ The vector is named `dense`. Point ids, payloads and filters are the same as in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Self
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
-from service.core.errors import StoreError, StoreLost
+from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores import base
-from service.retrieval.stores.base import on_loop
-from service.retrieval.stores.qdrant_server import QdrantServer
-from service.retrieval.stores.records import (
+from service.retrieval.stores.base import on_loop, parts
+from service.retrieval.stores.points import (
     HASH_FIELDS,
+    PAGE,
     PASSAGE_FIELDS,
-    RESTRICTED,
-    PointPages,
-    filter_tokens,
-    hashes_of,
+    PointStore,
     payload_of,
     point_id,
-    principal_tokens,
     ranked_points,
+    search_params,
 )
+from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.records import RESTRICTED, filter_tokens, principal_tokens
 
 VECTOR = "dense"
-SCROLL = 1_000  # points per page of a listing
 UPSERT = 256  # points per upsert
-DELETE = 1_000  # points per deletion
 MOST_SEARCHES = 64  # searches in one batch
 UNLIMITED = 1_000_000_000  # points per response
 
 
-class QdrantStore(PointPages):
+class QdrantStore(PointStore):
     """Call its blocking methods in a worker thread of the event loop that owns `server`."""
 
     backend = "qdrant"
@@ -51,7 +48,7 @@ class QdrantStore(PointPages):
         self._server = server
         self._quantization = quantization
         self._name = collection_of(name)
-        self._strict: Any = None  # limits of the collection's strict mode, once known
+        self._strict: Any = None  # the collection's strict mode, once known; False without one
         self._batcher = Batcher[SearchRequest, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
@@ -75,25 +72,15 @@ class QdrantStore(PointPages):
         return await self._batcher.ask(request)
 
     def count_passages(self) -> int:
-        return on_loop(self._count)
+        return int(self._blocking("count", exact=True).count)
 
     def compression(self) -> Quantization:
         """Return that of the collection, which may be older than the setting."""
-        info = on_loop(self._info)
+        info = self._blocking("get_collection")
         found = info.config.params.vectors[VECTOR].quantization_config
         if found is None:
             return "none"
         return "binary" if hasattr(found, "binary") else "scalar"
-
-    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Return the content hash (of the document) of each of these passages that is stored."""
-        found: dict[str, str] = {}
-        for part in _parts([point_id(each) for each in passage_ids], SCROLL):
-            found |= on_loop(self._retrieve, part)
-        return found
-
-    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
-        return on_loop(self._scroll, offset, fields)
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They are in Qdrant's write-ahead log once this returns."""
@@ -107,12 +94,7 @@ class QdrantStore(PointPages):
             )
             for record, vector in zip(records, vectors, strict=True)
         ]
-        for part in _parts(points, UPSERT):
-            on_loop(self._upsert, part)
-
-    def delete(self, passage_ids: Sequence[str]) -> None:
-        for part in _parts([point_id(each) for each in passage_ids], DELETE):
-            on_loop(self._delete, part)
+        on_loop(self._upsert, points)
 
     def flush(self) -> None:
         """Do nothing: every call waited for the write-ahead log."""
@@ -126,98 +108,60 @@ class QdrantStore(PointPages):
     async def _search_all(
         self, queries: Sequence[SearchRequest]
     ) -> list[list[ScoredPassage] | Exception]:
-        await self._server.connect()
-        from qdrant_client.models import QueryRequest  # noqa: PLC0415
+        most = await self._limit("max_query_limit")
+        from qdrant_client import models  # noqa: PLC0415
 
-        params = _search_params(self._quantization)
         requests = [
-            QueryRequest(
+            models.QueryRequest(
                 query=list(query.vector),
                 using=VECTOR,
                 filter=_filter(query),
-                limit=query.top_k,
-                params=params,
+                limit=min(query.top_k, most),
+                params=search_params(models, self._quantization),
                 with_payload=PASSAGE_FIELDS,
             )
             for query in queries
         ]
-        return [ranked_points(response.points) for response in await self._query(requests)]
+        found: list[Any] = []
+        for part in parts(requests, await self._limit("search_max_batchsize")):
+            found += await self._call("query_batch_points", part)
+        return [ranked_points(response.points) for response in found]
 
-    async def _query(self, requests: list[Any]) -> list[Any]:
-        """Run a query. Strict mode is rare, so its limits are read only after it has refused a
-        request."""
+    async def _call(self, method: str, *given: Any, **named: Any) -> Any:
+        """Call a method of the client for this collection."""
         try:
             return await self._server.call(
-                lambda client: client.query_batch_points(self._name, requests)
+                lambda client: getattr(client, method)(self._name, *given, **named)
             )
-        except StoreLost:
-            raise
         except StoreError:
-            most, together = await self._allowed(), await self._limit("search_max_batchsize")
-            if len(requests) <= together and all(request.limit <= most for request in requests):
-                raise
-        fewer = [
-            request.model_copy(update={"limit": min(request.limit, most)}) for request in requests
-        ]
-        answers: list[Any] = []
-        for part in _parts(fewer, together):
-            answers += await self._server.call(
-                lambda client, part=part: client.query_batch_points(  # type: ignore[misc]
-                    self._name, part
-                )
-            )
-        return answers
+            self._strict = None  # it may have got limits, which the next call reads
+            raise
 
-    async def _count(self) -> int:
-        answer = await self._server.call(lambda client: client.count(self._name, exact=True))
-        return answer.count
-
-    async def _retrieve(self, ids: list[Any]) -> dict[str, str]:
-        points = await self._server.call(
-            lambda client: client.retrieve(self._name, ids, with_payload=HASH_FIELDS)
-        )
-        return hashes_of(points)
-
-    async def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
-        most = min(SCROLL, await self._allowed())
-        return await self._server.call(
-            lambda client: client.scroll(self._name, limit=most, offset=offset, with_payload=fields)
-        )
-
-    async def _allowed(self) -> int:
-        """Return how many points the collection's strict mode allows in one response."""
-        return await self._limit("max_query_limit")
-
-    async def _info(self) -> Any:
-        return await self._server.call(lambda client: client.get_collection(self._name))
+    async def _upsert(self, points: list[Any]) -> None:
+        most = await self._limit("upsert_max_batchsize")
+        for part in parts(points, min(UPSERT, most)):
+            await self._call("upsert", part, wait=True)
 
     async def _limit(self, name: str) -> int:
         """Return a limit of the collection's strict mode, which is read once."""
         if self._strict is None:
-            info = await self._info()
+            info = await self._call("get_collection")
             self._strict = info.config.strict_mode_config or False
         enabled = self._strict and self._strict.enabled
         return (getattr(self._strict, name, None) if enabled else None) or UNLIMITED
 
-    async def _upsert(self, points: list[Any]) -> None:
-        """Upsert, in smaller requests if strict mode has refused one for its size."""
-        try:
-            await self._server.call(lambda client: client.upsert(self._name, points, wait=True))
-        except StoreLost:
-            raise
-        except StoreError:
-            most = await self._limit("upsert_max_batchsize")
-            if len(points) <= most:
-                raise
-            for part in _parts(points, most):
-                await self._server.call(
-                    lambda client, part=part: client.upsert(  # type: ignore[misc]
-                        self._name, part, wait=True
-                    )
-                )
+    def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
+        return self._blocking("retrieve", ids, with_payload=HASH_FIELDS)  # type: ignore[no-any-return]
 
-    async def _delete(self, ids: list[Any]) -> None:
-        await self._server.call(lambda client: client.delete(self._name, ids, wait=True))
+    def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        most = min(PAGE, on_loop(self._limit, "max_query_limit"))
+        return self._blocking("scroll", limit=most, offset=offset, with_payload=fields)  # type: ignore[no-any-return]
+
+    def _delete(self, ids: list[Any]) -> None:
+        self._blocking("delete", ids, wait=True)
+
+    def _blocking(self, method: str, *given: Any, **named: Any) -> Any:
+        return on_loop(partial(self._call, method, *given, **named))
 
 
 async def publish(server: QdrantServer, name: str, stored: str) -> None:
@@ -302,15 +246,6 @@ def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> A
     )
 
 
-def _search_params(quantization: Quantization) -> Any:
-    from qdrant_client import models  # noqa: PLC0415
-
-    again = models.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
-    return models.SearchParams(
-        hnsw_ef=base.EF, quantization=again if quantization != "none" else None
-    )
-
-
 def _filter(request: SearchRequest) -> Any:
     from qdrant_client.models import (  # noqa: PLC0415
         FieldCondition,
@@ -331,8 +266,3 @@ def _filter(request: SearchRequest) -> Any:
         allowed = FieldCondition(key="filter", match=MatchAny(any=tokens))
         must_not.append(Filter(must=[restricted], must_not=[allowed]))
     return Filter(must=must, must_not=must_not) if must or must_not else None
-
-
-def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    for start in range(0, len(items), size):
-        yield list(items[start : start + size])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -17,31 +17,9 @@ from service.core.errors import StoreError
 from service.retrieval.base import ACCESS, EVERYTHING, Filter, Principals
 from service.retrieval.documents import PassageRecord
 
-# Point ids are UUIDs derived from passage ids, so a repeated upsert overwrites the same point.
-_NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
-# The payload fields that a search reads, and those that a comparison of stores reads.
-PASSAGE_FIELDS = ["passage_id", "title", "text", "metadata", "digest"]
-HASH_FIELDS = ["passage_id", "content_hash"]
-
-
-def name_id(namespace: uuid.UUID, name: str) -> str:
-    """Return `str(uuid.uuid5(namespace, name))` (RFC 9562, section 5.5) in a third of its time,
-    since ingestion computes two per passage."""
-    digest = hashlib.sha1(namespace.bytes + name.encode(), usedforsecurity=False).digest()
-    octets = bytearray(digest[:16])
-    octets[6] = octets[6] & 0x0F | 0x50
-    octets[8] = octets[8] & 0x3F | 0x80
-    text = octets.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def point_id(passage_id: str) -> str:
-    """Return the id of a passage's point in Qdrant."""
-    return name_id(_NAMESPACE, passage_id)
-
 
 def fields_of(record: PassageRecord) -> dict[str, Any]:
-    """Return a passage as a JSON object, without its part."""
+    """Return a passage as a JSON object."""
     passage = record.passage
     return {
         "passage_id": passage.passage_id,
@@ -50,85 +28,39 @@ def fields_of(record: PassageRecord) -> dict[str, Any]:
         "metadata": dict(passage.metadata),
         "document_id": record.document_id,
         "content_hash": record.content_hash,
+        "part": record.part,
+        "parts": record.parts,
         "digest": digest(passage),
     }
 
 
 def digest(passage: Passage) -> int:
-    return digest_of(passage.passage_id, passage.title, passage.text)
-
-
-def digest_of(passage_id: str, title: str, text: str) -> int:
     """Return what shows whether a stored passage is read as it was written."""
-    return zlib.crc32(f"{passage_id}\0{title}\0{text}".encode(errors="surrogatepass"))
-
-
-def payload_of(record: PassageRecord) -> dict[str, Any]:
-    """Return what Qdrant stores with a vector."""
-    metadata = record.passage.metadata
-    restricted = {ACCESS: metadata[ACCESS]} if ACCESS in metadata else {}
-    return {**fields_of(record), "filter": metadata_tokens(metadata), **restricted}
+    text = f"{passage.passage_id}\0{passage.title}\0{passage.text}"
+    return zlib.crc32(text.encode(errors="surrogatepass"))
 
 
 def passage_of(fields: Mapping[str, Any]) -> Passage:
     """Return the stored passage. Raises StoreError if it is damaged."""
-    passage_id, title, text = fields["passage_id"], fields["title"], fields["text"]
-    if fields.get("digest", found := digest_of(passage_id, title, text)) != found:
+    passage = Passage(fields["passage_id"], fields["title"], fields["text"], fields["metadata"])
+    if "digest" in fields and fields["digest"] != digest(passage):
         raise StoreError(
-            f"passage {passage_id[:200]!r} is damaged; revelator check --collection NAME shows the "
-            "file, and --repair rebuilds it"
+            f"passage {passage.passage_id[:200]!r} is damaged; revelator check --collection NAME "
+            "shows the file, and --repair rebuilds it"
         )
-    return Passage(
-        passage_id=passage_id,
-        title=title,
-        text=text,
-        metadata=fields["metadata"],
-    )
+    return passage
 
 
-def record_of(payload: Mapping[str, Any], parts: int) -> PassageRecord:
-    """Return the passage of a payload; its document has `parts` passages."""
-    document_id, passage = payload["document_id"], passage_of(payload)
-    number = passage.passage_id.removeprefix(document_id).removeprefix("#")
-    return PassageRecord(
-        passage=passage,
-        document_id=document_id,
-        content_hash=payload["content_hash"],
-        part=int(number) - 1 if number else 0,
-        parts=parts,
-    )
+def record_of(fields: Mapping[str, Any]) -> PassageRecord:
+    """Return the stored passage and its place in its document. Raises StoreError."""
+    own = {name: fields[name] for name in ("document_id", "content_hash", "part", "parts")}
+    return PassageRecord(passage_of(fields), **own)
 
 
 def ranked(hits: Iterable[tuple[float, Passage]]) -> list[ScoredPassage]:
     """Rank passages by score; ties are broken by passage id."""
     best = sorted(hits, key=lambda hit: (-hit[0], hit[1].passage_id))
     return [ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(best, 1)]
-
-
-def ranked_points(points: Sequence[Any]) -> list[ScoredPassage]:
-    """Rank Qdrant points, which have `score` and `payload`."""
-    return ranked((float(point.score), passage_of(point.payload)) for point in points)
-
-
-class PointPages:
-    """The listing of a store of Qdrant points."""
-
-    def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield pages of what is stored with every vector, or of these `fields` of it."""
-        points, offset = self._page(None, fields)
-        yield [point.payload for point in points]
-        while offset is not None:
-            points, offset = self._page(offset, fields)
-            yield [point.payload for point in points]
-
-    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
-        """Return the points from `offset` on, and where the next page begins, if there is one."""
-        raise NotImplementedError
-
-
-def hashes_of(points: Sequence[Any]) -> dict[str, str]:
-    """Return the content hash of each point by passage id."""
-    return {point.payload["passage_id"]: point.payload["content_hash"] for point in points}
 
 
 # Metadata filters as keyword tokens `field=value`, the same in every store.
@@ -200,19 +132,10 @@ _LETTERS = {
 }  # fmt: skip
 
 
-class _Table(dict[int, str]):
-    """A table for str.translate, which computes the `form` of a character at its first use."""
-
-    def __init__(self, form: Callable[[str], str], known: Iterable[tuple[int, str]] = ()) -> None:
-        super().__init__(known)
-        self._form = form
-
-    def __missing__(self, code: int) -> str:
-        self[code] = self._form(chr(code))
-        return self[code]
-
-
+@lru_cache(None)
 def _folded(letter: str) -> str:
+    if letter in _LETTERS:
+        return _LETTERS[letter]
     parts = unicodedata.normalize("NFKD", letter)
     plain = "".join(part for part in parts if part.isascii())
     marks = [part for part in parts if not part.isascii()]
@@ -221,7 +144,6 @@ def _folded(letter: str) -> str:
 
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-_FOLDED = _Table(_folded, ((ord(letter), plain) for letter, plain in _LETTERS.items()))
 
 
 def fold(text: str) -> str:
@@ -229,11 +151,7 @@ def fold(text: str) -> str:
     if text.isascii():
         return text
     # Most letters are plain, so looking up the others is faster than translating the whole text.
-    return _NOT_ASCII.sub(_plain, unicodedata.normalize("NFC", text))
-
-
-def _plain(letter: re.Match[str]) -> str:
-    return _FOLDED[ord(letter[0])]
+    return _NOT_ASCII.sub(lambda found: _folded(found[0]), unicodedata.normalize("NFC", text))
 
 
 # Runs of Han, kana, Hangul, Thai, Lao, Khmer and Burmese, which have no spaces between words, are
@@ -265,20 +183,19 @@ _JOINERS = "\u200c\u200d"
 _WORD = re.compile(rf"[^\s{_INNER}]+(?:[{_INNER}][^\s{_INNER}]+)*")
 
 
+@lru_cache(None)
 def _kept(char: str) -> str:
     """Keep letters, digits and marks."""
     stays = unicodedata.category(char)[0] in "LNM" or char in f"_{_INNER}{_JOINERS}"
     return char if stays else " "
 
 
-_KEPT = _Table(_kept)
-
-
 def query_words(text: str) -> list[str]:
     """Return the words of a query, folded and in lower case, up to `MOST_TOKENS` tokens."""
     words: list[str] = []
     room = MOST_TOKENS
-    for word in dict.fromkeys(_WORD.findall(paired(fold(text)).lower().translate(_KEPT))):
+    plain = "".join(map(_kept, paired(fold(text)).lower()))
+    for word in dict.fromkeys(_WORD.findall(plain)):
         # Limit tokens, not words: a script without spaces has one token per character.
         room -= 1 + len(re.findall(f"[{_INNER}]", word)) + len(word) // LONGEST_TOKEN
         room -= 0 if word.isascii() else len(word) - 1

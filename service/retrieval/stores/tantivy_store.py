@@ -31,18 +31,18 @@ from service.retrieval.base import (
     may_see,
 )
 from service.retrieval.documents import PassageRecord
+from service.retrieval.stores.base import Key, LexicalStore
 from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.records import (
     RESTRICTED,
-    digest,
     fields_of,
     filter_tokens,
     metadata_tokens,
     paired,
-    passage_of,
     principal_tokens,
     query_words,
     ranked,
+    record_of,
 )
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
@@ -53,7 +53,7 @@ SCAN = 10_000  # passages per page of a listing
 _SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # of tantivy's regular expressions
 
 
-class TantivyStore:
+class TantivyStore(LexicalStore):
     """Call its blocking methods in a worker thread; `search` chooses its own thread."""
 
     backend = "tantivy"
@@ -139,41 +139,37 @@ class TantivyStore:
     def count_passages(self) -> int:
         return int(self._index.searcher().num_docs)
 
-    @native_call
-    def count_documents(self) -> int:
-        return self._count(self._index.searcher(), self._first)
-
     def constants(self) -> str:
         return "k1 1.2 and b 0.75, which are fixed"
 
     @native_call
-    def count_visible(self, principals: Principals) -> tuple[int, int]:
-        """Return how many documents and passages these principals may see."""
+    def counts(self, principals: Principals) -> tuple[int, int]:
         searcher = self._index.searcher()
         hidden = self._hidden(searcher, principals)
         documents, passages = (
             Query.boolean_query([(Occur.Must, each), (Occur.MustNot, hidden)]) if hidden else each
             for each in (self._first, Query.all_query())
         )
-        return self._count(searcher, documents), self._count(searcher, passages)
+        return self._count(documents), self._count(passages)
 
     @property
     def _first(self) -> Any:
         return Query.term_query(self._schema, "part", "0", "basic")
 
-    def _count(self, searcher: Any, counted: Any) -> int:
-        return int(searcher.search(counted, 1, count=True).count)
+    def _count(self, counted: Any) -> int:
+        return int(self._index.searcher().search(counted, 1, count=True).count)
 
     @native_call
-    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Return the content hash of each of these documents that is stored."""
-        if not document_ids:
-            return {}
+    def among(self, field: Key, values: Sequence[str]) -> list[PassageRecord]:
+        if not values:
+            return []
+        wanted = Query.term_set_query(self._schema, field, list(values))
+        return self._found(wanted, len(values))
+
+    def _found(self, query: Any, most: int, offset: int = 0) -> list[PassageRecord]:
         searcher = self._index.searcher()
-        heads = Query.term_set_query(self._schema, "head", list(document_ids))
-        found = searcher.search(heads, len(document_ids), count=False).hits
-        records = (_record(searcher.doc(address)) for _, address in found)
-        return {record.document_id: record.content_hash for record in records}
+        found = searcher.search(query, most, count=False, offset=offset).hits
+        return [_record(searcher.doc(address)) for _, address in found]
 
     @native_call
     def heads(
@@ -185,17 +181,13 @@ class TantivyStore:
         file: str = "",
         text: str = "",
     ) -> list[PassageRecord]:
-        """Return the first passages of documents; see `LexicalStore`. The index does not sort by a
-        text, so all documents are looked at."""
-        searcher = self._index.searcher()
+        """The index does not sort by a text, so all documents are looked at."""
         pattern = _SYNTAX.sub(r"\\\g<0>", file) + r"(\#(?s:.)*)?"
         query = Query.regex_query(self._schema, "head", pattern) if file else self._first
         part, words = text.casefold(), set(self._analyzer.analyze(paired(text)))
-        found = searcher.search(query, max(1, searcher.num_docs), count=False).hits
-        records = (_record(searcher.doc(address)) for _, address in found)
         wanted = (
             each
-            for each in records
+            for each in self._found(query, max(1, self.count_passages()))
             if each.document_id > after
             and may_see(principals, each.passage.metadata)
             and (
@@ -205,34 +197,10 @@ class TantivyStore:
         )
         return heapq.nsmallest(most, wanted, key=lambda each: each.document_id)
 
-    @native_call
-    def document(self, document_id: str) -> list[PassageRecord]:
-        """Return a document's passages in order; empty if there is no such document."""
-        searcher = self._index.searcher()
-        query = Query.term_query(self._schema, "document_id", document_id, "basic")
-        most = max(1, searcher.num_docs)
-        found = searcher.search(query, most, count=False).hits
-        records = [_record(searcher.doc(address)) for _, address in found]
-        return sorted(records, key=lambda record: record.part)
-
-    @native_call
-    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
-        """Return the ids among these that are stored, each with the digest of its passage."""
-        if not passage_ids:
-            return set()
-        searcher = self._index.searcher()
-        wanted = Query.term_set_query(self._schema, "passage_id", list(passage_ids))
-        found = searcher.search(wanted, len(passage_ids), count=False).hits
-        passages = (_record(searcher.doc(address)).passage for _, address in found)
-        return {(each.passage_id, digest(each)) for each in passages}
-
     def records(self) -> Iterator[PassageRecord]:
-        """Yield every passage, as of one moment."""
-        searcher = self._index.searcher()
-        for offset in range(0, searcher.num_docs, SCAN):
+        for offset in range(0, self.count_passages(), SCAN):
             with native(self):
-                found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
-                page = [_record(searcher.doc(address)) for _, address in found]
+                page = self._found(Query.all_query(), SCAN, offset)
             yield from page
 
     @native_call
@@ -317,20 +285,9 @@ def _document(record: PassageRecord) -> Any:
         document.add_text("filter", token)
     document.add_text("title", paired(passage.title))
     document.add_text("text", paired(passage.text))
-    document.add_bytes("record", encode_record(record))
+    document.add_bytes("record", orjson.dumps(fields_of(record)))
     return document
 
 
-def encode_record(record: PassageRecord) -> bytes:
-    return orjson.dumps({**fields_of(record), "part": record.part, "parts": record.parts})
-
-
 def _record(document: Any) -> PassageRecord:
-    stored = orjson.loads(bytes(document.get_first("record")))
-    return PassageRecord(
-        passage_of(stored),
-        stored["document_id"],
-        stored["content_hash"],
-        stored["part"],
-        stored["parts"],
-    )
+    return record_of(orjson.loads(bytes(document.get_first("record"))))

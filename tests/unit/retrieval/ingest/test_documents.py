@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from service.retrieval.documents import MOST_LEVELS, BadDocument, parse_document, passages_of
-from service.retrieval.stores.records import filter_tokens, metadata_tokens
-from service.retrieval.stores.tantivy_store import encode_record
+from service.retrieval.stores.records import fields_of, filter_tokens, metadata_tokens
 
 
 def test_other_fields_are_metadata() -> None:
@@ -69,7 +69,7 @@ def nested(levels: int, listed: bool) -> Any:
 def test_metadata_is_nested_only_as_deeply_as_all_stores_can_hold(listed: bool) -> None:
     document = parse_document({"id": "x", "text": "t", "m": nested(MOST_LEVELS, listed), "n": [[]]})
     assert document.content_hash
-    assert encode_record(passages_of(document)[0])
+    assert orjson.dumps(fields_of(passages_of(document)[0]))
     for levels in (MOST_LEVELS + 1, 252, 253, 254, 900):
         with pytest.raises(BadDocument, match="the field 'm' has objects or lists nested more"):
             parse_document({"id": "x", "text": "t", "n": 1, "m": nested(levels, listed)})

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import anyio.to_thread
 import grpc
 import pytest
 from aiohttp import web
@@ -23,17 +21,10 @@ from service.core.errors import (
     StoreError,
     StoreLost,
 )
-from service.retrieval.base import SearchRequest
-from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.qdrant_server import QdrantServer, is_supported
-from service.retrieval.stores.qdrant_store import QdrantStore
 from tests.support.stub_server import stub_server
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning"),
-]
-
+pytestmark = pytest.mark.anyio
 
 VERSION = {"title": "qdrant", "version": "1.19.0"}
 
@@ -200,37 +191,6 @@ async def test_a_full_disk_is_told_from_too_many_requests(wrong: Wrong) -> None:
     full = "No space left on device: WAL buffer size exceeds available disk space"
     async with refusing(Refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, full)) as port:
         await failing(QdrantServer(wrong.url, 1.0, port), StoreError, "no space left for writing")
-
-
-async def test_a_collection_that_is_gone() -> None:
-    server = QdrantServer(":memory:", 1.0)
-    contract = EmbeddingContract(model="m", dimension=3)
-    await anyio.to_thread.run_sync(QdrantStore.create, server, "c", contract)
-    with pytest.raises(StoreLost, match="--repair rebuilds it"):
-        await QdrantStore(server, "gone").search(SearchRequest("q", 1, "c", vector=(1.0, 0.0, 0.0)))
-    await server.aclose()
-
-
-async def test_a_caller_who_leaves_loses_no_client(
-    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is being made in the meantime is kept, and closed with the server."""
-    server = QdrantServer(wrong.url, 1.0, 0)
-    made: list[Any] = []
-    opening, left = server._open, threading.Event()
-
-    def slowly() -> Any:
-        left.wait(20)
-        made.append(opening())
-        return made[-1]
-
-    monkeypatch.setattr(server, "_open", slowly)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
-            await server.connect()
-    left.set()
-    await server.aclose()
-    assert [client._client._closed for client in made] == [True]
 
 
 @pytest.mark.parametrize(
