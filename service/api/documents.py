@@ -332,7 +332,7 @@ async def get_document(
         title=first.title,
         metadata=dict(first.metadata),
         passages=passages,
-        original=await stores.has_original(name, document_id, principals_of(request)),
+        original=await stores.original(name, document_id, principals_of(request)) is not None,
     )
 
 

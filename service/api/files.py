@@ -141,7 +141,14 @@ async def get_file(request: Request, name: str, document_id: str, stores: Stores
     with suppress(NotFound):
         found = await get_document(request, name, f"{document_id}/file", stores)
         return Response(found.model_dump_json(), media_type=JSON)
-    file, place = await stores.original(name, document_id, principals)
+    await stores.document(name, document_id, principals)
+    original = await stores.original(name, document_id, principals)
+    if original is None:
+        raise NotFound(
+            f"the original of document {document_id[:200]!r} is not kept: it was not added as a "
+            "file, or ingest.keep_files was not set then"
+        )
+    file, place = original
     suffix = Path(file).suffix.lower()
     shown = SHOWN.get(suffix)
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-store"}

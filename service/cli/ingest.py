@@ -37,7 +37,7 @@ from service.retrieval.embedding import Embedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
-from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
+from service.retrieval.ingest.pipeline import IngestResult, Listener, ingest
 from service.retrieval.ingest.sources import (
     Source,
     SourceFile,
@@ -221,14 +221,13 @@ def _progress_listener(console: Console) -> Iterator[Listener]:
         task = bar.add_task("ingest", total=None, documents=0)
         logged_at, shown = time.monotonic(), 0
 
-        def progress(now: Progress) -> None:
-            bar.update(
-                task, completed=now.done_bytes, total=now.total_bytes, documents=now.documents
-            )
+        def progress(done: int, total: int | None, documents: int) -> None:
+            bar.update(task, completed=done, total=total, documents=documents)
             nonlocal logged_at
             if not console.is_terminal and time.monotonic() - logged_at > LOGGED_S:
                 logged_at = time.monotonic()
-                console.print(_progress_line(now), highlight=False)
+                share = f", {done / total:.1%} of the bytes" if total else ""
+                console.print(f"{documents:,} documents{share}", highlight=False)
 
         def problem(found: SourceProblem) -> None:
             nonlocal shown
@@ -240,11 +239,6 @@ def _progress_listener(console: Console) -> Iterator[Listener]:
                 bar.console.print("further invalid lines are only counted")
 
         yield Listener(progress, problem)
-
-
-def _progress_line(now: Progress) -> str:
-    share = f", {now.done_bytes / now.total_bytes:.1%} of the bytes" if now.total_bytes else ""
-    return f"{now.documents:,} documents{share}"
 
 
 def _print_totals(

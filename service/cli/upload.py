@@ -14,7 +14,7 @@ from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.base import Analysis
 from service.retrieval.documents import Document
-from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, take
+from service.retrieval.ingest.pipeline import IngestResult, Listener, take
 from service.retrieval.ingest.sources import (
     Source,
     SourceEntry,
@@ -137,7 +137,7 @@ class Upload:
                     self._fail(entry.found)
             yield batch
             done += sum(isinstance(entry.found, Document) for entry in batch)
-            self._listener.progress(Progress(batch[-1].position, total, done))
+            self._listener.progress(batch[-1].position, total, done)
 
     async def _documents(self) -> AsyncIterator[dict[str, Any]]:
         async for batch in self._batches():

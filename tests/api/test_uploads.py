@@ -15,7 +15,7 @@ from service.api import wire as bodies
 from service.api.documents import BATCH
 from service.cli.upload import Upload
 from service.core.errors import InvalidRequest
-from service.retrieval.ingest.pipeline import Listener, Progress
+from service.retrieval.ingest.pipeline import Listener
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, put, stored
 from tests.support.live import Live, config, eventually
@@ -167,8 +167,8 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
     file, steps = tmp_path / "corpus.jsonl", list[int]()
     file.write_bytes(b"".join([part async for part in lines_of(f"d{n}" for n in range(300))]))
 
-    def interrupt(now: Progress) -> None:
-        steps.append(now.documents)
+    def interrupt(done: int, total: int | None, documents: int) -> None:
+        steps.append(documents)
         if len(steps) == 2:
             raise KeyboardInterrupt
 

@@ -24,7 +24,7 @@ from service.retrieval.collections.elasticsearch import PATIENCE_S, ElasticManif
 from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Manifest, stored_name
 from service.retrieval.stores import elastic_store, qdrant_store
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import SIDES, damage, seal, sealed, set_aside, unchanged
+from service.retrieval.stores.digests import SIDES, damage, seal, set_aside
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore, recover
@@ -123,15 +123,7 @@ class Backends:
                 "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             )
-        spoilt: list[str] = []
-        kept = None if manifest.interrupted else sealed(folder) or unchanged(folder)
-        if kept is not None:
-            spoilt = damage(folder)
-            set_aside(folder)
-        bm25, dense = (self._opened(side, folder, manifest, spoilt) for side in SIDES)
-        if kept is not None:  # opening a shard compacts its small files
-            with suppress(OSError):  # the next opening writes them, when the disk has room
-                seal(folder, kept, {name.split("/")[0] for name in spoilt})
+        bm25, dense = (self._opened(side, folder, manifest) for side in SIDES)
         if isinstance(bm25, Unopened) and isinstance(dense, Unopened):
             raise StoreError(
                 f"collection {manifest.name!r} is unavailable: {bm25.why.detail}; "
@@ -140,24 +132,27 @@ class Backends:
             )
         return bm25, dense
 
-    def _opened(self, side: SideName, folder: Path, manifest: Manifest, files: list[str]) -> Any:
+    def _opened(self, side: SideName, folder: Path, manifest: Manifest) -> Any:
         """Open one side. Its files that are damaged are not given to native code, which may end the
         process."""
-        backend = self.names[SIDES.index(side)]
+        own = folder / side
         try:
-            if spoilt := [name for name in files if name.startswith(f"{side}/")]:
-                raise StoreLost(damaged(folder, manifest.name, spoilt))
-            if side == "bm25" and manifest.restoring:
-                raise not_restored(manifest)
-            return (
-                self._open_bm25(folder, manifest)
-                if side == "bm25"
-                else self._open_dense(folder, manifest)
-            )
+            if not manifest.interrupted and (spoilt := damage(own)):
+                raise StoreLost(damaged(manifest.name, spoilt))
+            if side == "bm25":
+                return self._open_bm25(folder, manifest)
+            kept = not manifest.interrupted and set_aside(own)
+            store = self._open_dense(folder, manifest)
         except StoreError as error:
-            return Unopened(backend, error)
+            return Unopened(self.names[SIDES.index(side)], error)
+        if kept:  # opening a shard compacts its small files
+            with suppress(OSError):  # the next opening writes them, when the disk has room
+                seal(own)
+        return store
 
     def _open_bm25(self, folder: Path, manifest: Manifest) -> LexicalStore:
+        if manifest.restoring:
+            raise not_restored(manifest)
         if self._elastic:
             return ElasticStore(self._elastic, manifest.stored_name)
         _check_held(folder / "bm25" / "meta.json", manifest)
@@ -216,9 +211,9 @@ def not_restored(manifest: Manifest) -> StoreLost:
     return StoreLost(f"the BM25 store of {manifest.name!r} is not restored yet")
 
 
-def damaged(folder: Path, name: str, spoilt: Sequence[str]) -> str:
+def damaged(name: str, spoilt: Sequence[Path]) -> str:
     """Describe files that are not as they were written."""
-    shown = ", ".join(str(folder / each) for each in spoilt[:3])
+    shown = ", ".join(map(str, spoilt[:3]))
     more = f" and {len(spoilt) - 3} more" if len(spoilt) > 3 else ""
     return f"damaged files of collection {name!r}: {shown}{more}"
 

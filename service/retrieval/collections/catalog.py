@@ -82,8 +82,7 @@ class Collections:
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
-        self.keeps_files = keep_files
-        self._originals = Originals(self._root, kept=keep_files)
+        self.originals = Originals(self._root, kept=keep_files)
         self._righting: set[asyncio.Task[None]] = set()
         self._life = LifeCycle(self._root, self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
@@ -251,41 +250,16 @@ class Collections:
             await self.document(name, document_id, principals)
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
-        if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
-            file, _ = found
-            if not await self.heads(name, "", 1, EVERYTHING, file=file):
-                await self.drop_file(name, file)
-
-    async def keep_file(self, name: str, file: str, source: Path) -> None:
-        """Keep the original of a file whose documents were added, if `ingest.keep_files` is set."""
-        await anyio.to_thread.run_sync(self._originals.keep, name, file, source)
-
-    async def drop_file(self, name: str, file: str) -> None:
-        """Delete the original of a file whose documents were deleted."""
-        await anyio.to_thread.run_sync(self._originals.drop, name, file)
+        found = await anyio.to_thread.run_sync(self.originals.find, name, document_id)
+        if found and not await self.heads(name, "", 1, EVERYTHING, file=found[0]):
+            await anyio.to_thread.run_sync(self.originals.drop, name, found[0])
 
     async def original(
         self, name: str, document_id: str, principals: Principals = NOBODY
-    ) -> tuple[str, Path]:
-        """Return the name and the place of the file that a document is from. Raises NotFound, also
-        if they may not see all documents of the file."""
-        await self.document(name, document_id, principals)
-        if found := await self._original(name, document_id, principals):
-            return found
-        raise NotFound(
-            f"the original of document {document_id[:200]!r} is not kept: it was not added as a "
-            "file, or ingest.keep_files was not set then"
-        )
-
-    async def has_original(
-        self, name: str, document_id: str, principals: Principals = NOBODY
-    ) -> bool:
-        return await self._original(name, document_id, principals) is not None
-
-    async def _original(
-        self, name: str, document_id: str, principals: Principals
     ) -> tuple[str, Path] | None:
-        if found := await anyio.to_thread.run_sync(self._originals.find, name, document_id):
+        """Return the name and the place of the file that a document is from, if it is kept and
+        they may see all documents of the file."""
+        if found := await anyio.to_thread.run_sync(self.originals.find, name, document_id):
             heads = await self.heads(name, "", MOST_OF_FILE, EVERYTHING, file=found[0])
             if len(heads) < MOST_OF_FILE and all(
                 may_see(principals, each.passage.metadata) for each in heads
@@ -325,7 +299,7 @@ class Collections:
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
-        await anyio.to_thread.run_sync(self._originals.drop_all, name)
+        await anyio.to_thread.run_sync(self.originals.drop_all, name)
 
     async def check(
         self, name: str, *, repair: bool = False, follow: Follow = unseen

@@ -115,7 +115,7 @@ def _reasons(collection: Collection) -> str:
     """Return why embedded stores count as lost. Blocking."""
     spoilt = collection.damaged()
     if spoilt:
-        return f" ({damaged(collection.folder, collection.manifest.name, spoilt)})"
+        return f" ({damaged(collection.manifest.name, spoilt)})"
     sides = (collection.bm25, collection.dense)
     return "".join(f" ({each.why.detail})" for each in sides if isinstance(each, Unopened))
 
@@ -123,8 +123,8 @@ def _reasons(collection: Collection) -> str:
 def _undigested(collection: Collection) -> bool:
     """Whether the digests of the files are missing. Blocking."""
     manifest = collection.manifest
-    wanted = collection.embedded and manifest.passages and not manifest.interrupted
-    return bool(wanted and sealed(collection.folder) is None)
+    wanted = collection.embedded if manifest.passages and not manifest.interrupted else []
+    return any(sealed(side) is None for side in wanted)
 
 
 def _losses(counts: Counts, manifest: Manifest, why: str) -> list[Finding]:

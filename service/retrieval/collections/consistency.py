@@ -29,7 +29,6 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import unseal
 from service.retrieval.stores.points import HASH_FIELDS
 from service.retrieval.stores.records import record_of
 
@@ -136,38 +135,23 @@ async def repair_differences(
     return tally
 
 
-def sort_page(
-    page: Sequence[PassageRecord], newest: dict[str, str], vectors: dict[str, str]
-) -> dict[Kind, list[PassageRecord]]:
-    """Sort the passages of a page of the BM25 store that differ, by kind.
-
-    `newest` has the content hash of each stored document, `vectors` that of each vector.
-    """
+def _examine(
+    collection: Collection, page: Sequence[PassageRecord], tally: Tally
+) -> list[Difference]:
+    """Return what differs in a page of the BM25 store, and count it in `tally`. Blocking."""
+    newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
+    vectors = collection.dense.hashes([record.passage.passage_id for record in page])
     found: dict[Kind, list[PassageRecord]] = {"stray": [], "lacking": [], "outdated": []}
+    tally.read += len(page)
     for record in page:
         held = vectors.get(record.passage.passage_id)
         if newest.get(record.document_id) != record.content_hash:
             found["stray"].append(record)
-        elif held is None:
-            found["lacking"].append(record)
-        elif held != record.content_hash:
-            found["outdated"].append(record)
-    return found
-
-
-def _examine(
-    collection: Collection, page: Sequence[PassageRecord], tally: Tally
-) -> list[Difference]:
-    """Blocking."""
-    newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
-    vectors = collection.dense.hashes([record.passage.passage_id for record in page])
-    found = sort_page(page, newest, vectors)
-    tally.read += len(page)
-    stray = {id(record) for record in found["stray"]}
-    for record in page:
-        if id(record) not in stray:
-            tally.add(record)
-            tally.vectors += record.passage.passage_id in vectors
+            continue
+        tally.add(record)
+        tally.vectors += held is not None
+        if held != record.content_hash:
+            found["lacking" if held is None else "outdated"].append(record)
     return [
         (kind, [each.passage.passage_id for each in records], records)
         for kind, records in found.items()
@@ -204,9 +188,10 @@ async def count_passages(collection: Collection) -> Counts:
     """Count the passages of both sides. Raises RevelatorError if a store is unavailable, or if both
     have damaged files."""
     spoilt = await anyio.to_thread.run_sync(collection.damaged)
-    if len(sides := {name.partition("/")[0] for name in spoilt}) == 2:
+    sides = {path.relative_to(collection.folder).parts[0] for path in spoilt}
+    if len(sides) == 2:
         raise StoreError(
-            f"{damaged(collection.folder, collection.manifest.name, spoilt)}; delete the "
+            f"{damaged(collection.manifest.name, spoilt)}; delete the "
             "collection (revelator collections delete NAME) and ingest it again"
         )
     return {
@@ -224,7 +209,7 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
         return 0
     manifest, folder, backends = collection.manifest, collection.folder, collection.backends
     await collection.intend(manifest.rebuilding(restoring="bm25" in lost))
-    await anyio.to_thread.run_sync(unseal, folder)
+    await anyio.to_thread.run_sync(collection.unseal)
     if "dense" in lost:
         await anyio.to_thread.run_sync(_let_go, collection.dense)
         collection.dense = await anyio.to_thread.run_sync(backends.create_dense, folder, manifest)

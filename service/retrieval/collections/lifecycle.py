@@ -32,7 +32,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import damage, seal, sealed
+from service.retrieval.stores.digests import SIDES, damage, seal, sealed, unseal
 from service.retrieval.stores.records import digest
 
 REFRESH_S: Final = 0.15  # seconds that a question waits at most for what other gateways wrote
@@ -454,17 +454,26 @@ class Collection:
         """Give back what writing needs; where the stores are `complete`, write the digests of their
         files, if there are none. Blocking."""
         self.bm25.release()
-        if complete and self.embedded and not sealed(self.folder):
-            seal(self.folder)
+        for side in self.embedded if complete else ():
+            if not sealed(side):
+                seal(side)
 
-    def damaged(self) -> list[str]:
-        """Return the files that are not as they were written, by path in the folder. Blocking."""
-        return [] if self.manifest.interrupted else damage(self.folder)
+    def damaged(self) -> list[Path]:
+        """Return the files that are not as they were written. Blocking."""
+        if self.manifest.interrupted:
+            return []
+        return [path for side in self.embedded for path in damage(side)]
 
     @property
-    def embedded(self) -> bool:
-        """Whether a side is in files of this process."""
-        return not set(self.manifest.stores).isdisjoint(EMBEDDED)
+    def embedded(self) -> list[Path]:
+        """The folders of the sides that are in files of this process."""
+        sides = zip(SIDES, self.manifest.stores, strict=True)
+        return [self.folder / side for side, backend in sides if backend in EMBEDDED]
+
+    def unseal(self) -> None:
+        """Remove the digests of the files, before they change. Blocking."""
+        for side in self.embedded:
+            unseal(side)
 
     async def held(self, hits: Sequence[ScoredPassage]) -> Sequence[ScoredPassage]:
         """Return the hits that BM25 holds with the same text; all if it does not answer, or if the

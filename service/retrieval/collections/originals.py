@@ -8,33 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from service.core.files import discard, whole_file
-
-# Of other files, such as JSONL, the rows are documents with ids and readers of their own.
-KEPT: Final = frozenset(
-    [
-        ".pdf",
-        ".docx",
-        ".pptx",
-        ".xlsx",
-        ".xlsm",
-        ".csv",
-        ".tsv",
-        ".html",
-        ".htm",
-        ".md",
-        ".txt",
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".tif",
-        ".tiff",
-    ]
-)
 
 
 class Originals:
@@ -42,19 +18,20 @@ class Originals:
 
     def __init__(self, root: Path, *, kept: bool) -> None:
         self._root = root
-        self._kept = kept
+        self.kept = kept
 
     def keep(self, collection: str, file: str, source: Path) -> None:
-        """Copy a file, if such files are kept."""
-        if self._kept and Path(file).suffix.lower() in KEPT:
-            with source.open("rb") as read, whole_file(self._place(collection, file)) as written:
-                shutil.copyfileobj(read, written)
+        """Copy a file."""
+        with source.open("rb") as read, whole_file(self._place(collection, file)) as written:
+            shutil.copyfileobj(read, written)
 
     def find(self, collection: str, document_id: str) -> tuple[str, Path] | None:
         """Return the name and the place of the file that a document is from, if it is kept."""
-        for file in _files_of(document_id) if self._kept else ():
+        file = document_id if self.kept else ""
+        while file:
             if (place := self._place(collection, file)).is_file():
                 return file, place
+            file = file.rpartition("#")[0]
         return None
 
     def drop(self, collection: str, file: str) -> None:
@@ -65,10 +42,3 @@ class Originals:
 
     def _place(self, collection: str, file: str) -> Path:
         return self._root / collection / "files" / hashlib.sha256(file.encode()).hexdigest()
-
-
-def _files_of(document_id: str) -> Iterator[str]:
-    """Yield the names of the files that may have a document with this id."""
-    while document_id:
-        yield document_id
-        document_id = document_id.rpartition("#")[0]

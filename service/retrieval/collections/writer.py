@@ -38,7 +38,6 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Embedder, differences, finite, passage_input
-from service.retrieval.stores.digests import unseal
 
 MOST_FIELDS = 256  # metadata fields of a collection
 
@@ -193,7 +192,7 @@ class CollectionWriter:
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
-        await anyio.to_thread.run_sync(unseal, self._collection.folder)
+        await anyio.to_thread.run_sync(self._collection.unseal)
         self._wrote = self._cut_short = True
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
         self._cut_short = False
@@ -272,7 +271,7 @@ class CollectionWriter:
         if not self._began:
             manifest = self._collection.manifest.model_copy(update={"state": state})
             await self._collection.save(manifest)
-            await anyio.to_thread.run_sync(unseal, self._collection.folder)
+            await anyio.to_thread.run_sync(self._collection.unseal)
             self._began = self._wrote = True
 
     async def _embed(

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -18,8 +19,10 @@ import anyio.to_thread
 
 from service.core.concurrency import retrieve
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.originals import Originals
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document
+from service.retrieval.ingest.formats import is_named
 from service.retrieval.ingest.sources import (
     Source,
     SourceEntry,
@@ -74,18 +77,6 @@ async def ahead(read: Callable[[], T]) -> AsyncGenerator[T, None]:
 MOST_FAILURES = 1_000  # failures kept in a report; the count continues
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Processed bytes of the files (an estimate within a batch), and documents.
-
-    `total_bytes` is None if it is unknown, as for standard input.
-    """
-
-    done_bytes: int
-    total_bytes: int | None
-    documents: int
-
-
 @dataclass(slots=True)
 class IngestResult:
     """The result of an ingest. `failures` keeps the first 1,000; `failed` counts all. `read` has
@@ -111,9 +102,12 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Is notified of progress after each embedded part of a batch, and of each invalid line."""
+    """Is notified of progress after each embedded part of a batch, and of each invalid line.
 
-    progress: Callable[[Progress], None] = lambda progress: None
+    Progress is the processed bytes of the files (an estimate within a batch), all their bytes (None
+    if unknown, as for standard input), and the number of documents."""
+
+    progress: Callable[[int, int | None, int], None] = lambda done, total, documents: None
     problem: Callable[[SourceProblem], None] = lambda problem: None
 
 
@@ -141,24 +135,28 @@ async def ingest(
         async with aclosing(ahead(lambda: take(entries, most))) as batches:
             report = await _write(writer, batches, total, listener or Listener())
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
-    if collections.keeps_files:
-        await _keep_originals(files, format, collection, collections, report)
+    if collections.originals.kept:
+        keep = partial(_keep_originals, collections.originals, collection, report.read)
+        await anyio.to_thread.run_sync(keep, files, format)
     return report
 
 
-async def _keep_originals(
+def _keep_originals(
+    originals: Originals,
+    collection: str,
+    read: set[str],
     files: Sequence[Source],
     format: str | None,
-    collection: str,
-    collections: Collections,
-    report: IngestResult,
 ) -> None:
-    """Keep the files that have documents, and drop those that are there no more."""
-    for source in await anyio.to_thread.run_sync(lambda: list(expand(files, format))):
-        if isinstance(source, SourceFile) and source.name in report.read:
-            await collections.keep_file(collection, source.label, source.path)
-        elif isinstance(source, WholeFile) and not source.document_ids:
-            await collections.drop_file(collection, source.name)
+    """Keep the files that have documents named after them, and drop those that are there no more.
+    Of other files, such as JSONL, the rows are documents with ids and readers of their own."""
+    for source in expand(files, format):
+        if isinstance(source, WholeFile) and not source.document_ids:
+            originals.drop(collection, source.name)
+        if not isinstance(source, SourceFile) or source.name not in read:
+            continue
+        if is_named(source.path, format):
+            originals.keep(collection, source.label, source.path)
 
 
 async def _write(
@@ -182,7 +180,7 @@ async def _write(
                 share: float, first: int = start, last: int = end, done: int = documents
             ) -> None:
                 position = first + int(share * (last - first))
-                listener.progress(Progress(position, total_bytes, done))
+                listener.progress(position, total_bytes, done)
 
             indexed, unchanged = await writer.write(part, on_part)
             report.indexed += indexed
@@ -193,7 +191,7 @@ async def _write(
                 file = entry.found
                 report.removed += await writer.keep_of_file(file.name, file.document_ids)
         start = end
-        listener.progress(Progress(end, total_bytes, documents))
+        listener.progress(end, total_bytes, documents)
     return report
 
 

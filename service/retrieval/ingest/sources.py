@@ -27,25 +27,23 @@ INSTEAD = {
     **dict.fromkeys((".ppt", ".odp"), "save it as .pptx"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it, and add its files"),
 }
+NO_ARCHIVE = "the file name says compressed, but the content is not gzip or zstd"
+BROKEN = "the compressed data is truncated or damaged after this line"
 BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """Why something is not ingested: the file, the line or row (from 1; 0 is the whole file), and
-    the problem.
-    """
+    """Why something is not ingested: the name of the file, the line or row (from 1; 0 is the whole
+    file), and the problem."""
 
-    file: str
+    name: str
     line: int
     problem: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line}: {self.problem}"
-            if self.line
-            else f"{self.file}: {self.problem}"
-        )
+        place = f"{self.name}:{self.line}" if self.line else self.name
+        return f"{place}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +105,7 @@ def read_files(
     detected for each file. Documents that do not say who may see them get this `access`."""
     before = 0
     for source in expand(files, format):
-        if isinstance(source, SourceProblem):
-            yield SourceEntry(source, source.file, 0, before)
-            continue
-        if isinstance(source, WholeFile):
+        if not isinstance(source, SourceFile):
             yield SourceEntry(source, source.name, 0, before)
             continue
         for entry in read_source(source, format):
@@ -151,49 +146,37 @@ def expand(
 
 
 def read_source(source: SourceFile, format: str | None = None) -> Iterator[SourceEntry]:
-    """Yield every document and every problem of one file; positions count from its beginning."""
-    last = 0
-
-    def problem(what: str, line: int = 0) -> SourceEntry:
-        return SourceEntry(SourceProblem(source.name, line, what), source.name, line, source.size)
-
-    try:
-        with open_input(source.path, source.label) as opened:
-            for number, found in _found(source, _rows(opened, format)):
-                last = number
-                yield SourceEntry(found, source.name, last, opened.position())
-    except NotCompressed:
-        yield problem(
-            "the file name says compressed, but the content is not gzip or zstd; download it again"
-        )
-    except DAMAGED as error:
-        what = (
-            "the compressed data is truncated or damaged after this line; download the file again"
-        )
-        yield problem(f"{what} ({error})", last)
-    except OSError as error:
-        yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
-
-
-def _found(
-    source: SourceFile, rows: Iterator[SourceRow]
-) -> Iterator[tuple[int, Document | SourceProblem | WholeFile]]:
-    """Yield each row's number, and its entry of this file.
+    """Yield every document and every problem of one file; positions count from its beginning.
 
     Only ids of pages and sections are remembered: a corpus may have millions of lines.
     """
-    ids, faults = set[str](), 0
-    part = f"{source.label}#"
-    for row in rows:
-        if isinstance(row.found, str):
-            faults += 1
-            yield row.number, SourceProblem(source.name, row.number, row.found)
-        elif isinstance(row.found, Document):
-            if row.found.id == source.label or row.found.id.startswith(part):
-                ids.add(row.found.id)
-            yield row.number, row.found
-        elif not faults and source.path != STANDARD_INPUT:
-            yield row.number, WholeFile(source.label, frozenset(ids))
+    ids, faults, last = set[str](), 0, 0
+    found: Document | SourceProblem | WholeFile
+    try:
+        with open_input(source.path, source.label) as opened:
+            for row in _rows(opened, format):
+                last = row.number
+                if isinstance(row.found, str):
+                    faults += 1
+                    found = SourceProblem(source.name, last, row.found)
+                elif isinstance(row.found, Document):
+                    found = row.found
+                    if found.id == source.label or found.id.startswith(f"{source.label}#"):
+                        ids.add(found.id)
+                elif faults or source.path == STANDARD_INPUT:
+                    continue
+                else:
+                    found = WholeFile(source.label, frozenset(ids))
+                yield SourceEntry(found, source.name, last, opened.position())
+            return
+    except NotCompressed:
+        problem = f"{NO_ARCHIVE}; download it again"
+    except DAMAGED as error:
+        problem = f"{BROKEN}; download the file again ({error})"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or type(error).__name__}"
+    found = SourceProblem(source.name, last, problem)
+    yield SourceEntry(found, source.name, last, source.size)
 
 
 def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:

@@ -141,7 +141,7 @@ class QdrantEdgeStore(PointStore):
             for record, vector in zip(records, vectors, strict=True)
         ]
         with self._lock:
-            unseal(self.folder.parent)
+            unseal(self.folder)
             if not self._restricted and any(ACCESS in each.passage.metadata for each in records):
                 self._index(ACCESS)
                 self._restricted = True
@@ -154,7 +154,7 @@ class QdrantEdgeStore(PointStore):
     @native_call
     def _delete(self, ids: list[Any]) -> None:
         with self._lock:
-            unseal(self.folder.parent)
+            unseal(self.folder)
             self._shard.update(edge.UpdateOperation.delete_points(ids))
 
     @native_call
@@ -180,7 +180,7 @@ class QdrantEdgeStore(PointStore):
             return
         with self._lock:  # on the event loop, so no search is running
             self._shard.close()
-            set_aside(self.folder.parent)
+            set_aside(self.folder)
             put_in_place(built, self.folder)
             self._shard = edge.EdgeShard.load(str(self.folder))
 

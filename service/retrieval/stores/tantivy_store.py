@@ -207,7 +207,7 @@ class TantivyStore(LexicalStore):
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records` in one durable commit, all or nothing."""
         with self._write_lock:
-            unseal(self.folder.parent)
+            unseal(self.folder)
             writer = self._writer or self._open_writer()
             try:
                 for document_id in document_ids:

@@ -53,8 +53,9 @@ async def test_the_collection_follows_the_folder(
 
     async def original(document_id: str) -> str:
         async with open_embedded(settings) as stores:
-            _, place = await stores.collections.original("docs", document_id, EVERYTHING)
-            return place.read_text()
+            found = await stores.collections.original("docs", document_id, EVERYTHING)
+            assert found is not None
+            return found[1].read_text()
 
     run = partial(module.run_ingest, collection="docs", settings=settings)
     async with running(module.watch([folder], run)):

@@ -31,30 +31,29 @@ from service.retrieval.ingest.formats.base import (
 LARGEST_LIST = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
 
 
-class _Unread(str):
-    """Why a line, or a list, is not JSON."""
+Decoded = tuple[Any, str]  # a value, and the problem if it is not JSON
 
 
-def _values(source: Input) -> Iterator[tuple[int, Any]]:
+def _values(source: Input) -> Iterator[tuple[int, Decoded]]:
     """Yield the number, from 1, and the value of each line that is not blank, or of each element if
-    the content is a JSON list; `_Unread` in place of a value that cannot be read."""
+    the content is a JSON list."""
     if _begins_list(source.head.removeprefix(BOM).lstrip()):
         content = source.stream.read(LARGEST_LIST + 1)
         if len(content) > LARGEST_LIST:
             what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
-            yield 0, _Unread(f"{what}; convert it to JSONL, one object per line")
+            yield 0, (None, f"{what}; convert it to JSONL, one object per line")
             return
         try:
             values = orjson.loads(content.removeprefix(BOM))
         except orjson.JSONDecodeError as error:
-            yield error.lineno, _Unread(f"not JSON: {error.msg} at character {error.colno}")
+            yield error.lineno, (None, f"not JSON: {error.msg} at character {error.colno}")
             return
         del content
-        yield from enumerate(values, 1)
+        yield from enumerate(((value, "") for value in values), 1)
         return
     for number, line in read_lines(source.stream):
         if line is None:
-            yield number, _Unread(f"the line is {TOO_LONG}")
+            yield number, (None, f"the line is {TOO_LONG}")
         elif line.strip():
             yield number, _decoded(line)
 
@@ -62,23 +61,21 @@ def _values(source: Input) -> Iterator[tuple[int, Any]]:
 def _begins_list(head: bytes) -> bool:
     """Return whether content is one JSON list, and not lines of which the first is a list."""
     first, _, others = head.partition(b"\n")
-    return head.startswith(b"[") and not (
-        others.strip() and not isinstance(_decoded(first), _Unread)
-    )
+    return head.startswith(b"[") and not (others.strip() and not _decoded(first)[1])
 
 
-def _decoded(line: bytes) -> Any:
+def _decoded(line: bytes) -> Decoded:
     try:
-        return orjson.loads(line.decode("utf-8"))
+        return orjson.loads(line.decode("utf-8")), ""
     except UnicodeDecodeError as error:
-        return _Unread(not_utf8(error))
+        return None, not_utf8(error)
     except orjson.JSONDecodeError as error:
-        return _Unread(f"not JSON: {error.msg} at character {error.colno}")
+        return None, f"not JSON: {error.msg} at character {error.colno}"
 
 
 def _read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
-    for number, value in _values(source):
-        yield SourceRow(number, str(value) if isinstance(value, _Unread) else made(value, make))
+    for number, (value, problem) in _values(source):
+        yield SourceRow(number, problem or made(value, make))
 
 
 def json_document(value: object) -> Document:
@@ -332,9 +329,9 @@ def _paragraphs(row: Any) -> Iterator[Passage]:
 
 def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:
     seen: set[str] = set()
-    for number, row in _values(source):
-        if isinstance(row, _Unread):
-            yield SourceRow(number, str(row))
+    for number, (row, problem) in _values(source):
+        if problem:
+            yield SourceRow(number, problem)
             continue
         try:
             passages = list(split(row))

@@ -22,7 +22,6 @@ from service.retrieval.ingest.pipeline import (
     BATCH_DOCUMENTS,
     IngestResult,
     Listener,
-    Progress,
     ahead,
     ingest,
     take,
@@ -44,15 +43,16 @@ def write(path: Path, *documents: Any) -> Path:
 
 async def test_files_go_in_once(tmp_path: Path) -> None:
     file = write(tmp_path / "c.jsonl", *CORPUS, "bad")
-    heard: list[Progress] = []
+    heard: list[tuple[int, int | None, int]] = []
     problems: list[SourceProblem] = []
     embedder = CountingEmbedder()
     async with opened(tmp_path, embedder) as collections:
         await collections.create("c")
-        report = await ingest([file], "c", collections, Listener(heard.append, problems.append))
+        listener = Listener(lambda *told: heard.append(told), problems.append)
+        report = await ingest([file], "c", collections, listener)
         assert (report.indexed, report.unchanged, report.failed, report.embedded) == (5, 0, 1, 5)
         assert report.failures == problems
-        assert heard[-1] == Progress(file.stat().st_size, file.stat().st_size, 5)
+        assert heard[-1] == (file.stat().st_size, file.stat().st_size, 5)
         first = await collections.manifest("c")
         again = await ingest([file], "c", collections)
         assert (again.indexed, again.unchanged, again.failed, again.embedded) == (0, 5, 1, 0)
