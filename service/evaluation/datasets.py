@@ -30,7 +30,7 @@ from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
 from service.core.validation import first_problem
 from service.evaluation.formats import FORMATS, Format, detect
-from service.retrieval.ingest.formats.base import DAMAGED, NotCompressed, open_input
+from service.retrieval.ingest.formats.base import DAMAGED, open_input
 
 JOINT: Final = " && "
 ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
@@ -303,8 +303,6 @@ def _content(path: Path) -> bytes:
     try:
         with open_input(path.resolve(), path.name) as opened:
             return opened.stream.read()
-    except NotCompressed:
-        problem = f"{path}: its name says compressed, but it is not gzip or zstd"
     except DAMAGED as error:
         problem = f"{path}: the compressed data is truncated or damaged ({error})"
     except OSError as error:

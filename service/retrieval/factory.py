@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from service.core.locks import DataDirectory, acquire
-from service.core.settings import RetrievalSettings, Settings
+from service.core.settings import Settings
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.elasticsearch import PATIENCE_S
@@ -49,13 +49,15 @@ async def open_embedded(
     observer = observer or SearchObserver()
     if embedder is None:
         embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
-    directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
-    try:
+    reranking = None
+    with await anyio.to_thread.run_sync(acquire, settings.data_dir) as directory:
         backends = open_backends(settings.retrieval, patience_s)
         collections = Collections(
             settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
         )
-        reranking = _reranking(settings.retrieval, observer)
+        if own := settings.retrieval.reranker:
+            reranker = open_reranker(own, partial(observer.retried, BACKEND))
+            reranking = Reranking(reranker, own, settings.retrieval, observer)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
         try:
             yield EmbeddedStores(directory, embedder, collections, retriever)
@@ -66,13 +68,3 @@ async def open_embedded(
                 await embedder.aclose()
                 if reranking is not None:
                     await reranking.aclose()
-    finally:
-        directory.release()
-
-
-def _reranking(settings: RetrievalSettings, observer: SearchObserver) -> Reranking | None:
-    if settings.reranker is None:
-        return None
-    resent = partial(observer.retried, BACKEND)
-    reranker = open_reranker(settings.reranker, resent)
-    return Reranking(reranker, settings.reranker, settings, observer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -433,7 +434,7 @@ class CollectionHealth:
         self._lock = anyio.Lock()
         self._threads = anyio.CapacityLimiter(AT_ONCE)
         self._until = 0.0
-        self._next = 0
+        self._last = ""
         self._found: dict[str, str] = {}
 
     async def problems(self) -> dict[str, str]:
@@ -452,10 +453,9 @@ class CollectionHealth:
         except RevelatorError:
             return  # the checks of the stores report it
         self._found = {name: why for name, why in self._found.items() if name in names}
-        start = self._next if self._next < len(names) else 0
-        for number, name in enumerate(names[start:][:MOST_EXAMINED], start + 1):
-            # Set before the loop, so that one that hangs does not take the others' turn.
-            self._next = number if number < len(names) else 0
+        place = bisect_right(names, self._last)
+        for name in (names[place:] + names[:place])[:MOST_EXAMINED]:
+            self._last = name  # first, so that one that hangs does not take the others' turn
             problem = await self._problem(name)
             if problem is not None:
                 self._found[name] = problem
@@ -463,47 +463,44 @@ class CollectionHealth:
                 self._found.pop(name, None)
 
     async def _problem(self, name: str) -> str | None:
+        life = self._life
         try:
-            if self._life.lock(name).locked() or await self._life.manifests.claimed(name):
+            if life.lock(name).locked() or await life.manifests.claimed(name):
                 return None  # a writer is active
-            opened = self._life.find(name)
-            if opened is None:
-                manifest = await self._life.manifests.read(name)
-                return self._of_manifest(manifest) if manifest else None
-            return await self._of_opened(await self._life.get(name))
+            if life.find(name) is not None:
+                return await self._of_opened(await life.get(name))
+            manifest = await life.manifests.read(name)
         except RevelatorError as error:
             return error.detail
+        if manifest is None:
+            return None
+        counted = quick_problem(manifest, manifest.passages, manifest.passages)
+        return counted or self._of_embedding(manifest)
 
     async def _of_opened(self, collection: Collection) -> str | None:
         """Check an open collection. Also records the problem there, so that answers report
-        `index-incomplete`.
-        """
+        `index-incomplete`. A thread that waits for a server is abandoned when the round is over."""
         manifest = collection.manifest
-        passages = await self._count(collection.bm25.count_passages)
-        vectors = await self._count(collection.dense.count_passages)
+        passages, vectors = [
+            await anyio.to_thread.run_sync(
+                side.count_passages, abandon_on_cancel=True, limiter=self._threads
+            )
+            for side in (collection.bm25, collection.dense)
+        ]
         busy = self._life.lock(manifest.name).locked()
         if busy or collection.manifest is not manifest:
             return None  # a writer was active meanwhile
         collection.problem = quick_problem(manifest, passages, vectors)
         return collection.problem or self._of_embedding(manifest)
 
-    async def _count(self, count: Callable[[], int]) -> int:
-        """Return a count. A thread that waits for a server is abandoned when the round is over."""
-        return await anyio.to_thread.run_sync(count, abandon_on_cancel=True, limiter=self._threads)
-
-    def _of_manifest(self, manifest: Manifest) -> str | None:
-        counted = quick_problem(manifest, manifest.passages, manifest.passages)
-        return counted or self._of_embedding(manifest)
-
     def _of_embedding(self, manifest: Manifest) -> str | None:
         apart = differences(manifest.embedding, self._embedder.contract)
-        return (
+        why = (
             "dense search is disabled, because the vectors were made with other embedding "
             f"settings: {apart}; embed the passages again with check --collection {manifest.name} "
             "--repair"
-            if apart
-            else None
         )
+        return why if apart else None
 
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:

@@ -36,7 +36,6 @@ from service.retrieval.stores.digests import SIDES, damage, seal, sealed, unseal
 from service.retrieval.stores.records import digest
 
 REFRESH_S: Final = 0.15  # seconds that a question waits at most for what other gateways wrote
-HASTY_S: Final = 0.05  # the same, if it could not be read the last time
 FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again
 # A replaced generation is kept as long as a question of another gateway may still use it: the
 # longest time limit of a question, and the time until that gateway has noticed the new generation.
@@ -61,7 +60,6 @@ class LifeCycle:
         self._root = root
         self._backends = backends
         self._retire_s = retire_s if self.manifests.shared else 0.0
-        self._patience_s = REFRESH_S
         self._names: set[str] | None = None
         self._names_read = 0.0
         self._current: dict[str, Collection] = {}
@@ -306,14 +304,11 @@ class LifeCycle:
 
     async def _read_soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
         """Return what is read, or `known` if it cannot be read soon."""
-        seconds, self._patience_s = self._patience_s, HASTY_S
         try:
-            with anyio.fail_after(seconds):
-                found = await read()
+            with anyio.fail_after(REFRESH_S):
+                return await read()
         except (TimeoutError, RevelatorError):
             return known
-        self._patience_s = REFRESH_S
-        return found
 
     async def _refreshed(self, found: Collection) -> Collection:
         """Apply what other gateways have written, unless it cannot be read soon."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -35,7 +35,7 @@ from service.retrieval.collections.consistency import (
     repair_differences,
 )
 from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.manifest import Manifest, add_to_hash
+from service.retrieval.collections.manifest import add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding import Embedder, differences, finite, passage_input
 
@@ -45,13 +45,12 @@ MOST_FIELDS = 256  # metadata fields of a collection
 @dataclass(frozen=True, slots=True)
 class _Changes:
     """What a batch changes: the changed documents with their passages (`records`), of which the
-    `absent` ones have no vector; the content hashes that are stored (`known`), the number of
-    `replaced` passages, and the ids of the `stale` ones."""
+    `absent` ones have no vector; the content hashes of those that are `replaced`, and the ids of
+    the `stale` passages."""
 
-    known: dict[str, str]
+    replaced: dict[str, str]
     changed: list[Document]
     records: list[PassageRecord]
-    replaced: int
     stale: list[str]
     absent: list[PassageRecord]
 
@@ -146,7 +145,7 @@ class CollectionWriter:
             await self._embed(plan.absent, on_part)
             await self._settle()
             self._underway = {document.id for document in plan.changed}
-            self._committing = asyncio.create_task(self._commit_and_count(plan))
+            self._committing = asyncio.create_task(self._commit(plan))
         changed = len(plan.changed)
         return changed, len(documents) - changed
 
@@ -196,14 +195,8 @@ class CollectionWriter:
         self._wrote = self._cut_short = True
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
         self._cut_short = False
-        gone = [(document_id, stored[0].content_hash)]
-        self._collection.manifest = manifest.model_copy(
-            update={
-                "content_hash": add_to_hash(manifest.content_hash, gone, -1),
-                "documents": manifest.documents - 1,
-                "passages": manifest.passages - len(stored),
-            }
-        )
+        self._collection.manifest = manifest
+        await self._count([(document_id, stored[0].content_hash)])
         return True
 
     async def keep_of_file(self, name: str, document_ids: Container[str]) -> int:
@@ -248,15 +241,11 @@ class CollectionWriter:
         ]
         records = [record for document in changed for record in passages_of(document)]
         ids = {record.passage.passage_id for record in records}
-        replaced = [document.id for document in changed if document.id in known]
-        old = [
-            record.passage.passage_id
-            for document_id in replaced
-            for record in bm25.document(document_id)
-        ]
+        replaced = {each.id: known[each.id] for each in changed if each.id in known}
+        stored = (record for document_id in replaced for record in bm25.document(document_id))
+        old = [record.passage.passage_id for record in stored]
         stale = [passage_id for passage_id in old if passage_id not in ids]
-        absent = self._unembedded(records)
-        return _Changes(known, changed, records, len(old), stale, absent)
+        return _Changes(replaced, changed, records, stale, self._unembedded(records))
 
     def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
@@ -290,10 +279,6 @@ class CollectionWriter:
             if on_part:
                 on_part((start + len(part)) / len(ordered))
 
-    async def _commit_and_count(self, plan: _Changes) -> None:
-        await anyio.to_thread.run_sync(self._commit, plan)
-        self._count(plan)
-
     async def _settle(self) -> None:
         """Wait for the commit in progress. Raises its error."""
         task, self._committing = self._committing, None
@@ -305,33 +290,31 @@ class CollectionWriter:
         task.result()
         self._cut_short = False
 
-    def _commit(self, plan: _Changes) -> None:
+    async def _commit(self, plan: _Changes) -> None:
+        await anyio.to_thread.run_sync(self._write, plan)
+        new = [(document.id, document.content_hash) for document in plan.changed]
+        await self._count(plan.replaced.items(), new)
+
+    def _write(self, plan: _Changes) -> None:
         self._collection.dense.delete(plan.stale)
         self._collection.dense.flush()
-        replaced = [document.id for document in plan.changed if document.id in plan.known]
-        self._collection.bm25.replace(replaced, plan.records)
-
-    def _count(self, plan: _Changes) -> None:
-        """Update the manifest in memory during the ingest; the end writes it."""
-        manifest = self._collection.manifest
-        ids = {document.id for document in plan.changed}
-        old = [
-            (document_id, known) for document_id, known in plan.known.items() if document_id in ids
-        ]
-        new = [(document.id, document.content_hash) for document in plan.changed]
-        content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
-        self._collection.manifest = manifest.with_fields(self._fields).model_copy(
-            update={
-                "content_hash": content_hash,
-                "documents": manifest.documents + len(new) - len(old),
-                "passages": manifest.passages + len(plan.records) - plan.replaced,
-            }
-        )
+        self._collection.bm25.replace(list(plan.replaced), plan.records)
 
     def _delete(self, document_id: str, stored: Sequence[PassageRecord]) -> None:
         self._collection.bm25.replace([document_id], [])
         self._collection.dense.delete([record.passage.passage_id for record in stored])
         self._collection.dense.flush()
+
+    async def _count(
+        self, old: Iterable[tuple[str, str]] = (), new: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Count what BM25 holds in the manifest in memory, which the end writes, with the hashes of
+        `old` documents that are gone and of `new` ones."""
+        counts = await anyio.to_thread.run_sync(self._collection.bm25.counts, EVERYTHING)
+        manifest = self._collection.manifest.with_fields(self._fields)
+        content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
+        update = {"content_hash": content_hash, "documents": counts[0], "passages": counts[1]}
+        self._collection.manifest = manifest.model_copy(update=update)
 
     async def repair(self) -> Tally:
         """Repair differences between the stores. The end completes the manifest."""
@@ -352,12 +335,7 @@ class CollectionWriter:
         elif not self._wrote and (self._more or self._collection.manifest.state == "complete"):
             return
         await anyio.to_thread.run_sync(partial(self._collection.rest, complete=True))
-        await self._collection.save(await anyio.to_thread.run_sync(self._completed))
+        await self._count()
+        done = {"state": "open" if self._more else "complete", "deleting": ()}
+        await self._collection.save(self._collection.manifest.model_copy(update=done))
         await self._collection.dense.optimize()
-
-    def _completed(self) -> Manifest:
-        bm25, state = self._collection.bm25, "open" if self._more else "complete"
-        documents, passages = bm25.counts(EVERYTHING)
-        manifest = self._collection.manifest.with_fields(self._fields)
-        update = {"state": state, "deleting": (), "documents": documents, "passages": passages}
-        return manifest.model_copy(update=update)

@@ -14,7 +14,6 @@ from service.retrieval.ingest.formats.base import (
     DAMAGED,
     STANDARD_INPUT,
     Input,
-    NotCompressed,
     SourceRow,
     open_input,
     plain_suffix,
@@ -27,7 +26,6 @@ INSTEAD = {
     **dict.fromkeys((".ppt", ".odp"), "save it as .pptx"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it, and add its files"),
 }
-NO_ARCHIVE = "the file name says compressed, but the content is not gzip or zstd"
 BROKEN = "the compressed data is truncated or damaged after this line"
 BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
@@ -169,8 +167,6 @@ def read_source(source: SourceFile, format: str | None = None) -> Iterator[Sourc
                     found = WholeFile(source.label, frozenset(ids))
                 yield SourceEntry(found, source.name, last, opened.position())
             return
-    except NotCompressed:
-        problem = f"{NO_ARCHIVE}; download it again"
     except DAMAGED as error:
         problem = f"{BROKEN}; download the file again ({error})"
     except OSError as error:

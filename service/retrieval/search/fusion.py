@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from service.core.domain import ScoredPassage
+from service.retrieval.stores.records import ranked
 
 Ranking = Sequence[ScoredPassage]
 
@@ -30,11 +31,7 @@ def fuse(
         worst = min(normal)
         for passage_id in scores:
             scores[passage_id] += weight * own.get(passage_id, worst)
-    best = sorted([(-score, passage_id) for passage_id, score in scores.items()])[:top_k]
-    return tuple(
-        ScoredPassage(found[passage_id], rank, scores[passage_id])
-        for rank, (_, passage_id) in enumerate(best, 1)
-    )
+    return tuple(ranked((score, found[each]) for each, score in scores.items())[:top_k])
 
 
 def z_scores(scores: Sequence[float]) -> list[float]:

@@ -37,7 +37,6 @@ from service.retrieval.base import (
 from service.retrieval.embedding import Embedder, differences, finite
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver
-from service.retrieval.stores.records import unknown_fields
 from service.text.sentences import sentences
 
 if TYPE_CHECKING:
@@ -130,8 +129,7 @@ class HybridRetriever:
         permit(name)
         if filter:
             known = await self._catalog.metadata_fields(name)
-            unknown = unknown_fields(filter, known)
-            if unknown:
+            if unknown := sorted(set(filter) - set(known)):
                 raise InvalidRequest(
                     f"collection {name!r} has no metadata field {', '.join(map(repr, unknown))}; "
                     f"its fields: {', '.join(known) or 'none'}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
@@ -36,61 +35,39 @@ NO_SUCH_PATH = {404, 405}  # Elasticsearch sends these too, with its header
 FIRST_PAUSE_S = 0.1  # doubles with every attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """An error that the cluster reports for a request or for one item of a bulk request."""
-
-    status: int
-    kind: str = ""
-    reason: str = ""
-
-    @property
-    def blocked(self) -> bool:
-        return self.kind == "cluster_block_exception" and self.status in {403, 429}
-
-    @property
-    def busy(self) -> bool:
-        return self.status == 429 and not self.blocked
-
-
-_MAPPING = {
-    "document_parsing_exception", "mapper_parsing_exception", "strict_dynamic_mapping_exception",
-    "illegal_argument_exception",
-}  # fmt: skip
-
-# The first rule that matches gives our error; {reason} is the cluster's own message.
-ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ...] = (
-    (
-        lambda c: c.blocked,
-        StoreError,
-        "blocks writing to its index: {reason}; free disk space or remove the block "
-        "(index.blocks.*), then run the ingest again",
-    ),
-    (
-        lambda c: c.status in {401, 403},
-        ConfigurationError,
-        "rejected the credentials ({status}): {reason}; check the user in "
-        "retrieval.elasticsearch_url, and retrieval.elasticsearch_key",
-    ),
-    (lambda c: c.busy, BackendUnavailable, "is overloaded (429): {reason}; try again later"),
-    (
-        lambda c: c.status in {502, 503, 504},
-        BackendUnavailable,
-        "answered {status} {kind}: {reason}",
-    ),
-    (
-        lambda c: c.kind == "index_not_found_exception",
+# Our errors by kind or by status of the cluster's; {reason} is its own message.
+Meaning = tuple[type[RevelatorError], str]
+BLOCKED: Meaning = (
+    StoreError,
+    "blocks writing to its index: {reason}; free disk space or remove the block (index.blocks.*), "
+    "then run the ingest again",
+)
+_REFUSED: Meaning = (
+    ConfigurationError,
+    "rejected the credentials ({status}): {reason}; check the user in retrieval.elasticsearch_url, "
+    "and retrieval.elasticsearch_key",
+)
+BY_STATUS: dict[int, Meaning] = {
+    **dict.fromkeys((401, 403), _REFUSED),
+    429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
+    **dict.fromkeys((502, 503, 504), (BackendUnavailable, "answered {status} {kind}: {reason}")),
+}
+_MAPPING: Meaning = (
+    StoreError,
+    "has an index with another mapping: {reason}; delete the collection (revelator collections "
+    "delete NAME) and ingest it again",
+)
+BY_KIND: dict[str, Meaning] = {
+    "index_not_found_exception": (
         StoreLost,
         "has lost an index: {reason}; revelator check --collection NAME --repair rebuilds it",
     ),
-    (
-        lambda c: c.status == 400 and c.kind in _MAPPING,
-        StoreError,
-        "has an index with another mapping: {reason}; delete the collection (revelator collections "
-        "delete NAME) and ingest it again",
-    ),
-    (lambda c: True, RetrievalFailure, "answered {status} {kind}: {reason}"),
-)
+    "document_parsing_exception": _MAPPING,
+    "mapper_parsing_exception": _MAPPING,
+    "strict_dynamic_mapping_exception": _MAPPING,
+    "illegal_argument_exception": _MAPPING,
+}
+OTHER: Meaning = (RetrievalFailure, "answered {status} {kind}: {reason}")
 
 
 class ElasticServer:
@@ -120,7 +97,7 @@ class ElasticServer:
         except ApiError as error:
             if error.meta.status in NO_SUCH_PATH and not _is_elasticsearch(error):
                 raise self._another() from error
-            raise self.failure(complaint(error.meta.status, error.body)) from error
+            raise self.failure(error.meta.status, error.body) from error
         except TransportError as error:
             raise BackendUnavailable(self._unreached(error)) from error
         # The client checks its first response only; another server may have taken the port since.
@@ -165,7 +142,7 @@ class ElasticServer:
                 async for _, item in failed:
                     (result,) = item.values()
                     if "error" in result:  # deleting an absent document is no error
-                        raise self.failure(complaint(result["status"], result))
+                        raise self.failure(result["status"], result)
         except (KeyError, TypeError, AttributeError) as error:  # no response to a bulk request
             raise self._another() from error
 
@@ -174,13 +151,17 @@ class ElasticServer:
         if client is not None:
             await client.close()
 
-    def failure(self, problem: Complaint) -> RevelatorError:
-        """Return our error for a complaint."""
-        error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(problem))
+    def failure(self, status: int, body: Any) -> RevelatorError:
+        """Return our error for a response, or for one item of a bulk request, that is an error."""
+        kind, reason = _complaint(body)
+        meant = BY_STATUS.get(status) or BY_KIND.get(kind, OTHER)
+        if kind == "cluster_block_exception" and status in {403, 429}:
+            meant = BLOCKED
+        error, text = meant
         user, password = self._address.user, self._key or self._address.password
         secrets = (password, self._address.password, basic(user, password))
-        reason = without(problem.reason, secrets) or "-"
-        message = text.format(status=problem.status, kind=problem.kind, reason=reason)
+        reason = without(reason, secrets) or "-"
+        message = text.format(status=status, kind=kind, reason=reason)
         return error(f"Elasticsearch at {self.place} {message}")
 
     async def _connect(self) -> AsyncElasticsearch:
@@ -225,12 +206,13 @@ class ElasticServer:
         )
 
 
-def complaint(status: int, body: Any) -> Complaint:
+def _complaint(body: Any) -> tuple[str, str]:
+    """Return the kind and the reason that an error of the cluster names."""
     error = body.get("error") if isinstance(body, dict) else body
     if not isinstance(error, dict):
-        return Complaint(status, "", str(error)[:300])
+        return "", str(error)[:300]
     causes = error.get("root_cause") or [error]
-    return Complaint(status, str(error.get("type", "")), str(causes[0].get("reason") or "")[:300])
+    return str(error.get("type", "")), str(causes[0].get("reason") or "")[:300]
 
 
 def _is_elasticsearch(answer: Any) -> bool:

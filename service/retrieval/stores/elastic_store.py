@@ -31,7 +31,7 @@ from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import Key, LexicalStore, on_loop, parts
-from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
+from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.retrieval.stores.records import (
     RESTRICTED,
     fields_of,
@@ -346,7 +346,7 @@ class ElasticStore(LexicalStore):
 
     def _answer(self, response: dict[str, Any]) -> list[ScoredPassage] | Exception:
         if "error" in response:
-            return self._server.failure(complaint(response.get("status", 500), response))
+            return self._server.failure(response.get("status", 500), response)
         hits = response["hits"]["hits"]
         return ranked((hit["_score"], passage_of(_fields(hit))) for hit in hits)
 

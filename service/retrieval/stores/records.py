@@ -95,10 +95,6 @@ def principal_tokens(principals: Principals) -> list[str] | None:
     return sorted(_token(ACCESS, each) for each in principals)
 
 
-def unknown_fields(filter: Filter, known: Iterable[str]) -> list[str]:
-    return sorted(set(filter) - set(known))
-
-
 def _token(field: str, value: str | int | float) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)

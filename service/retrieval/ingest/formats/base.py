@@ -36,11 +36,8 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 HEAD = 65_536  # bytes that are enough to detect the format
 # The exceptions of reading truncated or damaged compressed data; BadGzipFile is an OSError.
+NO_ARCHIVE = "the file name says compressed, but the content is not gzip or zstd; download it again"
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
-
-
-class NotCompressed(Exception):
-    """The file has a name of compressed data, but its content is not compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Input:
 def open_input(path: Path, label: str) -> Iterator[Input]:
     """Open `path`, or standard input for `-`. The compression is detected from the content.
 
-    Raises OSError and NotCompressed. Reading from it may also raise one of DAMAGED.
+    Raises OSError. Reading from it may also raise one of DAMAGED.
     """
     with ExitStack() as stack:
         file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(_opened(path))
@@ -82,7 +79,7 @@ def open_input(path: Path, label: str) -> Iterator[Input]:
         magic = buffered.peek(4)
         opened = _decompressed(cast(BinaryIO, buffered), magic)
         if opened is None and magic and path.suffix.lower() in {".gz", ".zst"}:
-            raise NotCompressed
+            raise OSError(errno.EINVAL, NO_ARCHIVE)
         stream = io.BufferedReader(_Filled(opened), HEAD) if opened else buffered
         head = stream.peek(HEAD)
         yield Input(label, path, cast(BinaryIO, stream), head, opened is not None, raw)

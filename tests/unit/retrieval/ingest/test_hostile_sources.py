@@ -69,8 +69,8 @@ def test_a_name_that_lies_about_compression(tmp_path: Path) -> None:
         assert read(path) == (
             [],
             [
-                ": the file name says compressed, but the content is not gzip or zstd; download it "
-                "again"
+                ": cannot be read: the file name says compressed, but the content is not gzip or "
+                "zstd; download it again"
             ],
         )
 
