@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from service.core.domain import RetrieverName, ScoredPassage
 
@@ -15,6 +15,7 @@ Filter = Mapping[str, tuple[FilterValue, ...]]
 # (HANRAG, Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
 QueryShape = Literal["should", "best_fields"]
 SideName = Literal["bm25", "dense"]
+SIDES: Final[tuple[SideName, ...]] = get_args(SideName)
 # Of words: stemmed as in a language, without its stop words; or as they are (`simple`).
 Analysis = Literal[
     "arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian",

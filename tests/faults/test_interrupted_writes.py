@@ -195,27 +195,6 @@ async def test_the_next_ingest_embeds_what_a_kill_has_lost(
         assert await state(killed) == whole
 
 
-async def test_what_a_kill_has_mixed_is_put_right_by_the_ingest_of_another_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old and new passages, where documents were replaced."""
-    data, new = tmp_path / "data", documents(tmp_path / "new.jsonl", COUNT)
-    await run(data, documents(tmp_path / "old.jsonl", COUNT, words=90), HashingEmbedder())
-    snapshots = Snapshots(data, monkeypatch)
-    await snapshots.of(lambda: run(data, new, HashingEmbedder()))
-    whole = await state(data)
-    other = tmp_path / "other.jsonl"
-    other.write_text('{"id": "other", "text": "Another document."}\n')
-    for killed in snapshots.made[::3]:
-        await run(killed, other, HashingEmbedder())
-        repaired = await state(killed)
-        assert repaired.bm25 == repaired.dense
-        assert (repaired.manifest.state, repaired.manifest.documents) == ("complete", COUNT + 1)
-        assert (await run(killed, new, HashingEmbedder())).failed == 0
-        after = await state(killed)
-        assert after.bm25 == after.dense == {**whole.bm25, "other": repaired.bm25["other"]}
-
-
 async def three_documents(data: Path) -> list[str]:
     collections = open_collections(data)
     await collections.create(NAME)

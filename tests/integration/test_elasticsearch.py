@@ -19,8 +19,6 @@ from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from tests.elasticsearch_node import running_elasticsearch
 from tests.support.bm25 import bm25
-from tests.support.live import answering, config, live
-from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.anyio
 
@@ -77,12 +75,6 @@ async def replace(store: ElasticStore, ids: list[str], new: list[PassageRecord])
 async def contents(store: ElasticStore) -> dict[str, str]:
     found = await anyio.to_thread.run_sync(lambda: list(store.records()))
     return {record.passage.passage_id: record.passage.text for record in found}
-
-
-async def test_a_newer_server_is_spoken_to_as_version_8(server: CountingServer) -> None:
-    answer = await server.call(lambda client: client.info())
-    assert int(answer["version"]["number"].split(".")[0]) >= 8
-    assert "compatible-with=8" in answer.meta.headers["content-type"]
 
 
 async def test_searches_of_one_turn_are_one_request(
@@ -152,56 +144,6 @@ async def test_a_lost_index_is_an_error_and_not_made_anew(
         await replace(store, [], records(TEXTS))
     with pytest.raises(StoreError, match="no such index"):
         await store.search(SearchRequest("river", 3, "c"))
-    assert not await server.has_index()
-
-
-async def test_a_read_only_index_and_a_mapping_that_clashes(
-    store: ElasticStore, server: CountingServer
-) -> None:
-    await replace(store, [], records(TEXTS))
-
-    async def block(value: bool | None) -> None:
-        await server.call(
-            lambda client: client.indices.put_settings(
-                index=ALIAS, settings={"index.blocks.read_only_allow_delete": value}
-            )
-        )
-
-    await block(True)
-    with pytest.raises(StoreError, match="remove the block"):
-        await replace(store, ["a"], records({"a": "new"}))
-    await block(None)
-    assert (await contents(store))["a"] == TEXTS["a"]
-    clash = (b'{"index":{}}', b'{"part":"no number"}')
-    with pytest.raises(StoreError, match=r"another mapping: .*part"):
-        await server.bulk(ALIAS, [clash])
-
-
-async def test_a_server_with_collections_on_elasticsearch(
-    tmp_path: Path, elasticsearch_url: str, server: CountingServer
-) -> None:
-    settings = config(
-        data_dir=str(tmp_path),
-        retrieval={"embedding_model": "hashing", "elasticsearch_url": elasticsearch_url},
-    )
-    documents = [{"id": i, "text": text} for i, text in TEXTS.items()]
-    async with live(ScriptedGenerator(answering()), settings=settings, own_stores=True) as service:
-        for method, path, body, status in (
-            ("PUT", f"/collections/{NAME}", {}, 200),
-            ("POST", f"/collections/{NAME}/documents", {"documents": documents}, 200),
-            ("DELETE", f"/collections/{NAME}/documents/b", None, 204),
-            ("GET", f"/collections/{NAME}/documents/a", None, 200),
-            ("GET", f"/collections/{NAME}/documents/b", None, 404),
-            ("POST", "/answer", {"question": "river?", "collection": NAME, "route": "single"}, 200),
-        ):
-            async with service.http.request(method, path, json=body) as response:
-                assert response.status == status, await response.text()
-        async with service.http.get("/metrics") as response:
-            assert 'revelator_retrieval_seconds_count{backend="elasticsearch"}' in (
-                await response.text()
-            )
-        async with service.http.delete(f"/collections/{NAME}") as response:
-            assert response.status == 204
     assert not await server.has_index()
 
 

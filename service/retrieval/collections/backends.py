@@ -19,12 +19,12 @@ from service.core.errors import StoreError, StoreLost
 from service.core.files import OPENING_ROOM, check_room, discard
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Quantization
-from service.retrieval.base import SideName
+from service.retrieval.base import SIDES, SideName
 from service.retrieval.collections.elasticsearch import PATIENCE_S, ElasticManifests, drop_manifest
 from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Manifest, stored_name
 from service.retrieval.stores import elastic_store, qdrant_store
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import SIDES, damage, seal, set_aside
+from service.retrieval.stores.digests import damage, seal, set_aside
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore, recover

@@ -9,6 +9,7 @@ import anyio.to_thread
 from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.core.progress import Follow, unseen
+from service.retrieval.base import SIDES
 from service.retrieval.collections.backends import damaged
 from service.retrieval.collections.consistency import (
     Counts,
@@ -23,7 +24,7 @@ from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
 from service.retrieval.stores.base import Unopened
-from service.retrieval.stores.digests import SIDES, sealed
+from service.retrieval.stores.digests import sealed
 
 FEW: Final = 5  # ids shown of each kind
 

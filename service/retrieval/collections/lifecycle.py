@@ -28,11 +28,12 @@ import structlog
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, StoreError, StoreLost
 from service.core.files import discard
+from service.retrieval.base import SIDES
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
-from service.retrieval.stores.digests import SIDES, damage, seal, sealed, unseal
+from service.retrieval.stores.digests import damage, seal, sealed, unseal
 from service.retrieval.stores.records import digest
 
 REFRESH_S: Final = 0.15  # seconds that a question waits at most for what other gateways wrote

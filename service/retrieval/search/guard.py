@@ -113,7 +113,6 @@ RETRIES = 2  # of a call that the backend did not accept
 FAILURES, LOST_S, OPEN_S = 5, 3.0, 1.0  # as in `Breaker`
 GRACE_S: Final = 0.05  # seconds that a question waits for a trial of a backend that was unavailable
 FIRST_PAUSE_S = 0.05  # longest pause before the first retry; doubles with every attempt
-LONGEST_PAUSE_S = 1.0
 
 Result = TypeVar("Result")
 
@@ -272,11 +271,6 @@ class Guard:
             _log.warning("breaker", backend=self._backend, state=state)
 
 
-def pause_s(turn: int, share: float) -> float:
-    """Return the pause before retry `turn` + 1: a `share`, 0 to 1, of the longest one."""
-    return share * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**turn)
-
-
 async def retrying(
     call: Callable[[], Awaitable[Result]],
     retries: int,
@@ -296,7 +290,7 @@ async def retrying(
         try:
             return await call()
         except BackendUnavailable:
-            pause = pause_s(turn, random.random())
+            pause = random.random() * FIRST_PAUSE_S * 2.0**turn
             if time.monotonic() + pause >= until:
                 raise
         on_retry()

@@ -6,7 +6,6 @@ the only one requested: RetrievalFailure (METHODS.md §6 #5).
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from array import array
@@ -26,6 +25,7 @@ from service.core.domain import Passage, RetrieverName, ScoredPassage
 from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
+    SIDES,
     Filter,
     Permit,
     SearchRequest,
@@ -94,7 +94,6 @@ LEADING: Final = 5  # passages that keep their ranks; of more than ten, half
 SENTENCES: Final = 2  # of the best passage that widen the query
 LONGEST: Final = 500  # characters of them
 
-SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
 INCOMPLETE = "index-incomplete"
 LOST_BEFORE = "it failed earlier in this question and is not searched again"
 NOTHING = SearchResult(())
@@ -206,17 +205,13 @@ class HybridRetriever:
     async def _side(
         self, name: SideName, request: SearchRequest, stores: Collection, until: float
     ) -> Ranking | str:
-        """Return the ranking of one side, or why it is unavailable. The dense side starts one turn
-        of the event loop later, so that BM25's request to a server is sent before the 0.1 ms of
-        dense preparation.
-        """
+        """Return the ranking of one side, or why it is unavailable."""
         if name in request.without:
             return LOST_BEFORE
         try:
             if name == "bm25":
                 found = await self._ask(stores.bm25, request, until)
             else:
-                await asyncio.sleep(0)
                 found = await self._dense(request, stores, until)
         except RevelatorError as error:
             return error.detail

@@ -18,7 +18,6 @@ import orjson
 
 from service.core.files import sync_folder, write_whole
 
-SIDES: Final = ("bm25", "dense")
 BUDGET: Final = 32_000_000  # bytes read of a store, a fortieth of a second
 BLOCK: Final = 1 << 18
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.faults.siege.access import access
 from tests.faults.siege.corruption import corruption
 from tests.faults.siege.disk import disk
 from tests.faults.siege.kills import kills
@@ -25,7 +24,7 @@ from tests.faults.siege.raw import raw
 from tests.faults.siege.world import Part, Plan, Row
 
 PARTS: Mapping[str, Part] = {
-    "kills": kills, "corruption": corruption, "access": access, "connections": connections,
+    "kills": kills, "corruption": corruption, "connections": connections,
     "memory": memory, "health": health, "raw": raw, "disk": disk,
 }  # fmt: skip
 MOST_TOLD = 12  # cases of one row

@@ -14,7 +14,7 @@ from tests.faults.siege.corruption import DOCUMENTS, TEXTS
 from tests.faults.siege.world import Gateway, Plan, Row, gateway, stop
 
 SIZE_MB: Final = 320
-FREE_MB: Final = (24, 0, 1, 4, 8, 16, 31, 33, 40, 64)  # of these, the tests use the first
+FREE_MB: Final = (24, 0, 1, 16, 8, 4, 31, 33, 40, 64)  # of these, the tests use the first
 NAMES: Final = ("default", "one", "two")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.http_support import quantile
-from tests.faults.siege.access import BOTH, tool
 from tests.faults.siege.raw import Held, settled
 from tests.faults.siege.world import Gateway, Plan, Row, gateway
 from tests.load.__main__ import probed
@@ -22,8 +21,13 @@ LIMITS: Final = ("--limits", "2", "--seconds", "0.1")  # of heads and bodies; of
 SETTLE_S: Final = 60.0  # recorded questions go on for 10 s
 AT_ONCE: Final = 16
 MB: Final = 1_000_000
+BOTH: Final = {"Accept": "application/json, text/event-stream"}
 LATE_S: Final = 0.1
 ASKED: Final = {"question": "Etna?", "route": "single", "collection": "default"}
+CALL: Final = {
+    "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+    "params": {"name": "answer", "arguments": ASKED},
+}  # fmt: skip
 SIZES: Final = (900_000, 450_000, 200_000, 90_000, 45_000, 20_000)  # characters of a history
 FOR_S: Final = 20.0  # of each load under which `/healthz` is asked
 
@@ -63,14 +67,13 @@ async def leave(port: int, request: bytes, chance: random.Random) -> None:
 def requests(number: int) -> list[bytes]:
     """One of each kind that takes its time."""
     chat = {"model": "revelator", "messages": [{"role": "user", "content": "Etna?"}]}
-    call = tool("answer", ASKED)[2]
     document = {"documents": [{"id": f"left{number}", "text": "Etna."}]}
     bodies: list[tuple[str, Any, str]] = [
         ("/answer", ASKED, ""), ("/answer/stream", ASKED, ""),
         ("/answer/stream", ASKED, f"Idempotency-Key: k{number}\r\n"),
         ("/v1/chat/completions", chat | {"stream": True}, ""),
         ("/v1/responses", {"model": "revelator", "input": "Etna?", "stream": True}, ""),
-        ("/mcp", call, "Accept: application/json, text/event-stream\r\n"),
+        ("/mcp", CALL, "Accept: application/json, text/event-stream\r\n"),
         ("/collections/default/documents", document, ""),
         ("/collections/default/repair", {}, "Accept: text/event-stream\r\n"),
     ]  # fmt: skip
@@ -96,7 +99,7 @@ async def connections(plan: Plan, folder: Path) -> list[Row]:
             await leave(served.port, chance.choice(requests(number)), chance)
 
         # What is opened once and kept is not left behind.
-        await served.send("POST", *tool("answer", ASKED)[1:3], headers=BOTH)
+        await served.send("POST", "/mcp", CALL, headers=BOTH)
         await in_turns(100, go)
         await asyncio.sleep(12)
         before = await Held.of(served)

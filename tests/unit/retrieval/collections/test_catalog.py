@@ -57,15 +57,6 @@ async def test_create_again_changes_what_may_change(tmp_path: Path) -> None:
             await collections.create("c", analysis="simple")
 
 
-async def test_simple_analysis_does_not_stem(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c", analysis="simple")
-        await ingest_documents(CORPUS, "c", collections)
-        store = (await collections.get("c")).bm25
-        assert await store.search(SearchRequest("operas", 3, "c")) == []
-        assert len(await store.search(SearchRequest("OPERA", 3, "c"))) == 2
-
-
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b", "-a", "a" * 64, "a b", "é", "a\n"])
 async def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
     async with opened(tmp_path) as collections:
@@ -290,12 +281,3 @@ async def test_collections_that_are_not_used_are_closed_and_their_number_is_limi
         opened_now = set(re.findall(r"/collections/(c\d)/1/dense/", maps))
         assert "c0" in opened_now
         assert len(opened_now) <= 3 + 2
-
-
-async def test_default_comes_before_the_sample(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        with pytest.raises(NotFound):
-            await collections.resolve(None)
-        await collections.create("default")
-        assert await collections.resolve(None) == "default"
-        assert await collections.metadata_fields("default") == ()

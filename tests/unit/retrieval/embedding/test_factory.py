@@ -135,9 +135,3 @@ def test_importing_the_retriever_imports_nothing_heavy() -> None:
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    settings = RetrievalSettings(embedding_model=str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"no model in the folder .* \(config\.json"):
-        open_embedder(settings)

@@ -277,15 +277,6 @@ def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
     assert [type(each) for each in found] == [Document, SourceProblem]
 
 
-def test_what_is_named_after_files_occurs_once(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "x.pdf").write_bytes(pdf(["Text."]))
-    files = [tmp_path / "a" / "x.pdf", tmp_path / "b" / "x.pdf"]
-    problems = [e.found for e in read_files(files) if isinstance(e.found, SourceProblem)]
-    assert [each.problem for each in problems] == ["another file of this run has the same name"]
-
-
 @pytest.mark.parametrize(
     ("name", "head", "format"),
     [

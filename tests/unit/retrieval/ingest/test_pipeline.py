@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from service.core.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
+from service.core.errors import InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding import HASHING, HashingEmbedder
+from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,
@@ -74,31 +74,6 @@ async def test_the_content_hash_does_not_depend_on_order_or_history(tmp_path: Pa
         one, two = await collections.manifest("one"), await collections.manifest("two")
         assert two.content_hash == one.content_hash
         assert (two.documents, two.passages) == (5, 5)
-
-
-async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c")
-        given = [CORPUS[0], {"id": "x", "text": ""}, 3, {"id": ["?"], "text": "t"}, CORPUS[1]]
-        result = await ingest_documents(given, "c", collections)
-        assert (result["indexed"], result["unchanged"]) == (2, 0)
-        assert [(f["index"], f["id"]) for f in result["failed"]] == [
-            (1, "x"),
-            (2, None),
-            (3, ["?"]),
-        ]
-        assert "empty" in result["failed"][0]["problem"]
-
-
-async def test_of_one_id_twice_the_later_wins(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c")
-        twice = [{"id": "d", "text": "First."}, {"id": "d", "text": "Second."}]
-        result = await ingest_documents(twice, "c", collections)
-        assert result["indexed"] == 2
-        [record] = await collections.document("c", "d")
-        assert record.passage.text == "Second."
-        assert (await collections.manifest("c")).documents == 1
 
 
 async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
@@ -169,25 +144,6 @@ async def test_a_cancelled_write_is_not_called_complete(tmp_path: Path) -> None:
         assert embedder.passages == 100
 
 
-async def test_searches_go_on_during_an_ingest(tmp_path: Path) -> None:
-    embedder = CountingEmbedder()
-    async with opened(tmp_path, embedder) as collections:
-        await collections.create("c")
-        await ingest_documents(CORPUS, "c", collections)
-        retriever = HybridRetriever(collections, embedder, SETTINGS)
-        more = [{"id": f"d{n}", "text": f"Text {n} of a volcano."} for n in range(600)]
-        missing: set[tuple[str, ...]] = set()
-        async with anyio.create_task_group() as group:
-            group.start_soon(ingest_documents, more, "c", collections)
-            while (await collections.manifest("c")).documents < 605:
-                result = await retriever.search(
-                    SearchRequest("Which volcano is near Catania", 3, "c")
-                )
-                assert len(result.passages) == 3
-                missing.add(result.missing)
-        assert ("index-incomplete",) in missing
-
-
 async def test_two_ingests_of_one_collection_take_turns(tmp_path: Path) -> None:
     async with opened(tmp_path, CountingEmbedder()) as collections:
         await collections.create("c")
@@ -196,20 +152,6 @@ async def test_two_ingests_of_one_collection_take_turns(tmp_path: Path) -> None:
                 group.start_soon(ingest_documents, CORPUS, "c", collections)
         assert (await collections.manifest("c")).passages == 5
         assert (await collections.get("c")).dense.count_passages() == 5
-
-
-async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> None:
-    embedder = CountingEmbedder()
-    async with opened(tmp_path, embedder) as collections:
-        await collections.create("c")
-        embedder.contract = HASHING.model_copy(update={"model": "another", "pooling": "cls"})
-        with pytest.raises(
-            ConfigurationError,
-            match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but "
-            "the settings say 'cls'; restore retrieval.embedding_model",
-        ):
-            await ingest_documents(CORPUS, "c", collections)
-        assert (await collections.manifest("c")).state == "complete"
 
 
 async def test_refusals(tmp_path: Path) -> None:
@@ -254,15 +196,6 @@ async def test_in_order_and_one_ahead() -> None:
             await anyio.sleep(0.005)
             assert len(began) == min(20, worked + 1)
     assert worked == 20
-
-
-async def test_a_failure_of_reading_comes_out() -> None:
-    def read() -> int:
-        raise RevelatorError("cannot read")
-
-    with pytest.raises(RevelatorError, match="cannot read"):
-        async with aclosing(ahead(read)) as items:
-            assert [item async for item in items] == []
 
 
 async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:

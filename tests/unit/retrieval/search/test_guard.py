@@ -6,19 +6,12 @@ from unittest import mock
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.core.concurrency import gather
 from service.core.errors import BackendUnavailable, ConfigurationError
 from service.core.settings import RetrievalSettings
 from service.retrieval.search import guard
-from service.retrieval.search.guard import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    Guard,
-    pause_s,
-)
+from service.retrieval.search.guard import Guard
 from tests.unit.retrieval.worlds import Observed
 
 pytestmark = pytest.mark.anyio
@@ -248,14 +241,6 @@ async def test_a_probe_that_succeeds_does_not_end_a_trial() -> None:
     assert await world.guard.probe(well, time.monotonic() + 1) == "well"
     assert world.states == ["closed", "open", "half-open"]
     await world.guard.aclose()
-
-
-@given(st.integers(0, 60), st.floats(0, 1))
-def test_pauses_grow_within_bounds_and_are_spread_over_all_of_them(turn: int, share: float) -> None:
-    assert 0 <= pause_s(turn, share) <= min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**turn)
-    assert pause_s(turn, 0.0) == 0.0
-    assert pause_s(0, 1.0) == FIRST_PAUSE_S
-    assert pause_s(60, 1.0) == LONGEST_PAUSE_S
 
 
 async def test_no_pause_goes_beyond_the_time() -> None:

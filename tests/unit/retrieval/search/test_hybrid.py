@@ -74,30 +74,6 @@ async def test_both_sides_are_fused_and_observed() -> None:
     assert len(world.dense.queries[0].vector) == 384
 
 
-class OrderedStore(FakeStore):
-    """Notes when it begins, `turns` of the event loop after it was asked, as a batcher does."""
-
-    def __init__(self, backend: str, turns: int, begun: list[str]) -> None:
-        super().__init__(backend, ["a"])
-        self._turns = turns
-        self._begun = begun
-
-    async def search(self, request: SearchRequest) -> list[ScoredPassage]:
-        for _ in range(self._turns):
-            await asyncio.sleep(0)
-        self._begun.append(self.backend)
-        return await super().search(request)
-
-
-async def test_bm25_is_on_its_way_before_the_dense_side_begins() -> None:
-    world, begun = World(), list[str]()
-    world.catalog.stores.bm25 = OrderedStore("elasticsearch", 1, begun)
-    world.catalog.stores.dense = OrderedStore("qdrant", 0, begun)
-    for _ in range(2):  # the second time the query's vector is known
-        await world.ask()
-    assert begun == ["elasticsearch", "qdrant"] * 2
-
-
 async def test_both_sides_are_asked_at_once() -> None:
     world = World()
     world.bm25.company = world.dense.company = asyncio.Barrier(2)
