@@ -21,17 +21,24 @@ BreakerState = Literal["closed", "half-open", "open"]
 
 class Breaker:
     """Decides whether a backend is called. Each admitted call holds a ticket and ends with
-    `succeeded`, `failed` or `left`.
+    `succeeded`, `failed` or `left`. `on_change` is called with each new state.
 
     The breaker opens after `failures` in a row, or once calls have waited `lost_s` since the last
     success. Calls that wait at the same time count that time once. The end of a call that began
     before the latest change of state is ignored, because it says nothing about the current backend.
     """
 
-    def __init__(self, failures: int, lost_s: float, open_s: float) -> None:
+    def __init__(
+        self,
+        failures: int,
+        lost_s: float,
+        open_s: float,
+        on_change: Callable[[BreakerState], None] = lambda state: None,
+    ) -> None:
         self._most = failures
         self._most_lost_s = lost_s
         self._open_s = open_s
+        self._on_change = on_change
         self._failures = 0
         self._lost_s = 0.0
         self._counted = 0.0  # the end of the time counted in `_lost_s`
@@ -56,6 +63,12 @@ class Breaker:
             self._failures, self._lost_s = 0, 0.0
             if self.state == "half-open":
                 self._enter("closed")
+
+    def recovered(self, now: float) -> None:
+        """Close the breaker after a successful probe, where a trial is due. Without questions
+        nobody else makes it."""
+        if self.state == "open" and now >= self._until:
+            self._enter("closed")
 
     def failed(self, ticket: int, began: float, now: float) -> None:
         """Record the failure of a call that was sent at `began`."""
@@ -90,6 +103,7 @@ class Breaker:
         self.state = state
         self._failures, self._lost_s = 0, 0.0
         self._ticket += 1
+        self._on_change(state)
 
 
 class SearchObserver:
@@ -130,13 +144,12 @@ class Guard:
         self._timeout_s = settings.search_timeout_s(backend)
         self._retries = RETRIES
         self._places = asyncio.Semaphore(CALLS)
-        self._breaker = Breaker(FAILURES, LOST_S, OPEN_S)
+        self._breaker = Breaker(FAILURES, LOST_S, OPEN_S, self._show)
         self._trial: asyncio.Task[Any] | None = None
         self._observer = observer
-        self._shown: BreakerState = self._breaker.state
         self._logged: BreakerState = self._breaker.state
-        self._on_retry = partial(observer.retried, backend)
-        observer.breaker(backend, self._shown)
+        self._retried = partial(observer.retried, backend)
+        observer.breaker(backend, self._logged)
 
     async def call(self, ask: Callable[[], Awaitable[Result]], until: float = math.inf) -> Result:
         """Return the result of `ask` within the backend's time limit, and by `until` (of
@@ -168,7 +181,7 @@ class Guard:
             raise BackendUnavailable(
                 f"{self._backend} did not respond to a probe within {limit:.3g} s"
             ) from error
-        self._responded()
+        self._breaker.recovered(time.monotonic())
         return result
 
     async def aclose(self) -> None:
@@ -176,17 +189,6 @@ class Guard:
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait({self._trial})
-
-    def _responded(self) -> None:
-        """Count a successful probe as a trial where one is due. Without questions nobody else makes
-        it, and the breaker would stay open although the backend has recovered.
-        """
-        if self._breaker.state != "open":
-            return
-        ticket = self._breaker.admit(time.monotonic())
-        if ticket is not None:
-            self._breaker.succeeded(ticket)
-            self._show()
 
     async def _tried(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
         """Make the first call after the pause, a trial. It has the backend's own time limit; its
@@ -228,9 +230,8 @@ class Guard:
         ticket = self._breaker.admit(began)
         if ticket is None:
             raise self._refusal()
-        self._show()
         try:
-            result = await retrying(ask, self._retries, until, self._on_retry)
+            result = await retrying(ask, self._retries, until, self._retried)
         except BackendUnavailable:
             self._breaker.failed(ticket, began, time.monotonic())
             raise
@@ -247,8 +248,6 @@ class Guard:
         else:
             self._breaker.succeeded(ticket)
             return result
-        finally:
-            self._show()
 
     def _ended(self, started: float, failure: Exception | None = None) -> None:
         self._observer.search(self._backend, time.monotonic() - started, failure is not None)
@@ -261,11 +260,8 @@ class Guard:
             "a probe succeeds"
         )
 
-    def _show(self) -> None:
-        state = self._breaker.state
-        if state != self._shown:
-            self._shown = state
-            self._observer.breaker(self._backend, state)
+    def _show(self, state: BreakerState) -> None:
+        self._observer.breaker(self._backend, state)
         if state not in {"half-open", self._logged}:  # one trial per second would fill the log
             self._logged = state
             _log.warning("breaker", backend=self._backend, state=state)
