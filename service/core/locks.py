@@ -7,13 +7,13 @@ the process, so the directory is free even after kill -9.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import orjson
@@ -57,12 +57,7 @@ class DataDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -76,14 +71,9 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         handle = os.open(data_dir / FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise _unusable(data_dir, error) from error
-    started = time.monotonic()
-    while not _lock(handle, fcntl.LOCK_EX):
-        waited = time.monotonic() - started
-        owner = _note(handle)
-        if waited > PATIENCE_S or (waited > LOOK_S and _lives(owner)):
-            os.close(handle)
-            raise _owned(data_dir, owner)
-        time.sleep(0.01)
+    if owner := _lock(handle, fcntl.LOCK_EX, LOOK_S):
+        os.close(handle)
+        raise _owned(data_dir, owner)
     directory = DataDirectory(data_dir, handle)
     try:
         directory.set_url(url)
@@ -93,9 +83,9 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
     return directory
 
 
-def _owned(data_dir: Path, owner: Owner | None) -> StoreBusy:
-    who = f"process {owner.pid}" if owner else "another process"
-    where = f" (it serves {owner.url})" if owner and owner.url else ""
+def _owned(data_dir: Path, owner: Owner) -> StoreBusy:
+    who = f"process {owner.pid}" if owner.pid else "another process"
+    where = f" (it serves {owner.url})" if owner.url else ""
     return StoreBusy(
         f"the data directory {data_dir} is in use by {who}{where}; stop that process, choose "
         "another directory with --data, or, if it serves HTTP and the command has the option "
@@ -122,13 +112,7 @@ def find_owner(data_dir: Path) -> Owner | None:
     except OSError:
         return None
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not _lock(handle, fcntl.LOCK_SH):
-            owner = _note(handle)
-            if _lives(owner) or time.monotonic() > deadline:
-                return owner or Owner(pid=0)
-            time.sleep(0.01)
-        return None
+        return _lock(handle, fcntl.LOCK_SH, 0.0)
     finally:
         os.close(handle)
 
@@ -140,12 +124,18 @@ def find_server(data_dir: Path, url: str | None) -> str | None:
     return url or (owner.url if owner else None)
 
 
-def _lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _lock(handle: int, kind: int, look_s: float) -> Owner | None:
+    """Take the lock, or return its owner, after `look_s`, in which others may only look; of pid 0
+    if it has not written its note within `PATIENCE_S`."""
+    started = time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return None
+        waited, owner = time.monotonic() - started, _note(handle)
+        if waited > PATIENCE_S or (owner and waited > look_s and _lives(owner)):
+            return owner or Owner(pid=0)
+        time.sleep(0.01)
 
 
 def _note(handle: int) -> Owner | None:
@@ -156,18 +146,14 @@ def _note(handle: int) -> Owner | None:
         return None  # the owner is still writing it
 
 
-def _lives(owner: Owner | None) -> bool:
+def _lives(owner: Owner) -> bool:
     """Whether a note's owner is alive. The note of a previous owner, which was killed, is not
     valid.
     """
-    if owner is None:
-        return False
     try:
         os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
