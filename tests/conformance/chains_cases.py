@@ -1,7 +1,7 @@
 """Scripts for the loops that reason in text, and what ours does on them.
 
-A script is what the model says, call by call. `chains_official.py` records what the official code
-does on the same scripts over the same passages.
+A script is what the model says, call by call. `chains_official.json` has what the official code did
+on the same scripts over the same passages.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def templates_in(folder: Path) -> str:
 
 
 async def run_ircot(script: Script, templates: str) -> dict[str, Any]:
-    """What `chains_official.record_ircot` records, of ours."""
+    """What the record of the official code has, of ours."""
     engine = ScriptedGenerator([_raw(text) for text in script.outputs] + [_READ])
     asked = inquiry(
         engine, retriever(), script.question, prompts=templates,  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ async def run_ircot(script: Script, templates: str) -> dict[str, Any]:
 
 
 async def run_iter_retgen(script: Script, templates: str) -> dict[str, Any]:
-    """What `chains_official.record_iter_retgen` records, of ours."""
+    """What the record of the official code has, of ours."""
     engine = ScriptedGenerator([_raw(text) for text in script.outputs])
     asked = inquiry(
         engine, retriever(), script.question, prompts=templates,  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ async def run_iter_retgen(script: Script, templates: str) -> dict[str, Any]:
 
 
 async def run_self_ask(script: Script) -> dict[str, Any]:
-    """What `chains_official.record_self_ask` records, of ours."""
+    """What the record of the official code has, of ours."""
     steps = [ScriptStep(text, _asks) for text in script.outputs]
     steps += [ScriptStep(text, lambda request: not _asks(request)) for text in script.answers]
     with ScriptedGenerator(steps) as engine:

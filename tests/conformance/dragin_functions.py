@@ -1,26 +1,18 @@
 """RIND and QFS on random cases, against the official DRAGIN's own functions.
 
-    git clone https://github.com/oneal2000/DRAGIN CHECKOUT
-    python -m tests.conformance.dragin_functions CHECKOUT
-
-Gives `AttnWeightRAG.modifier` and `keep_real_words` of the checkout the drafts, attentions and
-entropies of 3,000 and 1,500 random cases, in double precision, and records a digest of each result
-for `test_dragin.py`; prints both results where ours differs.
+`dragin_functions.json` has a digest of what `AttnWeightRAG.modifier` and `keep_real_words` made
+of the drafts, attentions and entropies of 3,000 and 1,500 random cases, in double precision.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import random
-import sys
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from service.engines.signals import AttentionRow, DraftToken, ScoredToken, Scoring, Span
 from service.strategies.dragin import OFFICIAL, DraftWatch
@@ -99,15 +91,6 @@ class Draft:
         words = [scored.word.text for scored in hit.words]
         return repr((True, hit.previous, words, [int(flag) for flag in hit.flags]))
 
-    def theirs(self, rag: Any) -> str:
-        text, words = "".join(self.pieces), merged(self.pieces)
-        tokens = ["".join(self.pieces[n] for n in word).strip() for word in words]
-        attention = [sum(self.attention[n] for n in word) for word in words]
-        entropy = [sum(self.entropy[n] for n in word) / len(word) for word in words]
-        rag.hallucination_threshold = self.threshold
-        hit, previous, hit_tokens, flags = rag.modifier(text, tokens, attention, entropy)
-        return repr((True, previous, hit_tokens, flags) if hit else (False, previous))
-
 
 @dataclass(frozen=True)
 class Query:
@@ -151,29 +134,6 @@ class Query:
         content = TAGGER.content_words(self.text)
         return keep_content_words(context, word_attention(context, rows), content, self.most)
 
-    def theirs(self, rag: Any) -> str:
-        import torch
-
-        size = len(self.pieces) + 1
-        attention = torch.zeros(1, size, size)
-        for n, row in enumerate(self.rows):
-            attention[0, n, : n + 1] = torch.tensor(row)
-        pieces = ["<s>", *(p.replace(" ", "▁") for p in self.pieces)]
-        pieces[1] = f"▁{pieces[1]}"
-        tokenizer = types.SimpleNamespace(
-            encode=lambda _, return_tensors: torch.arange(100, 100 + size)[None],
-            convert_ids_to_tokens=lambda _: pieces,
-        )
-        rag.generator = types.SimpleNamespace(
-            tokenizer=tokenizer, space_token="▁",
-            model=lambda *_, **__: types.SimpleNamespace(attentions=[attention[None]]),
-        )  # fmt: skip
-        rag.retrieve_keep_top_k = self.most
-        words = self.words()
-        before, sentence = words[: -self.sentence], words[-self.sentence :]
-        kept: str = rag.keep_real_words(" ".join(before), sentence, self.flags)
-        return kept
-
 
 def cases() -> Iterator[Draft | Query]:
     yield from map(Draft.drawn, range(RIND))
@@ -182,31 +142,3 @@ def cases() -> Iterator[Draft | Query]:
 
 def digest(result: str) -> str:
     return hashlib.sha256(result.encode()).hexdigest()[:8]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkout", type=Path)
-    given = parser.parse_args()
-    import torch
-
-    from tests.conformance.dragin_official import import_official
-
-    kind = import_official(given.checkout).AttnWeightRAG
-    rag = kind.__new__(kind)
-    rag.check_real_words = True
-    torch.set_default_dtype(torch.float64)
-    digests, differing = [], 0
-    for case in cases():
-        ours, theirs = case.ours(), case.theirs(rag)
-        digests.append(digest(theirs))
-        if ours != theirs:
-            differing += 1
-            print(f"{case}\n  {theirs}\n  {ours}")
-    print(f"{differing} of {len(digests)} differ")
-    RECORD.write_text(json.dumps(digests) + "\n", encoding="utf-8")
-    sys.exit(differing > 0)
-
-
-if __name__ == "__main__":
-    main()

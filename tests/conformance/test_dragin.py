@@ -1,6 +1,6 @@
 """Profile `official` against the official implementation, by a record of its runs.
 
-`dragin_official.py` makes the record and says how. Identical: the same sentences stand, the same
+Identical: the same sentences stand, the same
 queries are asked, the same sentences are written, and the same text ends it. Rows whose `listed`
 names a bug that ours does not have are in the record, and are not compared. Of the queries
 `last_n_tokens`, whose words the official code breaks at tokens, only each first one is, by letters.
@@ -52,7 +52,7 @@ def test_random_cases_of_rind_and_qfs_are_those_of_the_official_functions() -> N
     ours = [case.ours() for case in functions.cases()]
     differing = [n for n, own in enumerate(ours) if functions.digest(own) != recorded[n]]
     assert len(ours) == len(recorded) == 4500
-    assert not differing, "python -m tests.conformance.dragin_functions CHECKOUT shows them"
+    assert not differing
     drafts, queries = ours[: functions.RIND], ours[functions.RIND :]
     assert 500 < sum(own.startswith("(True") for own in drafts) < 2_500
     assert sum(bool(own) for own in queries) > 1_000
@@ -63,8 +63,7 @@ async def test_trajectories_are_those_of_the_official_code(
 ) -> None:
     if record["weights"] != parity.weights_hash(TINY):
         pytest.skip(  # a checkout is needed, which no run has: not what REVELATOR_REAL asks for
-            "the record was made with other weights; remake it: "
-            "python -m tests.conformance.dragin_official CHECKOUT"
+            "the record was made with other weights; CONTRIBUTING.md says how to remake it"
         )
     retriever, places = parity.WordRetriever(parity.load_passages()), asyncio.Semaphore(AT_ONCE)
 

@@ -1,6 +1,6 @@
 """The loop `flare` against the official implementation, by a record of its runs.
 
-`flare_official.py` makes the record and says how. Identical: the same queries are searched, they
+Identical: the same queries are searched, they
 find the same passages, and the same sentences are written, in the same order. Rows whose `listed`
 names what ours does otherwise are in the record, and are not compared.
 """

@@ -1,6 +1,6 @@
 """The loops `fixed_length` and `fixed_sentence` against DRAGIN's own baselines, by a record.
 
-`windows_official.py` makes it and says how. Identical: the same queries in the same order, and the
+Identical: the same queries in the same order, and the
 same text. Where the official code goes on after ours has ended, because it asks a model that has
 ended its text again, or ends earlier, within the answer (METHODS.md §7.4 #3, #4), one is the
 beginning of the other.
@@ -9,6 +9,7 @@ beginning of the other.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +20,14 @@ from service.strategies import drafting
 from service.strategies.base import Method
 from service.strategies.drafting import FixedLength, FixedSentence
 from tests.conformance import flare_parity as parity
-from tests.conformance import windows_official as official
 from tests.conformance.dragin_parity import WordRetriever, load_passages, plain
 from tests.stubs.token_engine import TokenEngine
 from tests.support.asking import inquiry, loop_events
 
 pytestmark = pytest.mark.anyio
-RUNS: dict[str, list[dict[str, Any]]] = json.loads(official.RECORD.read_text(encoding="utf-8"))
+RECORD = Path(__file__).with_name("windows_official.json")
+LIMIT, WINDOW = 48, 8
+RUNS: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
 RETRIEVER = WordRetriever(load_passages())
 LOOPS: dict[str, type[Method]] = {
     "fix-length-retrieval": FixedLength,
@@ -34,7 +36,7 @@ LOOPS: dict[str, type[Method]] = {
 
 
 async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], str]:
-    settings = {"dragin": {"max_tokens": official.LIMIT}}
+    settings = {"dragin": {"max_tokens": LIMIT}}
     asked = inquiry(
         TokenEngine(parity.writer(row)),
         RETRIEVER,  # type: ignore[arg-type]
@@ -65,7 +67,7 @@ async def run_ours(loop: type[Method], row: dict[str, Any]) -> tuple[list[str], 
 async def test_queries_and_text_are_those_of_the_official_code(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafting, "WINDOW", official.WINDOW)
+    monkeypatch.setattr(drafting, "WINDOW", WINDOW)
     exact = 0
     for row in RUNS[method]:
         queries, text = await run_ours(LOOPS[method], row)
