@@ -33,7 +33,7 @@ from service.core.settings.urls import shown
 from service.retrieval.base import Analysis
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.documents import check_principals
-from service.retrieval.embedding import Embedder
+from service.retrieval.embedding.contract import Embedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT

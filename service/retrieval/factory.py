@@ -15,7 +15,8 @@ from service.core.settings import Settings
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.elasticsearch import PATIENCE_S
-from service.retrieval.embedding import Embedder, open_embedder
+from service.retrieval.embedding.contract import Embedder
+from service.retrieval.embedding.embedders import open_embedder
 from service.retrieval.search.guard import SearchObserver
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import BACKEND, Reranking, open_reranker

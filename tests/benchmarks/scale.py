@@ -34,8 +34,7 @@ import numpy as np
 
 from service.core.settings import Settings, load_settings
 from service.retrieval.base import EVERYTHING, SearchRequest
-from service.retrieval.embedding import Embedder
-from service.retrieval.embedding.contract import PRESETS, Vector
+from service.retrieval.embedding.contract import PRESETS, Embedder, Vector
 from service.retrieval.embedding.embedders import minilm_embedder
 from service.retrieval.factory import open_embedded
 from service.retrieval.ingest.pipeline import ingest

@@ -16,7 +16,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Finding
 from service.retrieval.documents import Document, PassageRecord, passages_of
-from service.retrieval.embedding import Vector
+from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET
 from tests.contracts.test_writer import LONG, contents, opened

@@ -11,7 +11,7 @@ import pytest
 from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
-from service.retrieval.embedding import Vector
+from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET
 from tests.contracts.test_writer import opened

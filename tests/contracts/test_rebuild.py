@@ -19,7 +19,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import CollectionReport
 from service.retrieval.documents import PassageRecord, parse_document
-from service.retrieval.embedding import Vector
+from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS

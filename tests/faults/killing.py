@@ -12,7 +12,7 @@ from typing import Any
 
 from service.retrieval.collections import lifecycle, manifest
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import IngestResult, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore

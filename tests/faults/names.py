@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from tests.faults.outage import Act, Service, served
 from tests.faults.proxy import Proxy, free_port, proxied
 from tests.faults.workers import OPTIONS, Row, ask, pool_of

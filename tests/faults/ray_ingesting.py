@@ -19,7 +19,8 @@ import anyio
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.embedding.contract import Vector
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.embedding.on_ray import LOCAL, RayEmbedder, connected
 from service.retrieval.ingest.pipeline import ingest
 from tests.faults.killing import NAME

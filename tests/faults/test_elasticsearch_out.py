@@ -18,7 +18,7 @@ from service.retrieval.collections import elasticsearch
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer

@@ -12,7 +12,7 @@ import pytest
 from service.core import files
 from service.core.errors import RetrievalFailure, StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.faults.killing import NAME, documents, run, state
 from tests.unit.retrieval.worlds import SETTINGS, opened

@@ -18,7 +18,8 @@ from service.retrieval.collections import backends, manifest
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding import BATCH, HashingEmbedder
+from service.retrieval.embedding.contract import BATCH
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest import pipeline
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import digests

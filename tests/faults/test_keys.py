@@ -27,7 +27,7 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import HashingEmbedder, open_embedder
+from service.retrieval.embedding.embedders import HashingEmbedder, open_embedder
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import RerankServer, open_reranker
 from tests.conftest import unavailable

@@ -13,7 +13,7 @@ import pytest
 
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from tests.conftest import unavailable
 from tests.faults.killing import NAME, state

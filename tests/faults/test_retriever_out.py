@@ -8,7 +8,7 @@ import pytest
 
 from service.core.errors import RetrievalFailure
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened

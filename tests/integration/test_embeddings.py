@@ -13,7 +13,8 @@ import pytest
 
 from service.core.errors import ConfigurationError, RetrievalFailure
 from service.core.settings import EmbeddingSettings, RetrievalSettings
-from service.retrieval.embedding import MINILM, open_embedder
+from service.retrieval.embedding.contract import MINILM
+from service.retrieval.embedding.embedders import open_embedder
 from tests.conftest import need
 from tests.support.vllm import vllm_server
 

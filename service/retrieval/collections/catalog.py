@@ -43,7 +43,7 @@ from service.retrieval.collections.originals import Originals
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import PassageRecord
-from service.retrieval.embedding import Embedder, differences
+from service.retrieval.embedding.contract import Embedder, differences
 
 DEFAULT = "default"
 MOST_COLLECTIONS: Final = 2_000

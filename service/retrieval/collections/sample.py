@@ -26,7 +26,8 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document, parse_document, passages_of
-from service.retrieval.embedding import MINILM, Embedder, Vector, open_embedder, passage_input
+from service.retrieval.embedding.contract import MINILM, Embedder, Vector, passage_input
+from service.retrieval.embedding.embedders import open_embedder
 
 SAMPLE = "sample"
 DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."

@@ -34,7 +34,7 @@ from service.retrieval.base import (
     SideName,
     may_see,
 )
-from service.retrieval.embedding import Embedder, differences, finite
+from service.retrieval.embedding.contract import Embedder, differences, finite
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard, SearchObserver
 from service.text.sentences import sentences

@@ -16,7 +16,7 @@ from service.core.extras import lacking
 from service.core.offline import import_transformers
 from service.core.settings import RerankerSettings, RetrievalSettings
 from service.encoders.in_process import InProcess, in_batches
-from service.retrieval.embedding import passage_input
+from service.retrieval.embedding.contract import passage_input
 from service.retrieval.embedding.http import ModelServer
 from service.retrieval.search.guard import Guard, SearchObserver
 

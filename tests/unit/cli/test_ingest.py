@@ -25,7 +25,8 @@ from service.core.errors import (
 from service.core.locks import acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
 from service.retrieval.collections.manifest import info_of
-from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.embedding.contract import Vector
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from tests.support.documents import ingest_documents
 from tests.support.stub_server import stub_server

@@ -18,7 +18,8 @@ from service.retrieval.base import SearchRequest, SearchStore
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding import EmbeddingContract, HashingEmbedder, Vector
+from service.retrieval.embedding.contract import EmbeddingContract, Vector
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores.base import VectorStore
 
 CORPUS: list[dict[str, Any]] = [

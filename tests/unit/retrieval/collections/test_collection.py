@@ -12,7 +12,7 @@ import pytest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.embedding import HASHING
+from service.retrieval.embedding.contract import HASHING
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.retrieval.collections import catalog
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, opened
 

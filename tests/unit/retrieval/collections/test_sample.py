@@ -10,7 +10,8 @@ from service.core.errors import ConfigurationError, NotFound
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.sample import CORPUS as CORPUS_FILE
 from service.retrieval.collections.sample import SAMPLE, VECTORS, Sample
-from service.retrieval.embedding import HASHING, MINILM, HashingEmbedder, Vector
+from service.retrieval.embedding.contract import HASHING, MINILM, Vector
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
 

@@ -12,21 +12,17 @@ import pytest
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
-from service.retrieval.embedding import (
+from service.retrieval.embedding import embedders
+from service.retrieval.embedding.contract import (
     HASHING,
     MINILM,
     PRESETS,
-    HashingEmbedder,
-    embedders,
-    open_embedder,
-)
-from service.retrieval.embedding.contract import (
     EmbeddingContract,
     differences,
     passage_input,
     preset_of,
 )
-from service.retrieval.embedding.embedders import contract_of
+from service.retrieval.embedding.embedders import HashingEmbedder, contract_of, open_embedder
 from service.retrieval.embedding.http import HttpEmbedder
 
 
@@ -129,7 +125,7 @@ def test_the_title_is_embedded_with_the_text() -> None:
 
 def test_importing_the_retriever_imports_nothing_heavy() -> None:
     code = (
-        "import sys, service.retrieval.search.hybrid, service.retrieval.embedding\n"
+        "import sys, service.retrieval.search.hybrid, service.retrieval.embedding.embedders\n"
         "heavy = {'torch', 'transformers', 'numpy', 'tantivy', 'qdrant_edge', 'elasticsearch',"
         " 'qdrant_client', 'tokenizers', 'onnx', 'onnxruntime', 'huggingface_hub'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"

@@ -17,7 +17,8 @@ from service.core.errors import (
     RevelatorError,
 )
 from service.core.settings import EmbeddingSettings
-from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector, http
+from service.retrieval.embedding import http
+from service.retrieval.embedding.contract import PRESETS, EmbeddingContract, Vector
 from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
 from tests.support.stub_server import stub_server

@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 
 from service.core.errors import ConfigurationError
-from service.retrieval.embedding import BATCH, EmbeddingContract, Vector
+from service.retrieval.embedding.contract import BATCH, EmbeddingContract, Vector
 from service.retrieval.embedding.embedders import InProcessEmbedder
 
 pytestmark = pytest.mark.anyio

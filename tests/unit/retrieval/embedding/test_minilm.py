@@ -10,12 +10,13 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import RetrievalSettings
-from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import embedders as module
+from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.embedders import (
     FOLDER,
     load_minilm,
     minilm_embedder,
+    open_embedder,
 )
 from service.text.wordpiece import minilm_tokenizer
 from tests.conftest import need, unavailable

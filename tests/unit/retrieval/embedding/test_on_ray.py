@@ -13,7 +13,9 @@ import pytest
 
 from service.core.errors import RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.embedding import BATCH, HashingEmbedder, embedders
+from service.retrieval.embedding import embedders
+from service.retrieval.embedding.contract import BATCH
+from service.retrieval.embedding.embedders import HashingEmbedder
 
 pytestmark = pytest.mark.anyio
 NAME = "service.retrieval.embedding.on_ray"

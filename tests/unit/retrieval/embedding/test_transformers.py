@@ -10,8 +10,8 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
-from service.retrieval.embedding import PRESETS, EmbeddingContract, open_embedder
-from service.retrieval.embedding.embedders import load_transformers
+from service.retrieval.embedding.contract import PRESETS, EmbeddingContract
+from service.retrieval.embedding.embedders import load_transformers, open_embedder
 from tests.conftest import need
 
 need("torch", "transformers")

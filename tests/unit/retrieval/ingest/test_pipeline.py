@@ -16,7 +16,7 @@ import pytest
 from service.core.errors import InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,

@@ -16,7 +16,7 @@ from service.core.errors import (
 )
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedding import HASHING
+from service.retrieval.embedding.contract import HASHING
 from service.retrieval.search import guard
 from service.retrieval.search.hybrid import HybridRetriever, followed, widened
 from service.retrieval.search.reranking import Reranking

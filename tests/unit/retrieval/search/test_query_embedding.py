@@ -11,7 +11,7 @@ import pytest
 from service.core.concurrency import gather
 from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
-from service.retrieval.embedding import Vector
+from service.retrieval.embedding.contract import Vector
 from service.retrieval.search import guard, hybrid
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.hybrid import QueryEmbedding
