@@ -20,11 +20,11 @@ from service.engines.base import (
     Message,
     TokenUsage,
 )
-from service.engines.signals import ScoreRequest, SignalRequest
+from service.engines.signals import ScoreRequest
 from service.prompts.templates import TemplateSet
 
-AnyRequest = GenerationRequest | SignalRequest | ScoreRequest
-Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
+AnyRequest = GenerationRequest | ScoreRequest
+Request = TypeVar("Request", GenerationRequest, ScoreRequest)
 T = TypeVar("T")
 RESTARTS: Final = 2  # of a call whose worker was lost during output
 
@@ -91,7 +91,7 @@ class EngineCall:
         self.worker: str | None = None
 
     def see(self, delta: Delta) -> None:
-        self.see_tokens(1, delta.usage)
+        self.see_tokens(len(delta.tokens) or 1, delta.usage)
         self.worker = delta.worker or self.worker
         self.finish = delta.finish or self.finish
         if delta.logprob is not None:
@@ -135,8 +135,7 @@ def texts_of(request: AnyRequest) -> list[str]:
     """Return the texts that a call sends to its engine."""
     if isinstance(request, ScoreRequest):
         return [request.text or ""]
-    turns = request.messages if isinstance(request, GenerationRequest) else ()
-    return [request.prompt or "", *(message.content for message in turns)]
+    return [request.prompt or "", *(message.content for message in request.messages)]
 
 
 def expected_tokens(request: AnyRequest) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from service.core.concurrency import closing
 from service.core.domain import AutoragMode
+
+if TYPE_CHECKING:
+    from service.engines.signals import DraftToken, Span
 
 ChatRole = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length"]
@@ -29,6 +32,10 @@ class GenerationRequest:
     adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
     number of its earlier calls; pools use them to keep a question at one worker. `from_client`: the
     schema is a client's own, so that an engine which refuses it may still take others.
+
+    `signals` are requested of engines that have them, for a greedy continuation of `prompt`: the
+    entropies of its tokens, or also their attention, with the prompt in its context. Rows of
+    attention then begin at the place `rows_from` of the prompt, in code points, or before it.
     """
 
     messages: tuple[Message, ...] = ()
@@ -44,6 +51,8 @@ class GenerationRequest:
     question: str = ""
     turn: int = 0
     from_client: bool = False
+    signals: Literal["entropy", "attention"] | None = None
+    rows_from: int = 0
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):
@@ -68,6 +77,10 @@ class Delta:
     `worker` names the worker of a pool, on the first delta. `reasoning` marks a delta with at least
     one token of reasoning, which is not part of the output. `voids`: all text before this delta was
     reasoning, too.
+
+    With signals, `text` is that of `tokens`, the next of the draft, and deltas before the last may
+    have the usage so far. The first delta has `context`, the spans of the prompt's tokens that the
+    rows of attention begin with.
     """
 
     text: str
@@ -78,6 +91,8 @@ class Delta:
     reasoning: bool = False
     voids: bool = False
     best: tuple[tuple[float, ...], ...] = ()
+    tokens: tuple[DraftToken, ...] = ()
+    context: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

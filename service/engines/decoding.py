@@ -19,7 +19,7 @@ from service.engines.attention_numpy import Maxima, attention_rows, entropies, r
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
 from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chances
 from service.engines.encoding import PromptEncoder
-from service.engines.in_process import Call, Item
+from service.engines.in_process import Item
 from service.engines.output import (
     CONTEXT_TAIL,
     Detokenizer,
@@ -34,8 +34,6 @@ from service.engines.signals import (
     ScoredToken,
     ScoreRequest,
     Scoring,
-    SignalDelta,
-    SignalRequest,
     Span,
 )
 
@@ -154,15 +152,12 @@ class LanguageModel:
         """Read the next prompt as a whole."""
         self._read = ()
 
-    def answer(self, call: Call) -> Iterator[Item | None]:
+    def answer(self, request: GenerationRequest | ScoreRequest) -> Iterator[Item | None]:
         """Yield what a call receives, or None after a pass that gives nothing. Raises whatever the
         request is not fit for."""
-        request = call.request
         if isinstance(request, ScoreRequest):
             return self._score(request)
-        if isinstance(request, SignalRequest):
-            return self._draft(request, call)
-        return self._write(request)
+        return self._draft(request) if request.signals else self._write(request)
 
     def _write(self, request: GenerationRequest) -> Iterator[Delta | None]:
         context, limit = self.network.context, self._limit(request)
@@ -182,20 +177,20 @@ class LanguageModel:
             yield delta
             logits, _ = self._run([output.token])
 
-    def _draft(self, request: SignalRequest, call: Call) -> Iterator[SignalDelta | None]:
+    def _draft(self, request: GenerationRequest) -> Iterator[Delta | None]:
         """Write a draft. With attention, a token is sent once its own row has been computed."""
-        limit, encoder = self._limit(request), self._encoder
-        ids, spans = encoder.encode_with_spans(request.prompt, bos=True)
+        limit, attention = self._limit(request), request.signals == "attention"
+        ids, spans = self._encoder.encode_with_spans(request.prompt or "", bos=True)
         prompt = _shortened(ids or [0], self.network.context - limit)
-        call.spans = _shortened(spans or [(0, 0)], self.network.context - limit)
-        decoder = Detokenizer(encoder.backend, prompt[-CONTEXT_TAIL:])
-        draft = TokenAssembler(decoder, request.stop, attention=request.attention)
+        context = tuple(_shortened(spans or [(0, 0)], self.network.context - limit))
+        decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
+        draft = TokenAssembler(decoder, request.stop, attention=attention)
         logits, queries = yield from self._prompt(prompt)
         maxima = Maxima(len(queries), limit)
         for written in count(1):
-            if request.attention:
+            if attention:
                 weights = self._attention(queries[:, -1:], len(prompt) + written - 2)
-                call.rows.append(weights[:, 0].mean(axis=0))
+                draft.add_signals([], [], [weights[:, 0].mean(axis=0)])
                 if written > 1:
                     known = maxima.means()
                     maxima.fold(weights[:, :, len(prompt) :])
@@ -207,7 +202,10 @@ class LanguageModel:
             draft.add_tokens([token], "stop" if token in self._ends else ends)
             tokens, finish = tuple(draft.take()), draft.finish
             usage = TokenUsage(len(prompt), written) if finish else None
-            yield SignalDelta(tokens, finish, usage) if tokens or finish else None
+            if tokens or finish:
+                text = "".join(token.text for token in tokens)
+                yield Delta(text, finish=finish, usage=usage, tokens=tokens, context=context)
+                context = ()
             if finish:
                 return
             logits, queries = self._run([token])
@@ -240,7 +238,7 @@ class LanguageModel:
         tokens = map(ScoredToken, ids, spans, *maxima.means().tolist())
         yield Scoring(tuple(tokens), tuple(rows), TokenUsage(len(ids), 0))
 
-    def _limit(self, request: GenerationRequest | SignalRequest) -> int:
+    def _limit(self, request: GenerationRequest) -> int:
         return max(1, min(request.max_tokens, self.network.context // 2))
 
     def _prompt(self, prompt: Sequence[int]) -> Generator[None, None, tuple[Array, Array]]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from service.core.concurrency import running
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
@@ -21,42 +21,29 @@ from service.encoders.in_process import InProcess
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.reasoning import Reasoning
 from service.engines.signals import (
-    AttentionRow,
-    ContextRows,
     ScoreRequest,
     Scoring,
-    SignalCall,
-    SignalDelta,
-    SignalRequest,
     Span,
-    check_rows,
 )
 from service.engines.training_notes import read_training_notes
 
 if TYPE_CHECKING:
     from service.engines.decoding import LanguageModel
 
-T = TypeVar("T", Delta, SignalDelta, Scoring)
-Item = Delta | SignalDelta | Scoring | EngineFailure
+T = TypeVar("T", Delta, Scoring)
+Item = Delta | Scoring | EngineFailure
 # a question may send more than ten judgements at once, and must not be refused because of itself
 WAITING_PER_CALL: Final = 16
 
 
 class Call:
     """A call. The thread sends items to the caller's event loop. A caller that leaves sets
-    `cancelled`.
+    `cancelled`."""
 
-    Of a call with signals, the thread sets `spans` (those of the prompt's tokens) before the first
-    item, and adds row t to `rows` before it sends draft token t. Existing entries never change, so
-    the caller reads both from its own thread.
-    """
-
-    def __init__(self, request: GenerationRequest | SignalRequest | ScoreRequest) -> None:
+    def __init__(self, request: GenerationRequest | ScoreRequest) -> None:
         self.request = request
         self.items: asyncio.Queue[Item] = asyncio.Queue()
         self.cancelled = False
-        self.spans: list[Span] = []
-        self.rows: list[Any] = []
         self._loop = asyncio.get_running_loop()
 
     def send(self, item: Item) -> None:
@@ -143,11 +130,6 @@ class InProcessGenerator(Generator):
                 if delta.finish is not None:
                     return
 
-    @asynccontextmanager
-    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
-        async with self._call(request) as call:
-            yield DraftCall(request, call, self._next)
-
     async def score(self, request: ScoreRequest) -> Scoring:
         async with self._call(request) as call:
             return await self._next(call, Scoring)
@@ -180,12 +162,10 @@ class InProcessGenerator(Generator):
             await self._thread.run(lambda model, gone: None)
 
     @asynccontextmanager
-    async def _call(
-        self, request: GenerationRequest | SignalRequest | ScoreRequest
-    ) -> AsyncIterator[Call]:
+    async def _call(self, request: GenerationRequest | ScoreRequest) -> AsyncIterator[Call]:
         """Queue a call. Leaving the context ends it."""
         obstacle = (await self._opened()).network.no_signals
-        if obstacle and not isinstance(request, GenerationRequest):
+        if obstacle and (isinstance(request, ScoreRequest) or request.signals):
             raise EngineFailure(f"engine {self._name!r} does not provide token signals: {obstacle}")
         if len(self._calls) > self._settings.max_concurrency * WAITING_PER_CALL:
             raise Overloaded(
@@ -205,7 +185,7 @@ class InProcessGenerator(Generator):
         """Compute a call, in the thread."""
         self.running = 1
         try:
-            for item in model.answer(call):
+            for item in model.answer(call.request):
                 if self._closed or call.cancelled or gone.is_set():
                     return
                 if item is not None:
@@ -256,36 +236,3 @@ class InProcessGenerator(Generator):
                 self._failed = self._thread.model is None
         assert self._thread.model is not None
         return self._thread.model
-
-
-class DraftCall:
-    """A generation with signals in progress. Its rows are read from the call."""
-
-    def __init__(
-        self,
-        request: SignalRequest,
-        call: Call,
-        receive: Callable[[Call, type[SignalDelta]], Awaitable[SignalDelta]],
-    ) -> None:
-        self._request = request
-        self._call = call
-        self._receive = receive
-        self._spans: list[Span] = []
-
-    async def __aiter__(self) -> AsyncIterator[SignalDelta]:
-        while not self._call.cancelled:
-            delta = await self._receive(self._call, SignalDelta)
-            self._spans += [token.span for token in delta.tokens]
-            yield delta
-            if delta.finish is not None:
-                return
-
-    async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        self._call.cancelled = True
-        check_rows(self._request, tokens, len(self._spans))
-        start, first = len(self._request.prompt), len(self._call.spans)
-        draft = [(start + begin, start + end) for begin, end in self._spans]
-        rows = [
-            AttentionRow(first + token, tuple(self._call.rows[token].tolist())) for token in tokens
-        ]
-        return ContextRows((*self._call.spans, *draft), tuple(rows))

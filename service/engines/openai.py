@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 import aiohttp
@@ -184,36 +183,34 @@ class OpenAIGenerator(Generator):
     def _base(self) -> URL:
         return self._urls[self._current]
 
-    async def _open(
-        self, request: GenerationRequest, headers: Mapping[str, str] = MappingProxyType({})
-    ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
         if self._simplest:
             request = replace(request, messages=tuple(simplest(request.messages)))
         mode = await self._mode(request) if is_constrained(request) else "none"
         model = request.model or self._settings.model or await self._first_model()
-        path, session = path_of(request), {**self._session_of(request), **headers}
+        path, headers = path_of(request), self._headers_of(request)
         priority = self._priority and request.turn > 0
         body = encode_body(request, model, mode, priority, self._extra)
-        response = await self._send(path, body, session)
+        response = await self._send(path, body, headers)
         if response.status == 200:
-            return response, ReplyReader(request, mode)
+            return response, self._reader_of(request, mode)
         failure = await self._refusal(response)
         if priority and response.status == 400 and "priority" in failure.detail.lower():
             self._priority = False
-            return await self._open(request, headers)
+            return await self._open(request)
         if may_be_template(request, response.status, failure.detail):
             return await self._open_simplest(request, mode, failure)
         may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
         if mode == "none" or not may_retry:
             raise failure
         body = encode_body(request, model, "none", priority, self._extra)
-        response = await self._send(path, body, session)
+        response = await self._send(path, body, headers)
         if response.status != 200:
             await self._refusal(response)
             raise failure
         if not request.from_client:
             self._refused.add((path, bool(request.choices)))
-        return response, ReplyReader(request, "none")
+        return response, self._reader_of(request, "none")
 
     async def _open_simplest(
         self, request: GenerationRequest, mode: Mode, failure: EngineFailure
@@ -229,9 +226,12 @@ class OpenAIGenerator(Generator):
         self._simplest = self._simplest or reader.mode == mode
         return response, reader
 
-    def _session_of(self, request: GenerationRequest) -> dict[str, str]:
+    def _headers_of(self, request: GenerationRequest) -> dict[str, str]:
         """Return the header for load balancers with session affinity."""
         return {SESSION_HEADER: request.question} if request.question else {}
+
+    def _reader_of(self, request: GenerationRequest, mode: Mode) -> ReplyReader:
+        return ReplyReader(request, mode)
 
     async def _mode(self, request: GenerationRequest) -> Mode:
         setting = self._settings.constrained

@@ -207,6 +207,7 @@ class TokenAssembler:
         self._taken = 0
         self._numbers: list[tuple[float, float]] = []
         self._updates: list[Sequence[AttentionUpdate]] = []
+        self._rows: list[Any] = []
 
     @property
     def complete(self) -> bool:
@@ -236,10 +237,13 @@ class TokenAssembler:
         self,
         numbers: Iterable[tuple[float, float]],
         updates: Iterable[Sequence[AttentionUpdate]],
+        rows: Iterable[Any] = (),
     ) -> None:
-        """Take entropies with log-probabilities, and the updates of the next rows."""
+        """Take entropies with log-probabilities, the updates of the tokens' own rows, and the rows
+        that predicted them, in any form."""
         self._numbers += numbers
         self._updates += updates
+        self._rows += rows
 
     def take(self) -> list[DraftToken]:
         """Return the next tokens whose data are complete."""
@@ -254,7 +258,8 @@ class TokenAssembler:
         has_row = self._attention and not self._is_last(number)
         updates = tuple(self._updates[number]) if has_row else ()
         span = placed.span or (len(self._text.text), len(self._text.text))
-        return DraftToken(placed.id, placed.text, span, entropy, logprob, updates)
+        row = self._rows[number] if self._attention else ()
+        return DraftToken(placed.id, placed.text, span, entropy, logprob, updates, row)
 
     def _has_signals(self, number: int) -> bool:
         has_row = number < len(self._updates) or not self._attention or self._is_last(number)

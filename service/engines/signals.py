@@ -7,34 +7,13 @@ over heads of the maximum over queries.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from service.engines.base import FinishReason, Generator, TokenUsage
+from service.engines.base import Generator, TokenUsage
 
 Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SignalRequest:
-    """A greedy generation of at most `max_tokens` after the raw text `prompt`, with signals.
-
-    `attention` requests the maxima and rows of the generation itself, with the prompt in its
-    context (profile `in_context`); without it only entropies are returned. Rows are needed of the
-    prompt from `rows_from` on only, a place in code points; an engine may return more. `question`
-    and `turn` are as in `GenerationRequest`.
-    """
-
-    prompt: str
-    max_tokens: int
-    stop: tuple[str, ...] = ()
-    attention: bool = False
-    model: str | None = None
-    question: str = ""
-    turn: int = 0
-    rows_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +36,8 @@ class DraftToken:
     vocabulary, raw logits) and `logprob` belong to the distribution from which the token was taken.
     `updates` are the maxima that the token's own row, as a query, changed: folded up to token t
     they give the maxima over queries up to t. A token whose row was never computed (the last of a
-    call) has none.
+    call) has none. `row` is the attention that predicted the token, over the tokens of the context
+    before it, in float32.
     """
 
     id: int
@@ -66,17 +46,7 @@ class DraftToken:
     entropy: float
     logprob: float
     updates: tuple[AttentionUpdate, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SignalDelta:
-    """New tokens of a draft, in order. The last one of a call has `finish` and `usage` set; those
-    before it may have what was used so far.
-    """
-
-    tokens: tuple[DraftToken, ...] = ()
-    finish: FinishReason | None = None
-    usage: TokenUsage | None = None
+    row: Any = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +65,7 @@ class AttentionRow:
 class ContextRows:
     """Rows over a context whose tokens lie at `spans` of its text; a BOS has an empty span.
 
-    For a generation the context is the prompt, from `SignalRequest.rows_from` on or whole, followed
+    For a draft the context is the prompt, from `GenerationRequest.rows_from` on or whole, followed
     by the draft; `AttentionRow.token` counts from the context's first token.
     """
 
@@ -103,29 +73,15 @@ class ContextRows:
     rows: tuple[AttentionRow, ...]
 
 
-def check_rows(request: SignalRequest, tokens: Sequence[int], received: int) -> None:
-    """Raise ValueError if these draft tokens have no rows. `received` is the number of tokens
-    received.
-    """
-    if not request.attention:
-        raise ValueError("the request did not ask for attention")
-    if any(not 0 <= token < received for token in tokens):
-        raise ValueError(
-            f"attention rows of tokens {list(tokens)} are not available; {received} tokens were "
-            "received"
-        )
-
-
-class SignalCall(Protocol):
-    """A generation in progress. Iterate over it once; `rows` may be called at any time."""
-
-    def __aiter__(self) -> AsyncIterator[SignalDelta]: ...
-
-    async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        """Return the rows that predicted these draft tokens (counted from 0, already received).
-
-        The rest of the generation is aborted. Requires a request with `attention`.
-        """
+def context_rows(
+    prompt: str, context: Sequence[Span], draft: Sequence[DraftToken], wanted: Iterable[int]
+) -> ContextRows:
+    """Return the rows of the `wanted` tokens of a draft with attention, given the tokens received
+    and the context of its first delta."""
+    start, first = len(prompt), len(context)
+    spans = [(start + begin, start + end) for begin, end in (token.span for token in draft)]
+    rows = [AttentionRow(first + n, tuple(map(float, draft[n].row))) for n in wanted]
+    return ContextRows((*context, *spans), tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +129,6 @@ class Scoring:
 @runtime_checkable
 class SignalGenerator(Generator, Protocol):
     """An engine with `capabilities.token_signals`. Raises the errors of `Generator.stream`."""
-
-    def signals(self, request: SignalRequest) -> AbstractAsyncContextManager[SignalCall]:
-        """Start a generation. Leaving the context aborts the call at the engine and frees its
-        resources.
-        """
 
     async def score(self, request: ScoreRequest) -> Scoring: ...
 

@@ -7,46 +7,35 @@ Signals travel with vLLM's own completions; the plugin's side is in
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
 from contextlib import closing as closing_response
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import aiohttp
 import numpy as np
 import orjson
 
-from service.core.concurrency import closing
 from service.core.settings import EngineSettings
-from service.engines.base import (
-    Capabilities,
-    FinishReason,
-    GenerationRequest,
-    Profile,
-    TokenUsage,
-)
+from service.engines.base import Capabilities, Delta, GenerationRequest, Profile, TokenUsage
 from service.engines.openai import OpenAIGenerator
 from service.engines.openai_wire import (
     BadCompletion,
-    EventLines,
+    Mode,
+    ReplyReader,
     encode_json,
-    error_text,
     read_whole,
 )
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
-    ContextRows,
     DraftToken,
     ScoredToken,
     ScoreRequest,
     Scoring,
-    SignalDelta,
-    SignalRequest,
     Span,
-    check_rows,
 )
 from service.vllm_plugin import HEADER, NAME, PROTOCOL
 
@@ -75,26 +64,20 @@ class VllmGenerator(OpenAIGenerator):
         info = await self.plugin_info()
         self._has_signals = info is not None and _obstacle(info) is None
 
-    @asynccontextmanager
-    async def signals(self, request: SignalRequest) -> AsyncGenerator[VllmSignalCall, None]:
-        await self._require_plugin()
-        completion = GenerationRequest(
-            prompt=request.prompt,
-            max_tokens=request.max_tokens,
-            stop=request.stop,
-            model=request.model,
-            question=request.question,
-            turn=request.turn,
-        )
-        asked = _header(attention=request.attention, first=request.rows_from)
-        async with self._slots:
-            response, _ = await self._open(completion, asked)
-            call = VllmSignalCall(request)
-            call.deltas = self._deltas(response, call)
-            try:
-                yield call
-            finally:
-                self._release(response, whole=call.ended)
+    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        if request.signals:
+            await self._require_plugin()
+        return await super()._open(request)
+
+    def _headers_of(self, request: GenerationRequest) -> dict[str, str]:
+        headers = super()._headers_of(request)
+        if request.signals:
+            attention = request.signals == "attention"
+            headers |= _header(attention=attention, first=request.rows_from)
+        return headers
+
+    def _reader_of(self, request: GenerationRequest, mode: Mode) -> ReplyReader:
+        return SignalReader(request, mode) if request.signals else ReplyReader(request, mode)
 
     async def score(self, request: ScoreRequest) -> Scoring:
         await self._require_plugin()
@@ -174,69 +157,33 @@ class VllmGenerator(OpenAIGenerator):
             with malformed(data):
                 return read(orjson.loads(data))
 
-    async def _deltas(
-        self, response: aiohttp.ClientResponse, call: VllmSignalCall
-    ) -> AsyncGenerator[SignalDelta, None]:
-        lines = EventLines()
-        with self._boundary(response.url):
-            while chunk := await self._read(response):
-                for data in lines.feed(chunk):
-                    if data == b"[DONE]":
-                        call.ended = True
-                        return
-                    with malformed(data):
-                        delta = call.read(orjson.loads(data))
-                    if delta is not None:
-                        yield delta
-            raise BadCompletion("ended its response early, without an end event or [DONE]")
 
+class SignalReader(ReplyReader):
+    """Reads the events of a draft with signals."""
 
-class VllmSignalCall:
-    """A draft in progress at a worker. Every token comes with its row of attention. `deltas` are
-    what `read` makes of the worker's events; `ended` says whether all were read.
-    """
-
-    deltas: AsyncGenerator[SignalDelta, None]
-
-    def __init__(self, request: SignalRequest) -> None:
-        self.ended = False
-        self._request = request
+    def __init__(self, request: GenerationRequest, mode: Mode) -> None:
+        super().__init__(request, mode)
         self._prompt_tokens = 0
-        self._context: tuple[Span, ...] = ()
-        self._spans: list[Span] = []
-        self._rows: list[str] = []
+        self._written = 0
 
-    async def __aiter__(self) -> AsyncIterator[SignalDelta]:
-        async with closing(self.deltas) as deltas:
-            async for delta in deltas:
-                yield delta
-
-    async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        check_rows(self._request, tokens, len(self._spans))
-        await self.deltas.aclose()
-        begin, prompt = len(self._context), len(self._request.prompt)
-        rows = [AttentionRow(begin + token, _floats(self._rows[token])) for token in tokens]
-        later = [(prompt + first, prompt + last) for first, last in self._spans]
-        return ContextRows((*self._context, *later), tuple(rows))
-
-    def read(self, event: Any) -> SignalDelta | None:
-        if error := event.get("error"):
-            raise BadCompletion(f"failed during its response: {error_text(error)}")
-        if not event["choices"]:
+    def _read(self, event: dict[str, Any]) -> Delta | None:
+        super()._read(event)
+        if not event.get("choices"):
             return None
         if (signals := event.get(NAME)) is None:
             raise BadCompletion("gave no token signals")
         self._prompt_tokens = int(signals.get("prompt_tokens", self._prompt_tokens))
-        self._context = _spans(signals.get("context", self._context))
-        tokens = tuple(_token(token) for token in signals["tokens"])
-        self._spans += (token.span for token in tokens)
-        self._rows += (str(token["row"]) for token in signals["tokens"] if "row" in token)
-        finish = event["choices"][0].get("finish_reason")
-        if finish not in (None, "stop", "length"):
-            raise BadCompletion(f"aborted the call (finish reason {finish!r})")
-        written = int((event.get("usage") or {}).get("completion_tokens", len(self._spans)))
-        usage = TokenUsage(self._prompt_tokens, written)
-        return SignalDelta(tokens, cast(FinishReason | None, finish), usage)
+        tokens = tuple(map(_token, signals["tokens"]))
+        self._written += len(tokens)
+        used = TokenUsage(self._prompt_tokens, self._written)
+        context = _spans(signals.get("context", ()))
+        text = "".join(token.text for token in tokens)
+        return Delta(text, usage=used, tokens=tokens, context=context)
+
+    def end(self) -> Delta:
+        last, usage = super().end(), self._usage
+        written = usage.completion_tokens if usage else 0
+        return replace(last, usage=TokenUsage(self._prompt_tokens, written or self._written))
 
 
 def _header(**asked: Any) -> dict[str, str]:
@@ -259,7 +206,7 @@ def read_scoring(body: Any) -> Scoring:
     tokens = tuple(
         ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
     )
-    rows = tuple(AttentionRow(int(token), _floats(row)) for token, row in body["rows"])
+    rows = tuple(AttentionRow(int(at), tuple(_floats(row).tolist())) for at, row in body["rows"])
     return Scoring(tokens, rows, TokenUsage(int(body["prompt_tokens"]), 0))
 
 
@@ -282,11 +229,12 @@ def _token(token: Any) -> DraftToken:
         float(token["entropy"]),
         float(token["logprob"]),
         updates,
+        _floats(token["row"]) if "row" in token else (),
     )
 
 
-def _floats(row: str) -> tuple[float, ...]:
-    return tuple(np.frombuffer(base64.b64decode(row), np.float32).tolist())
+def _floats(row: str) -> Any:
+    return np.frombuffer(base64.b64decode(row), np.float32)
 
 
 def _spans(spans: Any) -> tuple[Span, ...]:

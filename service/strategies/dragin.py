@@ -23,13 +23,14 @@ from service.core.concurrency import closing
 from service.core.domain import QueryFormulation
 from service.core.errors import EngineFailure
 from service.core.settings import DraginSettings, Settings
+from service.engines.base import GenerationRequest
 from service.engines.signals import (
     ContextRows,
     DraftToken,
     ScoreRequest,
     Scoring,
-    SignalCall,
-    SignalRequest,
+    Span,
+    context_rows,
 )
 from service.strategies.base import Outcome
 from service.strategies.draft_text import Continuation, declines, join
@@ -224,47 +225,46 @@ class Dragin(Drafting):
         """Emit the draft's tokens as they arrive, until one of its sentences requests retrieval, or
         to its end."""
         options, watch, step = self.options, self.watch, self.open_step
-        request = SignalRequest(
-            self.prompt.text,
-            options.limit,
-            self.stops,
-            attention=options.full_context,
-            rows_from=min(self.prompt.question[0], self.prompt.written[0]),
+        prompt = self.prompt
+        request = GenerationRequest(
+            prompt=prompt.text,
+            max_tokens=options.limit,
+            stop=self.stops,
+            signals="attention" if options.full_context else "entropy",
+            rows_from=min(prompt.question[0], prompt.written[0]),
         )
-        with step.counted(self.reader, request) as counted:
-            addressed = step.addressed(self.reader, request)
-            async with signals_of(self.reader).signals(addressed) as call:
-                whole = await self._feed(call, counted)
-                if options.full_context:
-                    hit = watch.hit or watch.finish()
-                    if hit is not None and self.may_retrieve:
-                        tokens = hit_tokens(hit, self.options.rule)
-                        watch.rows = await step.timed(call.rows(tokens))
+        async with step.call(self.reader, request) as call:
+            async with closing(call.deltas):
+                whole = await self._feed(call)
+            if options.full_context:
+                hit = watch.hit or watch.finish()
+                if hit is not None and self.may_retrieve:
+                    wanted = hit_tokens(hit, self.options.rule)
+                    watch.rows = context_rows(prompt.text, watch.context, watch.tokens, wanted)
             if not whole:
-                await count_cut(step, counted, request.prompt, options.limit, counted.pieces)
+                await count_cut(step, call, prompt.text, options.limit, call.pieces)
         if not options.full_context and watch.tokens:
             ids = tuple(token.id for token in watch.tokens)
             scoring = await self._score(ScoreRequest(token_ids=ids))
             watch.finish(scoring)
 
-    async def _feed(self, call: SignalCall, counted: EngineCall) -> bool:
+    async def _feed(self, call: EngineCall) -> bool:
         """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
         hit is kept, so it is read to its end; return whether it was. White space before the first
         word is not shown.
         """
         watch, step = self.watch, self.open_step
-        async with closing(aiter(call)) as deltas:
-            while delta := await step.timed(anext(deltas, None)):
-                counted.see_tokens(len(delta.tokens), delta.usage)
-                begin = len(watch.text)
-                for token in delta.tokens:
-                    if watch.hit is None or not self.may_retrieve:
-                        watch.feed(token)
-                new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
-                if new:
-                    await step.emit(Token(role="draft", text=new))
-                if watch.hit is not None and self.may_retrieve:
-                    return delta.finish is not None
+        while delta := await step.next(call):
+            watch.context = watch.context or delta.context
+            begin = len(watch.text)
+            for token in delta.tokens:
+                if watch.hit is None or not self.may_retrieve:
+                    watch.feed(token)
+            new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
+            if new:
+                await step.emit(Token(role="draft", text=new))
+            if watch.hit is not None and self.may_retrieve:
+                return delta.finish is not None
         return True
 
     async def _score(self, request: ScoreRequest) -> Scoring:
@@ -416,6 +416,7 @@ class DraftWatch:
     splitter: Splitter
     first: int = 0
     text: str = ""
+    context: tuple[Span, ...] = ()
     tokens: list[DraftToken] = field(default_factory=list)
     scored: tuple[ScoredWord, ...] = ()
     hit: Hit | None = None

@@ -329,7 +329,7 @@ class Draft(Call):
         body = {name: getattr(token, name) for name in names}
         if self.asked.attention:
             body["updates"] = [(each.key, each.maximum, each.later) for each in token.updates]
-            body["row"] = self.inbox.rows.popleft()
+            body["row"] = token.row
         return body
 
 

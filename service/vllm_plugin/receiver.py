@@ -35,14 +35,14 @@ class SignalsLost(Exception):
 
 class Inbox:
     """What arrived for one call. The next token has the next of `numbers` and, with attention, of
-    `rows`; the own row of a token changed the maxima as the next of `updates` says. A score has
-    `means` (2, tokens) and `rows_at`, by position, when it is complete.
+    `rows`, as base64 of float32; its own row changed the maxima as the next of `updates` says. A
+    score has `means` (2, tokens) and `rows_at`, by position, when it is complete.
     """
 
     def __init__(self) -> None:
         self.numbers: list[tuple[float, float]] = []
         self.updates: list[Sequence[AttentionUpdate]] = []
-        self.rows: deque[str] = deque()  # base64 of float32
+        self.rows: list[str] = []
         self.rows_at: dict[int, str] = {}
         self.means: Floats = np.zeros((2, 0), np.float32)
         self.ended: tuple[str, ...] = ()  # calls whose end the workers hear of with this one
@@ -78,13 +78,15 @@ class Inbox:
         for place in first.get("rows", ()):
             self.rows_at[int(place)] = joined([packet["rows"][place] for packet in packets], heads)
 
-    def take(self) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]]]:
-        """Return the numbers and updates since the last call. Raises SignalsLost."""
+    def take(
+        self,
+    ) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]], list[str]]:
+        """Return the numbers, updates and rows since the last call. Raises SignalsLost."""
         self._news.clear()
         if self._error is not None:
             raise SignalsLost(self._error)
-        taken = self.numbers, self.updates
-        self.numbers, self.updates = [], []
+        taken = self.numbers, self.updates, self.rows
+        self.numbers, self.updates, self.rows = [], [], []
         return taken
 
     async def wait(self) -> None:

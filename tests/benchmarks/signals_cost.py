@@ -27,9 +27,9 @@ from typing import Any, TypeVar
 from service.core.concurrency import gather
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Generator, complete
-from service.engines.signals import SignalRequest
 from service.engines.vllm import VllmGenerator
 from tests.stubs.wide_model import save_wide_model
+from tests.support.drafts import drafted, with_attention
 from tests.support.tiny import TINY
 from tests.support.vllm import vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
@@ -44,18 +44,18 @@ async def without(worker: Generator, prompt: str, most: int) -> int:
 
 
 async def entropies(worker: VllmGenerator, prompt: str, most: int) -> int:
-    return await _draft(worker, SignalRequest(prompt, most))
+    return await _draft(
+        worker, GenerationRequest(prompt=prompt, max_tokens=most, signals="entropy")
+    )
 
 
 async def attention(worker: VllmGenerator, prompt: str, most: int) -> int:
-    return await _draft(worker, SignalRequest(prompt, most, attention=True))
+    return await _draft(worker, with_attention(prompt, most))
 
 
-async def _draft(worker: VllmGenerator, request: SignalRequest) -> int:
-    async with worker.signals(request) as call:
-        async for delta in call:
-            if delta.finish is not None and delta.usage is not None:
-                return delta.usage.completion_tokens
+async def _draft(worker: VllmGenerator, request: GenerationRequest) -> int:
+    if usage := (await drafted(worker, request)).last.usage:
+        return usage.completion_tokens
     raise RuntimeError("a draft without an end")
 
 

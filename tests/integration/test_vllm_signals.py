@@ -25,11 +25,12 @@ torch = need("torch")
 from service.core.errors import EngineFailure, EngineRefusal  # noqa: E402
 from service.core.settings import EngineSettings  # noqa: E402
 from service.engines.base import GenerationRequest, complete  # noqa: E402
-from service.engines.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
+from service.engines.signals import ContextRows, DraftToken, ScoreRequest  # noqa: E402
 from service.engines.vllm import VllmGenerator  # noqa: E402
 from service.vllm_plugin import HEADER, NAME  # noqa: E402
 from tests.integration.eager import Eager  # noqa: E402
 from tests.stubs.tiny_model import save_tiny_model  # noqa: E402
+from tests.support.drafts import drafted, with_attention  # noqa: E402
 from tests.support.vllm import Vllm, metric, vllm_server  # noqa: E402
 from tests.support.vllm_plugin import FLAGS, plugin_environment  # noqa: E402
 
@@ -121,26 +122,17 @@ def eager() -> Eager:
     return Eager(TINY)
 
 
-Made = tuple[str, list[DraftToken], ContextRows]
-
-
 async def draft(
     worker: VllmGenerator, prompt: str, most: int, stop: tuple[str, ...] = (), **fields: Any
-) -> Made:
+) -> tuple[str, list[DraftToken], ContextRows]:
     """A whole draft with attention, and its first, second and last row."""
-    tokens: list[DraftToken] = []
-    request = SignalRequest(prompt, most, stop, attention=True, **fields)
-    async with worker.signals(request) as call:
-        async for delta in call:
-            tokens += delta.tokens
-        rows = await call.rows(sorted({0, min(1, len(tokens) - 1), len(tokens) - 1}))
-    return prompt, tokens, rows
+    made = await drafted(worker, with_attention(prompt, most, stop=stop, **fields))
+    count = len(made.tokens)
+    return prompt, made.tokens, made.rows(sorted({0, min(1, count - 1), count - 1}))
 
 
 async def abandoned(worker: VllmGenerator, prompt: str) -> None:
-    async with worker.signals(SignalRequest(prompt, 200, attention=True)) as call:
-        async for _ in call:
-            return
+    await drafted(worker, with_attention(prompt, 200), most_deltas=1)
 
 
 async def plain(worker: VllmGenerator, prompt: str) -> None:

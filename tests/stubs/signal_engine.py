@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.engines.base import Capabilities, TokenUsage
+from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
-    ContextRows,
     DraftToken,
     ScoredToken,
     ScoreRequest,
     Scoring,
-    SignalDelta,
-    SignalRequest,
     Span,
 )
 from tests.support.scripted import ScriptedGenerator, ScriptError, ScriptStep
@@ -36,8 +32,7 @@ class DraftScript:
     """One foreseen draft. `loud`: entropies of words, by their text; others are quiet.
 
     `attention`: of words; a token gets it from the query after it. `spoilt`: tokens by number that
-    replace those made from the text. `failure` is raised after that many tokens, `rows_failure`
-    where rows are asked for.
+    replace those made from the text. `failure` is raised after that many tokens.
     """
 
     text: str
@@ -45,7 +40,6 @@ class DraftScript:
     attention: Mapping[str, float] = field(default_factory=dict)
     spoilt: Mapping[int, DraftToken] = field(default_factory=dict)
     failure: tuple[int, BaseException] | None = None
-    rows_failure: BaseException | None = None
     finish: Any = "stop"
 
     def tokens(self) -> list[DraftToken]:
@@ -86,21 +80,36 @@ class SignalEngine(ScriptedGenerator):
         )
         super().__init__(steps, ordered=True, capabilities=capabilities)
         self.drafts = list(drafts)
-        self.prompts: list[SignalRequest] = []
+        self.prompts: list[str] = []
         self.scores: list[ScoreRequest] = []
         self.spared = 0
         self._focus = focus
         self._newest: DraftScript | None = None
 
-    @asynccontextmanager
-    async def signals(self, request: SignalRequest) -> AsyncIterator[_Call]:
-        self.prompts.append(request)
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        return self._draft(request) if request.signals else super().stream(request)
+
+    async def _draft(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        prompt = request.prompt or ""
+        self.prompts.append(prompt)
         if not self.drafts:
-            raise ScriptError(f"unexpected draft: {request.prompt!r}")
-        self._newest = self.drafts.pop(0)
-        call = _Call(self, request, self._newest)
-        yield call
-        self.spared += len(self._newest.tokens()) - call.sent
+            raise ScriptError(f"unexpected draft: {prompt!r}")
+        script = self._newest = self.drafts.pop(0)
+        context, text, sent = ((0, 0), *spans_in(prompt)), prompt + script.text, 0
+        tokens, start = script.tokens(), len(prompt)
+        spans = (*context, *((start + t.span[0], start + t.span[1]) for t in tokens))
+        try:
+            for number, token in enumerate(tokens):
+                if script.failure and number == script.failure[0]:
+                    raise script.failure[1]
+                sent += 1
+                if request.signals == "attention":
+                    weights = self.row(text, spans, len(context) + number).weights
+                    tokens[number] = replace(token, row=weights)
+                yield Delta(token.text, tokens=(tokens[number],), context=() if number else context)
+            yield Delta("", finish=script.finish, usage=TokenUsage(len(context), sent))
+        finally:
+            self.spared += len(tokens) - sent
 
     async def score(self, request: ScoreRequest) -> Scoring:
         self.scores.append(request)
@@ -137,32 +146,3 @@ class SignalEngine(ScriptedGenerator):
             ScoredToken(n, made[n].span, self._newest.received(made[n].text), 0.0) for n in ids
         )
         return Scoring(tokens, (), TokenUsage(len(ids), 0))
-
-
-class _Call:
-    def __init__(self, engine: SignalEngine, request: SignalRequest, script: DraftScript) -> None:
-        self._engine = engine
-        self._request = request
-        self._script = script
-        self.sent = 0
-
-    async def __aiter__(self) -> AsyncGenerator[SignalDelta, None]:
-        for token in self._script.tokens():
-            if self._script.failure and self.sent == self._script.failure[0]:
-                raise self._script.failure[1]
-            self.sent += 1
-            yield SignalDelta((token,))
-        usage = TokenUsage(len(spans_in(self._request.prompt)) + 1, self.sent)
-        yield SignalDelta((), self._script.finish, usage)
-
-    async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        assert self._request.attention
-        if self._script.rows_failure:
-            raise self._script.rows_failure
-        prompt = self._request.prompt
-        start = ((0, 0), *spans_in(prompt))
-        draft = [token.span for token in self._script.tokens()[: self.sent]]
-        spans = (*start, *((len(prompt) + a, len(prompt) + b) for a, b in draft))
-        text = prompt + self._script.text
-        rows = tuple(self._engine.row(text, spans, len(start) + token) for token in tokens)
-        return ContextRows(spans, rows)

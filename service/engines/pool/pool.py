@@ -20,13 +20,7 @@ from service.engines.pool.workers import (
     WorkerAdmission,
     outage,
 )
-from service.engines.signals import (
-    ScoreRequest,
-    Scoring,
-    SignalCall,
-    SignalRequest,
-    Span,
-)
+from service.engines.signals import ScoreRequest, Scoring, Span
 from service.engines.vllm import VllmGenerator
 
 Result = TypeVar("Result")
@@ -86,7 +80,8 @@ class PoolGenerator(Generator):
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
-        waiter = self._waiter(request, prompt, request.max_tokens)
+        signals = request.signals is not None
+        waiter = self._waiter(request, prompt, request.max_tokens, signals=signals)
         begun = False
         for retries in range(self._retries, -1, -1):
             try:
@@ -104,20 +99,6 @@ class PoolGenerator(Generator):
                 if not retries:
                     raise lost.failure from None
                 waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
-
-    @asynccontextmanager
-    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
-        """Start a call with signals. Raises EngineInterrupted if the worker is lost, because none
-        of its output can be kept."""
-        waiter = self._waiter(request, len(request.prompt), request.max_tokens, signals=True)
-        try:
-            async with (
-                self._worker_for(waiter) as worker,
-                worker.client.signals(request) as call,
-            ):
-                yield call
-        except _WorkerLost as lost:
-            raise EngineInterrupted(lost.failure.detail) from None
 
     async def score(self, request: ScoreRequest) -> Scoring:
         length = len(request.text or "") + 4 * len(request.token_ids)
@@ -196,7 +177,7 @@ class PoolGenerator(Generator):
 
     def _waiter(
         self,
-        request: GenerationRequest | SignalRequest | ScoreRequest,
+        request: GenerationRequest | ScoreRequest,
         characters: int,
         tokens: int,
         *,

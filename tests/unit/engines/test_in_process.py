@@ -16,14 +16,9 @@ from service.engines import decoding as module
 from service.engines.base import Completion, GenerationRequest, Message, complete
 from service.engines.compiled import _memory
 from service.engines.embedded import EmbeddedGenerator
-from service.engines.signals import (
-    ContextRows,
-    DraftToken,
-    ScoreRequest,
-    SignalGenerator,
-    SignalRequest,
-)
+from service.engines.signals import ScoreRequest, SignalGenerator
 from tests.stubs.tiny_compiled import COMPILED
+from tests.support.drafts import drafted, with_attention
 from tests.support.prefixes import CLOSE, RULES, judgement, requests, same
 from tests.unit.engines.conftest import OpenEmbedded
 
@@ -355,58 +350,37 @@ async def test_constraints_can_be_switched_off(open_embedded: OpenEmbedded) -> N
 # ---- signals
 
 
-async def drafted(
-    engine: SignalGenerator, request: SignalRequest
-) -> tuple[list[DraftToken], ContextRows | None]:
-    async with engine.signals(request) as call:
-        tokens = [token async for delta in call for token in delta.tokens]
-        return tokens, await call.rows(range(len(tokens))) if request.attention else None
-
-
 async def test_signals_reach_over_what_is_remembered(engine: EmbeddedGenerator) -> None:
     assert isinstance(engine, SignalGenerator)
-    request = SignalRequest(RULES + "The film", 6, attention=True)
+    request = with_attention(RULES + "The film", 6)
 
-    (fresh, expected), (known, found) = (
-        await drafted(engine, request),
-        await drafted(engine, request),
-    )
+    fresh, known = await drafted(engine, request), await drafted(engine, request)
 
-    assert expected is not None
-    assert found is not None
-    assert [token.id for token in known] == [token.id for token in fresh]
-    for token, other in zip(known, fresh, strict=True):
+    assert [token.id for token in known.tokens] == [token.id for token in fresh.tokens]
+    for token, other in zip(known.tokens, fresh.tokens, strict=True):
         assert token.entropy == pytest.approx(other.entropy, abs=CLOSE)
-    for row, other_row in zip(found.rows, expected.rows, strict=True):
-        assert row.weights == pytest.approx(other_row.weights, abs=CLOSE)
+        assert token.row.tolist() == pytest.approx(other.row.tolist(), abs=CLOSE)
 
 
 async def test_a_stop_string_ends_a_draft(engine: EmbeddedGenerator) -> None:
-    whole, _ = await drafted(engine, SignalRequest(PROMPTS[0], 16))
-    text = "".join(token.text for token in whole)
-    stop = text[6:8]
-    tokens, context = await drafted(engine, SignalRequest(PROMPTS[0], 16, (stop,), attention=True))
-    cut = text.index(stop)
-    assert "".join(token.text for token in tokens) == text[:cut]
-    assert all(token.span[0] < cut and token.span[1] <= cut for token in tokens)
-    assert [token.id for token in tokens] == [token.id for token in whole][: len(tokens)]
-    assert context is not None
-    assert len(context.rows) == len(tokens)
+    whole = await drafted(engine, with_attention(PROMPTS[0], 16, signals="entropy"))
+    stop = whole.text[6:8]
+    made = await drafted(engine, with_attention(PROMPTS[0], 16, stop=(stop,)))
+    end = whole.text.index(stop)
+    assert made.text == whole.text[:end]
+    assert all(token.span[0] < end and token.span[1] <= end for token in made.tokens)
+    assert [token.id for token in made.tokens] == [t.id for t in whole.tokens][: len(made.tokens)]
+    assert all(len(token.row) for token in made.tokens)
+    assert not any(len(token.row) for token in whole.tokens)
 
 
 async def test_leaving_a_draft_ends_it(engine: EmbeddedGenerator) -> None:
-    async with engine.signals(SignalRequest(PROMPTS[0], 200, attention=True)) as call:
-        async for delta in call:
-            if delta.tokens:
-                context = await call.rows([0])
-                assert context.rows[0].token == len(context.spans) - len(delta.tokens)
-                with pytest.raises(ValueError, match="were received"):
-                    await call.rows([199])
-        await settled(engine)
-    async with engine.signals(SignalRequest(PROMPTS[0], 5)) as call:
-        with pytest.raises(ValueError, match="did not ask for attention"):
-            await call.rows([0])
+    before = engine.forward_passes
+    made = await drafted(engine, with_attention(PROMPTS[0], 200), most_deltas=1)
+    rows = made.rows([0])
+    assert rows.rows[0].token == len(made.context) == len(rows.spans) - len(made.tokens)
     await settled(engine)
+    assert engine.forward_passes < before + 100
 
 
 async def test_what_cannot_be_scored_is_told(engine: EmbeddedGenerator) -> None:

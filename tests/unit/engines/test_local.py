@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.local import LocalGenerator
 from service.engines.output import Detokenizer
-from service.engines.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
+from service.engines.signals import DraftToken, ScoreRequest
 from tests.stubs.tiny_model import save_tiny_model
+from tests.support.drafts import drafted, with_attention
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
 
@@ -76,17 +77,6 @@ def eager(model: Path) -> Eager:
     return Eager(AutoTokenizer.from_pretrained(model), network.eval())
 
 
-async def draft(
-    engine: SignalGenerator, request: SignalRequest, rows: Callable[[int], Sequence[int]] = range
-) -> tuple[list[DraftToken], Any]:
-    tokens: list[DraftToken] = []
-    async with engine.signals(request) as call:
-        async for delta in call:
-            tokens += delta.tokens
-        context = await call.rows(list(rows(len(tokens)))) if request.attention else None
-    return tokens, context
-
-
 def check(eager: Eager, prompt: Sequence[int], tokens: Sequence[DraftToken]) -> Any:
     """Compare entropies, and maxima as they stood after each query; the attention is returned."""
     logits, attention = eager.read([*prompt, *(token.id for token in tokens)])
@@ -116,8 +106,8 @@ async def test_a_draft_s_signals_are_those_of_eager_attention(
 ) -> None:
     engine = open_local(model=str(model))
     for text in PROMPTS:
-        request = SignalRequest(text, 12, attention=True)
-        tokens, context = await draft(engine, request)
+        made = await drafted(engine, with_attention(text, 12))
+        tokens, context = made.tokens, made.rows()
         prompt = eager.encode(text)
         attention = check(eager, prompt, tokens).mean(dim=0)
 
@@ -162,7 +152,8 @@ async def test_a_text_is_scored_as_eager_attention_would(
 async def test_a_draft_s_own_ids_are_read_alone(eager: Eager, open_local: OpenLocal) -> None:
     """Profile `official`: no prompt, no start token, so the first token gets all of itself."""
     engine = open_local()
-    tokens, _ = await draft(engine, SignalRequest(PROMPTS[0], 10))
+    entropies = with_attention(PROMPTS[0], 10, signals="entropy")
+    tokens = (await drafted(engine, entropies)).tokens
     scoring = await engine.score(ScoreRequest(token_ids=tuple(token.id for token in tokens)))
     assert [token.id for token in scoring.tokens] == [token.id for token in tokens]
     assert scoring.tokens[0].attention_max == 1.0
@@ -187,8 +178,7 @@ async def test_a_model_without_a_full_last_layer_gives_none(
     with pytest.raises(EngineFailure, match="whole context"):
         await engine.score(ScoreRequest(text="a"))
     with pytest.raises(EngineFailure, match="does not provide token signals"):
-        async with engine.signals(SignalRequest("a", 2)):
-            pass
+        await drafted(engine, with_attention("a", 2))
 
 
 def ask(text: str = "Who?", **fields: Any) -> GenerationRequest:

@@ -13,6 +13,7 @@ from service.engines.output import DraftText, TokenAssembler
 from service.engines.signals import AttentionUpdate
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
+ROWS = [[0.5], [0.6], [0.7], [0.8], [0.9]]
 UPDATES = [(AttentionUpdate(n, 0.5, 0.25),) for n in range(9)]
 
 
@@ -38,12 +39,12 @@ def test_a_token_waits_for_its_entropy_and_its_row() -> None:
     one = draft()
     one.add_tokens([0, 1])
     assert taken(one) == []
-    one.add_signals(NUMBERS[:2], [])
+    one.add_signals(NUMBERS[:2], [], ROWS[:2])
     assert taken(one) == []
     one.add_signals([], UPDATES[:1])
     assert taken(one) == [("a", (0, 1), 0.0, 1)]
     one.add_tokens([2], "length")
-    one.add_signals(NUMBERS[2:3], [])
+    one.add_signals(NUMBERS[2:3], [], ROWS[2:3])
     assert taken(one) == []
     one.add_signals([], UPDATES[1:2])
     assert taken(one) == [("b", (1, 2), 1.0, 1), ("c", (2, 3), 2.0, 0)]  # the last has no row
@@ -54,7 +55,7 @@ def test_a_token_waits_for_its_entropy_and_its_row() -> None:
 def test_what_may_become_a_stop_string_is_held_back() -> None:
     one = draft("bd", "cd")
     one.add_tokens([0, 1])
-    one.add_signals(NUMBERS, UPDATES)
+    one.add_signals(NUMBERS, UPDATES, ROWS)
     assert taken(one) == [("a", (0, 1), 0.0, 1)]
     one.add_tokens([2])
     assert taken(one) == [("b", (1, 2), 1.0, 1)]
@@ -66,7 +67,7 @@ def test_what_may_become_a_stop_string_is_held_back() -> None:
 def test_halves_of_a_character_share_its_place() -> None:
     one = draft()
     one.add_tokens([0, 98])
-    one.add_signals(NUMBERS, UPDATES)
+    one.add_signals(NUMBERS, UPDATES, ROWS)
     assert taken(one) == [("a", (0, 1), 0.0, 1)]
     one.add_tokens([99, 1])
     assert taken(one)[:2] == [("", (1, 2), 1.0, 1), ("é", (1, 2), 2.0, 1)]

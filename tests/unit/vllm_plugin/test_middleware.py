@@ -22,17 +22,11 @@ from service.core.errors import EngineFailure, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, TokenUsage, complete
 from service.engines.encoding import PromptEncoder
-from service.engines.signals import (
-    DraftToken,
-    ScoreRequest,
-    SignalCall,
-    SignalDelta,
-    SignalGenerator,
-    SignalRequest,
-)
+from service.engines.signals import DraftToken, ScoreRequest, SignalGenerator
 from service.engines.vllm import VllmGenerator
 from service.vllm_plugin import HEADER, NAME, middleware, receiver
 from service.vllm_plugin.receiver import RECEIVER
+from tests.support.drafts import drafted, with_attention
 from tests.unit.vllm_plugin.fake_runner import FakeRequest
 from tests.unit.vllm_plugin.fake_vllm import END, FakeVllm, serving, tokenizer_in
 
@@ -65,14 +59,6 @@ async def client_of(vllm: FakeVllm, *, with_plugin: bool = True) -> AsyncIterato
             await generator.aclose()
 
 
-async def all_of(call: SignalCall) -> tuple[list[DraftToken], SignalDelta]:
-    tokens: list[DraftToken] = []
-    async for delta in call:
-        tokens += delta.tokens
-        last = delta
-    return tokens, last
-
-
 def asked_of(vllm: FakeVllm) -> FakeRequest:
     """The last request with a wish for a draft; before it came the one that `info` tries."""
     return next(each for each in vllm.requests[::-1] if each.wish and not each.wish.score)
@@ -103,10 +89,8 @@ async def test_a_draft_with_attention_and_its_rows(tokenizer: Any, rows_from: in
     vllm = FakeVllm(tokenizer, [*encoded(tokenizer, text), END])
     async with client_of(vllm) as worker:
         assert isinstance(worker, SignalGenerator)
-        request = SignalRequest(PROMPT, 50, attention=True, rows_from=rows_from)
-        async with worker.signals(request) as call:
-            tokens, last = await all_of(call)
-            rows = await call.rows([0, 3])
+        made = await drafted(worker, with_attention(PROMPT, 50, rows_from=rows_from))
+    tokens, last, rows = made.tokens, made.last, made.rows([0, 3])
 
     asked = asked_of(vllm)
     check_tokens(tokens, asked)
@@ -131,18 +115,13 @@ async def test_a_draft_with_attention_and_its_rows(tokenizer: Any, rows_from: in
 
 async def test_entropies_alone_and_the_limit(tokenizer: Any) -> None:
     vllm = FakeVllm(tokenizer, encoded(tokenizer, " Paris city born"))
-    async with (
-        client_of(vllm) as worker,
-        worker.signals(SignalRequest(PROMPT, 3, turn=2)) as call,
-    ):
-        tokens, last = await all_of(call)
-        with pytest.raises(ValueError, match="did not ask for attention"):
-            await call.rows([0])
+    async with client_of(vllm) as worker:
+        made = await drafted(worker, with_attention(PROMPT, 3, signals="entropy", turn=2))
 
-    check_tokens(tokens, asked_of(vllm))
-    assert len(tokens) == 3
-    assert last.finish == "length"
-    assert not any(token.updates for token in tokens)
+    check_tokens(made.tokens, asked_of(vllm))
+    assert len(made.tokens) == 3
+    assert made.last.finish == "length"
+    assert not any(token.updates or len(token.row) for token in made.tokens)
     assert vllm.bodies[-1]["priority"] == -2
 
 
@@ -151,12 +130,10 @@ async def test_a_stop_string_ends_the_draft(tokenizer: Any, stop: str, kept: str
     script = encoded(tokenizer, "x Paris city born John")[1:]
     vllm = FakeVllm(tokenizer, [*script, END])
     async with client_of(vllm) as worker:
-        request = SignalRequest(PROMPT, 50, (stop,), attention=True)
-        async with worker.signals(request) as call:
-            tokens, last = await all_of(call)
+        made = await drafted(worker, with_attention(PROMPT, 50, stop=(stop,)))
 
-    written = "".join(token.text for token in tokens)
-    assert last.finish == "stop"
+    tokens, written = made.tokens, made.text
+    assert made.last.finish == "stop"
     check_tokens(tokens, asked_of(vllm))
     if kept is not None:
         assert written.lstrip("x") == kept
@@ -164,22 +141,13 @@ async def test_a_stop_string_ends_the_draft(tokenizer: Any, stop: str, kept: str
     assert vllm.bodies[-1]["stop"] == [stop]  # vLLM ends it; this one does not
 
 
-async def test_rows_in_mid_draft_end_the_call(tokenizer: Any) -> None:
+async def test_the_usage_of_a_draft_that_is_left(tokenizer: Any) -> None:
     vllm = FakeVllm(tokenizer, encoded(tokenizer, "born in Paris " * 12), pause_at=3)
-    async with (
-        client_of(vllm) as worker,
-        worker.signals(SignalRequest(PROMPT, 40, attention=True)) as call,
-    ):
-        deltas = aiter(call)
-        while not (first := await anext(deltas)).tokens:
-            pass
-        with pytest.raises(ValueError, match="tokens were received"):
-            await call.rows([3])
-        rows = await call.rows([0])
+    async with client_of(vllm) as worker:
+        made = await drafted(worker, with_attention(PROMPT, 40), most_deltas=2)
     vllm.gate.set()
-    assert len(rows.rows) == 1
-    assert first.usage is not None
-    assert first.usage.prompt_tokens == len(asked_of(vllm).prompt)
+    assert made.last.usage is not None
+    assert made.last.usage.prompt_tokens == len(asked_of(vllm).prompt)
     await nothing_open()
     assert vllm.aborted == 1
 
@@ -189,12 +157,9 @@ async def test_leaving_frees_everything(tokenizer: Any) -> None:
     chance = random.Random(0)
 
     async def one(worker: VllmGenerator) -> None:
-        attention, stay = chance.random() < 0.7, chance.randrange(6)
-        async with worker.signals(SignalRequest(PROMPT, 30, attention=attention)) as call:
-            deltas = aiter(call)
-            for _ in range(stay):
-                if await anext(deltas, None) is None:
-                    return
+        signals = "attention" if chance.random() < 0.7 else "entropy"
+        request = with_attention(PROMPT, 30, signals=signals)
+        await drafted(worker, request, most_deltas=1 + chance.randrange(6))
 
     async with client_of(vllm) as worker:
         await asyncio.gather(*(one(worker) for _ in range(40)))
@@ -275,8 +240,7 @@ async def test_not_a_number_is_a_clear_error_of_its_call(tokenizer: Any) -> None
         await worker.check()
         vllm.spoil = -2
         with pytest.raises(EngineFailure, match="not finite"):
-            async with worker.signals(SignalRequest(PROMPT, 50, attention=True)) as call:
-                await all_of(call)
+            await drafted(worker, with_attention(PROMPT, 50))
         vllm.spoil = 1
         with pytest.raises(EngineFailure, match="not finite"):
             await worker.score(ScoreRequest("born in Paris"))
@@ -292,18 +256,16 @@ async def test_workers_that_do_not_reach_the_socket_are_said(
         monkeypatch.setattr(vllm.runner.tap._sender, "put", lambda *_: None)
         monkeypatch.setattr(receiver, "WAIT_S", 0.05)
         with pytest.raises(EngineFailure, match="on the host of the API server"):
-            async with worker.signals(SignalRequest(PROMPT, 3, attention=True)) as call:
-                await all_of(call)
+            await drafted(worker, with_attention(PROMPT, 3))
 
 
 async def test_refusals_before_the_first_byte(tokenizer: Any) -> None:
     vllm = FakeVllm(tokenizer)
     async with client_of(vllm) as worker:
         await worker.check()
-        for request in (SignalRequest("x " * 300, 5), SignalRequest("x", 0)):
+        for request in (with_attention("x " * 300, 5), with_attention("x", 0)):
             with pytest.raises(EngineRefusal, match="maximum context length is 200"):
-                async with worker.signals(request):
-                    pass
+                await drafted(worker, request)
         with pytest.raises(EngineFailure, match=r"`other` does not exist"):
             await worker.score(ScoreRequest("x", model="other"))
         with pytest.raises(EngineRefusal, match="no tokens"):
@@ -361,12 +323,10 @@ async def test_a_worker_without_the_plugin_or_that_cannot(
         await worker.check()
         assert not worker.capabilities.token_signals
         with pytest.raises(EngineFailure, match="Revelator's plugin is not running"):
-            async with worker.signals(SignalRequest("x", 5)):
-                pass
+            await drafted(worker, with_attention("x", 5))
         worker._has_signals = True  # as if it had been restarted without
         with pytest.raises(EngineFailure, match="gave no token signals"):
-            async with worker.signals(SignalRequest("x", 5)) as call:
-                await all_of(call)
+            await drafted(worker, with_attention("x", 5))
     vllm = FakeVllm(tokenizer, [5, END])
     vllm.runner.tap.obstacle = "the last layer attends to a sliding window"
     async with client_of(vllm) as worker:

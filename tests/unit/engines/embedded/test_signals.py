@@ -10,9 +10,10 @@ import pytest
 
 from service.engines.base import GenerationRequest, complete
 from service.engines.embedded import EmbeddedGenerator
-from service.engines.signals import ScoreRequest, SignalRequest
+from service.engines.signals import ScoreRequest
 from tests.conftest import need
 from tests.stubs.tiny_compiled import COMPILED, save_dequantised
+from tests.support.drafts import drafted, with_attention
 from tests.unit.engines.conftest import OpenEmbedded
 
 pytestmark = pytest.mark.anyio
@@ -57,17 +58,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return Reference(save_dequantised(tmp_path_factory.mktemp("dequantised")))
 
 
-async def drafted(engine: EmbeddedGenerator, prompt: str) -> tuple[list[Any], Any]:
-    request = SignalRequest(prompt, 12, attention=True)
-    async with engine.signals(request) as call:
-        tokens = [token async for delta in call for token in delta.tokens]
-        return tokens, await call.rows(range(len(tokens)))
-
-
 async def check_draft(engine: EmbeddedGenerator, reference: Reference, prompt: str) -> None:
     start = await engine.score(ScoreRequest(text=prompt, bos=True))
     before = [token.id for token in start.tokens]
-    tokens, context = await drafted(engine, prompt)
+    made = await drafted(engine, with_attention(prompt, 12))
+    tokens, context = made.tokens, made.rows()
     ids = [*before, *(token.id for token in tokens)]
     logs, entropy, attention = reference.read(ids)
     for number, token in enumerate(tokens):
@@ -116,7 +111,7 @@ async def test_the_logprob_of_a_call_agrees(
     open_embedded: OpenEmbedded, compiled: Path, reference: Reference
 ) -> None:
     engine = open_embedded(compiled)
-    tokens, _ = await drafted(engine, PROMPTS[0])
+    tokens = (await drafted(engine, with_attention(PROMPTS[0], 12))).tokens
 
     told = await complete(
         engine, GenerationRequest(prompt=PROMPTS[0], max_tokens=12, logprobs=True)

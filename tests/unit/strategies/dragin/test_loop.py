@@ -299,7 +299,7 @@ async def test_a_draft_that_declines_unsearched_has_the_question_searched() -> N
     events = await run(engine, settings=settings(profile="service"))
     assert [e.reason for e in of(events, Withdraw)] == ["trigger"]
     assert [e.query for e in of(events, QueryIssued)] == [QUESTION]
-    assert engine.prompts[1].prompt.endswith("\nAnswer: Bellini was born in Catania.")
+    assert engine.prompts[1].endswith("\nAnswer: Bellini was born in Catania.")
     assert text_of(events, "answer", "3") == "Catania"
     assert [e.usage.hallucinated for e in of(events, StepEnd)] == [0, 1, 0]
 
@@ -340,7 +340,7 @@ async def test_nothing_found_leaves_the_sentence_and_abstains() -> None:
     )
     engine = SignalEngine(drafts)
     events = await run(engine, hits={}, settings=closed)
-    assert engine.prompts[1].prompt.endswith("Bellini. He was born in Palermo.")
+    assert engine.prompts[1].endswith("Bellini. He was born in Palermo.")
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
@@ -404,14 +404,6 @@ async def test_a_lost_worker_s_hit_is_lost_with_its_draft(monkeypatch: pytest.Mo
         " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
         loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
     )  # fmt: skip
-    lost = replace(draft, rows_failure=EngineInterrupted("gone"))
-    own = settings(profile="in_context")
-    engine = SignalEngine([lost, LAST])
-    events = await run(engine, settings=own)
-    assert [e.reason for e in of(events, Withdraw)] == ["restart"]
-    assert not of(events, Trigger)
-    assert events[-1] == Stop(stopped_by="answer", answered=True)
-
     monkeypatch.setitem(PROFILES, "service", replace(SERVICE, max_retrievals=0))
     lost = replace(draft, failure=(12, EngineInterrupted("gone")))
     events = await run(SignalEngine([lost, LAST]), settings=settings(profile="service"))

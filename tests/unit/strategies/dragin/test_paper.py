@@ -75,9 +75,9 @@ async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> N
     assert (trigger.token, trigger.score, trigger.attention) == ("Palermo", 1.8, 0.9)
     assert [event.query for event in of(events, QueryIssued)] == ["composer"]
     shown = of(events, PassagesFound)[0].passages[0].text
-    assert engine.prompts[1].prompt.endswith("Answer: He was born in")
-    assert shown not in engine.prompts[0].prompt
-    assert shown in engine.prompts[1].prompt
+    assert engine.prompts[1].endswith("Answer: He was born in")
+    assert shown not in engine.prompts[0]
+    assert shown in engine.prompts[1]
     assert not engine.scores
     assert events[-1] == Stop(stopped_by="answer", answered=True)
     assert text_of(events, "answer", "3") == "Catania"
