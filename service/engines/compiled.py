@@ -15,19 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from service.core.onnx import open_onnx
-from service.engines.embedded import (
-    ENDS,
-    IDS,
-    LOGITS,
-    POSITIONS,
-    QUERIES,
-    TOTAL,
-    WANTED,
-    EmbeddedCard,
-    ModelShape,
-    past,
-    present,
-)
+from service.engines.embedded import EmbeddedCard, ModelShape
 
 Array = NDArray[Any]
 ALIGNED: Final = 1024  # positions, a multiple of which is a whole number of memory pages
@@ -48,22 +36,22 @@ class OnnxNetwork:
         pairs = [(layer, kind) for layer in range(shape.layers) for kind in ("key", "value")]
         room = -(-shape.context // ALIGNED) * ALIGNED
         size = (1, shape.kv_heads, room, shape.head_size)
-        self._cache = [(past(*pair), present(*pair), _memory(size)) for pair in pairs]
+        self._cache = [(f"{layer}.{kind}", _memory(size)) for layer, kind in pairs]
 
     def run(self, ids: Sequence[int]) -> tuple[Array, Array]:
         start, self._length = self._length, self._length + len(ids)
         binding = self._session.io_binding()
-        binding.bind_cpu_input(IDS, np.array([ids], np.int64))
-        binding.bind_cpu_input(POSITIONS, np.arange(start, self._length)[None])
-        binding.bind_cpu_input(ENDS, np.array([self._length - 1], np.int32))
-        binding.bind_cpu_input(TOTAL, np.array(self._length, np.int32))
-        binding.bind_cpu_input(WANTED, np.array([len(ids) - 1]))
-        binding.bind_output(LOGITS, "cpu")
-        binding.bind_output(QUERIES, "cpu")
-        for taken, given, states in self._cache:
+        binding.bind_cpu_input("ids", np.array([ids], np.int64))
+        binding.bind_cpu_input("positions", np.arange(start, self._length)[None])
+        binding.bind_cpu_input("ends", np.array([self._length - 1], np.int32))
+        binding.bind_cpu_input("total", np.array(self._length, np.int32))
+        binding.bind_cpu_input("wanted", np.array([len(ids) - 1]))
+        binding.bind_output("logits", "cpu")
+        binding.bind_output("queries", "cpu")
+        for name, states in self._cache:
             place = ("cpu", 0, np.float32, states.shape, states.ctypes.data)
-            binding.bind_input(taken, *place)
-            binding.bind_output(given, *place)
+            binding.bind_input(f"past.{name}", *place)
+            binding.bind_output(f"present.{name}", *place)
         self._session.run_with_iobinding(binding)
         logits, queries = (value.numpy() for value in binding.get_outputs()[:2])
         shaped = queries.reshape(len(ids), self._heads, self._size)
@@ -121,7 +109,3 @@ class CompiledTokenizer:
         known = {**self._special_tokens, **variables}
         known |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         return self._template.render(known)
-
-
-def open_tokenizer(file: Path, card: EmbeddedCard) -> CompiledTokenizer:
-    return CompiledTokenizer(Tokenizer.from_file(str(file)), card)

@@ -115,23 +115,6 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-IDS = "ids"
-POSITIONS = "positions"
-ENDS = "ends"
-TOTAL = "total"
-WANTED = "wanted"
-LOGITS = "logits"
-QUERIES = "queries"
-
-
-def past(layer: int, kind: str) -> str:
-    return f"past.{layer}.{kind}"
-
-
-def present(layer: int, kind: str) -> str:
-    return f"present.{layer}.{kind}"
-
-
 QUESTION_TOKENS: Final = 192  # about 800 characters of English
 PACKAGES: Final = ("jinja2", "numpy", "onnxruntime")
 READER: Final = Path(__file__).parents[1] / "models" / "reader"
@@ -159,7 +142,9 @@ class EmbeddedGenerator(InProcessGenerator):
     def _open(self) -> LanguageModel:
         """Verify the files, then open them."""
         self._verify()
-        from service.engines.compiled import OnnxNetwork, open_tokenizer  # noqa: PLC0415
+        from tokenizers import Tokenizer  # noqa: PLC0415
+
+        from service.engines.compiled import CompiledTokenizer, OnnxNetwork  # noqa: PLC0415
         from service.engines.decoding import LanguageModel  # noqa: PLC0415
         from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 
@@ -167,7 +152,8 @@ class EmbeddedGenerator(InProcessGenerator):
         card = read_card(self._name, folder)
         threads = max(1, min(os.cpu_count() or 1, self._threads))
         network = OnnxNetwork(folder / MODEL_FILE, card.shape, threads=threads)
-        tokenizer = open_tokenizer(folder / TOKENIZER_FILE, card)
-        encoder = PromptEncoder(tokenizer, self._settings.template_variables)
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        variables = self._settings.template_variables
+        encoder = PromptEncoder(CompiledTokenizer(tokenizer, card), variables)
         ends = frozenset(card.ends)
         return LanguageModel(network, encoder, ends, constrained=self._constrained)

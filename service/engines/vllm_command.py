@@ -6,8 +6,10 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +25,6 @@ FLAGS = (
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
 )
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of --max-lora-rank that vLLM accepts
-_AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
 def worker_command(model: str, options: Sequence[str], environment: Mapping[str, str]) -> Launch:
@@ -131,49 +132,35 @@ def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
     Returns the first exit code that is not 0. Raises ConfigurationError if vLLM is not installed.
     """
     _require_vllm()
-    running: dict[int, Launch] = {}
-    codes: list[int] = []
-    # Signals are blocked and awaited instead of handled, so none is lost, not even an early one.
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    try:
-        for worker in workers:
-            say(str(worker))
-            running[_start(worker, unblocked)] = worker
-        while running:
-            number = signal.sigwait(_AWAITED)
-            if number != signal.SIGCHLD:
-                _send(running, number)
-            for pid, code in _ended(running):
-                say(f"ended with exit code {code}: {running.pop(pid)}")
-                codes.append(code)
-    finally:
-        _send(running, signal.SIGTERM)  # for the case that one of them could not be started
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    running: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
+        for process in running:
+            process.send_signal(number)
+
+    def watch(worker: Launch, process: subprocess.Popen[bytes]) -> int:
+        code = process.wait()
+        say(f"ended with exit code {code}: {worker}")
+        return code
+
+    for expected in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(expected, forward)
+    with ThreadPoolExecutor(len(workers)) as threads:
+        try:
+            for worker in workers:
+                say(str(worker))
+                variables = {**os.environ, **worker.variables}
+                # in a group of its own it receives a terminal's Ctrl-C only once, from us
+                running.append(subprocess.Popen(worker.argv, env=variables, process_group=0))
+                for number in received:  # before it was started
+                    running[-1].send_signal(number)
+        except BaseException:
+            forward(signal.SIGTERM, None)
+            raise
+        codes = list(threads.map(watch, workers, running))
     return next((code for code in codes if code), 0)
-
-
-def _start(worker: Launch, mask: Iterable[int]) -> int:
-    """Start a worker in its own process group, so that it receives a terminal's Ctrl-C only once,
-    from us.
-    """
-    variables = {**os.environ, **worker.variables}
-    return os.posix_spawn(
-        sys.executable, worker.argv, variables, setpgroup=0, setsigmask=list(mask)
-    )
-
-
-def _send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to processes that were not awaited yet, whose pids are therefore still
-    theirs.
-    """
-    for pid in pids:
-        os.kill(pid, number)
-
-
-def _ended(pids: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the processes that have ended, with exit codes. Several may share one SIGCHLD."""
-    waited = [os.waitpid(pid, os.WNOHANG) for pid in pids]
-    return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in waited if pid]
 
 
 def _require_vllm() -> None:

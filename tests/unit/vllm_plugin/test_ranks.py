@@ -47,11 +47,11 @@ async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads() -> None
     started = [spawn.Process(target=work, args=(rank, address)) for rank in range(RANKS)]
     for process in started:
         process.start()
-    numbers, updates = [], []
+    numbers, updates, rows = [], [], []
     while len(updates) < TOKENS:
         await one.wait()
-        more, changed = one.take()
-        numbers, updates = numbers + more, updates + changed
+        more, changed, texts = one.take()
+        numbers, updates, rows = numbers + more, updates + changed, rows + texts
     for process in started:
         process.join(20)
     await receiver.aclose()
@@ -62,8 +62,8 @@ async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads() -> None
     expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)], 1)
     found = torch.tensor([known[key] for key in range(TOKENS)])
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert len(numbers) == len(one.rows) == TOKENS + 1
-    row = torch.from_numpy(floats(one.rows[2]).copy())
+    assert len(numbers) == len(rows) == TOKENS + 1
+    row = torch.from_numpy(floats(rows[2]).copy())
     torch.testing.assert_close(row, matrix[:, 8, :9].mean(0), atol=1e-6, rtol=0)
     means = torch.from_numpy(read.means.copy())[0]
     torch.testing.assert_close(means, of_score.amax(1).mean(0), atol=1e-6, rtol=0)

@@ -59,10 +59,10 @@ def inbox_of(runner: FakeRunner, request: FakeRequest) -> Inbox:
 def check_draft(runner: FakeRunner, request: FakeRequest) -> None:
     """The rows from the last of the prompt on, the changes of the maxima, and the entropies."""
     inbox, begin = inbox_of(runner, request), len(request.prompt)
-    numbers, updates = inbox.take()
+    numbers, updates, texts = inbox.take()
     matrix, (entropy, logs) = request.matrix, request.numbers
     rows = range(begin - 1, request.computed)
-    for row, text in zip(rows, inbox.rows, strict=True):
+    for row, text in zip(rows, texts, strict=True):
         own = torch.from_numpy(floats(text).copy())
         torch.testing.assert_close(own, matrix[:, row, 3 : row + 1].mean(0))
     known: dict[int, tuple[float, float]] = {}
