@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from aiohttp import web
 
@@ -71,7 +71,7 @@ class StubServer:
     aborted: int = 0
     listings: int = 0
 
-    async def __aenter__(self) -> StubServer:
+    async def __aenter__(self) -> Self:
         self._free = asyncio.Semaphore(self.slots or 1_000_000)
         app = web.Application()
         app.router.add_post("/control", self._control)

@@ -1,61 +1,71 @@
+"""Calls of servers that speak OpenAI's protocol, over real sockets: bodies, replies, failures."""
+
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
 
 from service.core.concurrency import closing
-from service.core.errors import EngineFailure, EngineLimited, EngineTimeout
+from service.core.errors import EngineFailure, EngineLimited, EngineRefusal, EngineTimeout
 from service.core.settings import EngineSettings
-from service.engines.base import Delta, GenerationRequest, Message, TokenUsage, complete
+from service.engines import openai, vllm
+from service.engines.base import Completion, GenerationRequest, Message, TokenUsage, complete
+from service.engines.encoding import fold_system, merge_turns, simplest
 from service.engines.openai import OpenAIGenerator
 from tests.stubs.closing_server import ClosingServer
 from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio
 SCHEMA = {"type": "array", "items": {"type": "string"}}
+CHOICES = ("true", "false")
+PARIS = "It is Paris ."
+MEGABYTE = b" " * 1_000_000
+JSON = "application/json"
 
 
-def engine(*servers: StubServer, **settings: Any) -> OpenAIGenerator:
+@asynccontextmanager
+async def engine_on(*servers: StubServer, **settings: Any) -> AsyncIterator[OpenAIGenerator]:
     values = {"kind": "openai", "urls": [server.url for server in servers], **settings}
-    return OpenAIGenerator("remote", EngineSettings.model_validate(values))
+    own = EngineSettings.model_validate(values)
+    kind = vllm.VllmGenerator if own.kind == "vllm" else OpenAIGenerator
+    generator = kind("remote", own)
+    try:
+        async with asyncio.timeout(60):
+            yield generator
+    finally:
+        await generator.aclose()
+
+
+@asynccontextmanager
+async def remote(
+    settings: dict[str, Any] | None = None, stub: type[StubServer] = StubServer, **server: Any
+) -> AsyncIterator[tuple[StubServer, OpenAIGenerator]]:
+    async with stub(**server) as opened, engine_on(opened, **(settings or {})) as generator:
+        yield opened, generator
 
 
 def ask(text: str = "Who?", **fields: Any) -> GenerationRequest:
     return GenerationRequest(messages=(Message("user", text),), **fields)
 
 
-async def one(server: StubServer, request: GenerationRequest, **settings: Any) -> str:
-    async with closing_engine(engine(server, **settings)) as generator:
-        return (await complete(generator, request)).text
-
-
-class closing_engine:
-    def __init__(self, generator: OpenAIGenerator) -> None:
-        self.generator = generator
-
-    async def __aenter__(self) -> OpenAIGenerator:
-        return self.generator
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.generator.aclose()
-
-
-async def eventually(condition: Any, seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (the stub has no event to wait for)
             await asyncio.sleep(0.01)
 
 
 async def test_a_chat_call_says_everything_explicitly() -> None:
-    async with (
-        StubServer(reply="It is Paris.") as server,
-        closing_engine(engine(server, key="secret-key")) as generator,
-    ):
+    async with remote({"key": "secret-key"}) as (server, generator):
         request = GenerationRequest(
-            messages=(Message("system", "Short."), Message("user", "Who?")),
+            messages=(Message("system", "Short."), Message("user", "who \ud800 is it?")),
             max_tokens=9,
             seed=5,
             stop=("\n",),
@@ -63,16 +73,14 @@ async def test_a_chat_call_says_everything_explicitly() -> None:
         )
         completion = await complete(generator, request)
 
-    assert completion.text == "It is Paris."
-    assert completion.usage == TokenUsage(7, 3)
-    assert completion.logprob == pytest.approx(-1.5)
+    assert completion == Completion(PARIS, "stop", TokenUsage(7, 4), -2.0)
     assert server.headers[0]["Authorization"] == "Bearer secret-key"
     assert server.bodies == [
         {
             "model": "stub-model",
             "messages": [
                 {"role": "system", "content": "Short."},
-                {"role": "user", "content": "Who?"},
+                {"role": "user", "content": "who ? is it?"},  # UTF-8 has no half surrogates
             ],
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -86,120 +94,185 @@ async def test_a_chat_call_says_everything_explicitly() -> None:
 
 
 async def test_a_raw_prompt_goes_to_completions() -> None:
-    async with (
-        StubServer(reply="Paris it is") as server,
-        closing_engine(engine(server)) as generator,
-    ):
-        completion = await complete(
-            generator, GenerationRequest(prompt="The capital", max_tokens=2, logprobs=True)
-        )
+    async with remote(reply="Paris it is") as (server, generator):
+        request = GenerationRequest(prompt="The capital", max_tokens=2, logprobs=True)
+        completion = await complete(generator, request)
 
     assert (completion.text, completion.finish) == ("Paris it", "length")
     assert completion.logprob == pytest.approx(-1.0)
     assert server.bodies[0]["prompt"] == "The capital"
 
 
-async def test_the_model_is_the_requests_then_the_settings_then_the_servers() -> None:
-    async with StubServer(models=("first", "second")) as server:
-        await one(server, ask(model="adapter"), model="base")
-        await one(server, ask(), model="base")
-        await one(server, ask())
+@pytest.mark.parametrize(
+    ("asked", "settings", "model", "listings"),
+    [("adapter", {"model": "base"}, "adapter", 0), (None, {"model": "base"}, "base", 0),
+     (None, {}, "first", 1)],
+)  # fmt: skip
+async def test_the_model_is_the_requests_then_the_settings_then_the_servers(
+    asked: str | None, settings: dict[str, str], model: str, listings: int
+) -> None:
+    async with remote(settings, models=("first", "second")) as (server, generator):
+        await complete(generator, ask(model=asked))
 
-    assert [body["model"] for body in server.bodies] == ["adapter", "base", "first"]
-    assert server.listings == 1
-
-
-async def test_choices_in_vllms_fields_when_the_server_is_one() -> None:
-    async with (
-        StubServer(reply="true", owned_by="vllm") as server,
-        closing_engine(engine(server)) as generator,
-    ):
-        await asyncio.gather(
-            *(complete(generator, ask(choices=("true", "false"))) for _ in range(5))
-        )
-        await complete(generator, ask(json_schema=SCHEMA))
-
-    assert server.bodies[0]["structured_outputs"] == {"choice": ["true", "false"]}
-    assert server.bodies[-1]["structured_outputs"] == {"json": SCHEMA}
-    assert server.listings == 1
+    assert (server.bodies[0]["model"], server.listings) == (model, listings)
 
 
-async def test_choices_by_a_schema_elsewhere_come_unwrapped() -> None:
-    async with StubServer(reply='{"choice": "true"}') as server:
-        text = await one(server, ask(choices=("true", "false"), max_tokens=2))
-
-    form = server.bodies[0]["response_format"]["json_schema"]
-    assert text == "true"
-    assert form["schema"]["properties"]["choice"]["enum"] == ["true", "false"]
-    assert server.bodies[0]["max_tokens"] > 10
+OF_CHOICES = {
+    "type": "object",
+    "properties": {"choice": {"type": "string", "enum": list(CHOICES)}},
+    "required": ["choice"],
+    "additionalProperties": False,
+}
 
 
-async def test_a_schema_goes_into_response_format() -> None:
-    async with StubServer(reply='["a"]') as server:
-        assert await one(server, ask(json_schema=SCHEMA)) == '["a"]'
+@pytest.mark.parametrize(
+    ("request_fields", "settings", "owner", "reply", "text", "sent"),
+    [
+        ({"choices": CHOICES}, {}, "vllm", "true", "true",
+         {"structured_outputs": {"choice": list(CHOICES)}}),
+        ({"json_schema": SCHEMA}, {}, "vllm", '["a"]', '["a"]',
+         {"structured_outputs": {"json": SCHEMA}}),
+        ({"choices": CHOICES}, {}, "stub", '{"choice": "true"}', "true",
+         {"response_format": OF_CHOICES}),
+        ({"json_schema": SCHEMA}, {}, "stub", '["a"]', '["a"]', {"response_format": SCHEMA}),
+        ({"choices": CHOICES}, {"constrained": "none"}, "vllm", "true", "true", {}),
+    ],
+)  # fmt: skip
+async def test_how_an_output_is_constrained(
+    request_fields: dict[str, Any], settings: dict[str, Any], owner: str, reply: str, text: str,
+    sent: dict[str, Any],
+) -> None:  # fmt: skip
+    async with remote(settings, reply=reply, owned_by=owner) as (server, generator):
+        completion = await complete(generator, ask(**request_fields, max_tokens=2 + len(reply)))
 
-    assert server.bodies[0]["response_format"]["json_schema"]["schema"] == SCHEMA
+    body = server.bodies[0]
+    names = ("structured_outputs", "response_format")
+    found = {name: body[name] for name in names if name in body}
+    if "response_format" in found:
+        found["response_format"] = found["response_format"]["json_schema"]["schema"]
+    assert (completion.text, found) == (text, sent)
+    assert body["max_tokens"] > 10 or "choices" not in request_fields  # room for the label
 
 
 async def test_a_server_that_refuses_constraints_is_asked_without_from_then_on() -> None:
-    async with (
-        StubServer(reply="Sure: true", rejects=("response_format",)) as server,
-        closing_engine(engine(server)) as generator,
-    ):
+    async with remote(reply="Sure: true", rejects=("response_format",)) as (server, generator):
         assert generator.capabilities.choices
         for _ in range(2):
-            completion = await complete(generator, ask(choices=("true", "false")))
-            assert completion.text == "Sure: true"
+            assert (await complete(generator, ask(choices=CHOICES))).text == "Sure: true"
         assert not generator.capabilities.choices
         assert generator.capabilities.json_schema
+        assert ["response_format" in body for body in server.bodies] == [True, False, False]
 
-    assert ["response_format" in body for body in server.bodies] == [True, False, False]
-
-
-async def test_a_refusal_for_another_reason_is_a_failure_and_changes_nothing() -> None:
-    async with StubServer(failure=400) as server, closing_engine(engine(server)) as generator:
+    async with remote(failure=400) as (server, generator):  # for another reason
         with pytest.raises(EngineFailure, match="answered 400: the stub was told to fail"):
             await complete(generator, ask(choices=("a", "b")))
         assert generator.capabilities.choices
 
 
-async def test_no_constraints_where_the_setting_says_none() -> None:
-    async with StubServer(reply="true", owned_by="vllm") as server:
-        await one(server, ask(choices=("true",)), constrained="none", model="m")
-
-    assert not {"response_format", "structured_outputs"} & set(server.bodies[0])
-    assert server.listings == 0
-
-
-async def test_without_counts_the_deltas_are_counted() -> None:
-    async with (
-        StubServer(reply="It is Paris", usage=False) as server,
-        closing_engine(engine(server)) as generator,
-    ):
+@pytest.mark.parametrize(
+    ("server", "usage"), [({"usage": False}, TokenUsage(0, 4)), ({"dialect": "json"}, None)]
+)
+async def test_servers_that_do_not_count_or_do_not_stream(
+    server: dict[str, Any], usage: TokenUsage | None
+) -> None:
+    async with remote(**server) as (_, generator):
         completion = await complete(generator, ask())
 
-    assert completion.usage == TokenUsage(0, 3)
+    assert (completion.text, completion.usage) == (PARIS, usage or TokenUsage(7, 4))
 
 
-async def test_a_server_that_does_not_stream_is_read_too() -> None:
-    async with (
-        StubServer(reply="It is Paris", dialect="json") as server,
-        closing_engine(engine(server)) as generator,
-    ):
-        completion = await complete(generator, ask())
+# ---- chat templates that take no system message, or no two turns of one role in a row
 
-    assert (completion.text, completion.usage) == ("It is Paris", TokenUsage(7, 3))
+CHAT = (
+    Message("system", "Be short."),
+    Message("user", "Who?"),
+    Message("user", "When?"),
+    Message("assistant", "Hm."),
+    Message("user", "Well?"),
+)
+PLAIN = [
+    {"role": "user", "content": "Be short.\nWho?\n\nWhen?"},
+    {"role": "assistant", "content": "Hm."},
+    {"role": "user", "content": "Well?"},
+]
+OF_TURNS = GenerationRequest(messages=CHAT)
+PAIR = (Message("user", "Who?"), Message("assistant", "Hm."))
+
+
+def test_folding_and_merging_lose_nothing() -> None:
+    assert fold_system(CHAT)[0] == Message("user", "Be short.\nWho?")
+    assert [m.role for m in merge_turns(CHAT)] == ["system", "user", "assistant", "user"]
+    assert [{"role": m.role, "content": m.content} for m in simplest(CHAT)] == PLAIN
+    alone = [Message("system", "Be short.")]
+    assert simplest(alone) == alone
+    assert simplest(PAIR) == list(PAIR)
+
+
+def roles_must_alternate(body: dict[str, Any]) -> str | None:
+    roles = [message["role"] for message in body["messages"]]
+    wanted = ["user", "assistant"] * len(roles)
+    return None if roles == wanted[: len(roles)] else "Conversation roles must alternate"
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+async def test_what_the_template_refuses_is_asked_without_and_remembered(status: int) -> None:
+    async with remote(refuses=roles_must_alternate, refusal=status) as (server, generator):
+        for _ in range(2):
+            assert (await complete(generator, OF_TURNS)).text == PARIS
+
+    assert [len(body["messages"]) for body in server.bodies] == [5, 3, 3]
+    assert server.bodies[1]["messages"] == server.bodies[2]["messages"] == PLAIN
+
+
+async def test_calls_that_are_refused_together_are_all_asked_again() -> None:
+    together = asyncio.Barrier(4)
+
+    class Together(StubServer):
+        async def _answer(self, request: Any, body: dict[str, Any]) -> Any:
+            if len(self.bodies) <= together.parties:
+                await together.wait()
+            return await super()._answer(request, body)
+
+    async with remote(stub=Together, refuses=roles_must_alternate) as (server, generator):
+        answers = await asyncio.gather(*(complete(generator, OF_TURNS) for _ in range(4)))
+
+    assert [answer.text for answer in answers] == [PARIS] * 4
+    assert [len(body["messages"]) for body in server.bodies] == [5] * 4 + [3] * 4
+
+
+async def test_a_refused_constraint_is_not_taken_for_the_template() -> None:
+    async with remote(reply="true", rejects=("response_format",)) as (server, generator):
+        for _ in range(2):
+            request = GenerationRequest(messages=CHAT, choices=CHOICES)
+            assert (await complete(generator, request)).text == "true"
+
+    assert [len(body["messages"]) for body in server.bodies] == [5, 3, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "sizes"),
+    [(400, "the context is full", [5, 3, 2]), (500, "no memory", [5, 2])],
+)  # fmt: skip
+async def test_a_refusal_of_another_kind_is_told_in_its_own_words(
+    status: int, said: str, sizes: list[int]
+) -> None:
+    async with remote(refuses=lambda body: said, refusal=status) as (server, generator):
+        for request in (OF_TURNS, GenerationRequest(messages=PAIR)):
+            with pytest.raises(EngineFailure, match=said):
+                await complete(generator, request)
+
+    assert [len(body["messages"]) for body in server.bodies] == sizes  # and nothing is learned
+
+
+# ---- failures
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("17", 17), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("soon", 5), (None, 5)],
+    [("17", 17), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("soon", 5), ("9" * 5000, 5), (None, 5)],
 )
 async def test_a_server_that_limits_says_for_how_long(header: str | None, seconds: int) -> None:
-    async with (
-        StubServer(failure=429, retry_after=header) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
+    async with remote({"model": "m"}, failure=429, retry_after=header) as (_, generator):
         with pytest.raises(EngineLimited) as raised:
             await complete(generator, ask())
 
@@ -218,75 +291,61 @@ FAILURES = [
     ("html", "no server-sent events"),
     ("no_choices", "no choices"),
     ("error_event", "failed during its response: out of memory"),
+    ("silent", r"sent no data for 0\.5 s"),
 ]
 
 
 @pytest.mark.parametrize(("failure", "said"), FAILURES)
 async def test_each_failure_is_named_and_the_next_call_works(failure: Any, said: str) -> None:
     tries = 2 if failure == "drop" else 1
-    async with (
-        StubServer(failure=failure, failures=tries) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
+    settings = {"model": "m", "timeout_s": 0.5 if failure == "silent" else 30.0}
+    async with remote(settings, failure=failure, failures=tries) as (server, generator):
         with pytest.raises(EngineFailure, match=said) as raised:
             await complete(generator, ask())
-        assert (await complete(generator, ask())).text == "It is Paris ."
+        assert isinstance(raised.value, EngineTimeout) == (failure == "silent")
+        await eventually(lambda: server.running == 0)
+        assert (await complete(generator, ask())).text == PARIS
 
     assert f"engine 'remote' at http://127.0.0.1:{server.port}/v1" in raised.value.detail
 
 
-async def test_silence_is_a_timeout() -> None:
-    async with (
-        StubServer(failure="silent", failures=1) as server,
-        closing_engine(engine(server, model="m", timeout_s=0.2)) as generator,
-    ):
-        with pytest.raises(EngineTimeout, match=r"sent no data for 0\.2 s"):
-            await complete(generator, ask())
-        await eventually(lambda: server.running == 0)
-        assert (await complete(generator, ask())).text == "It is Paris ."
-
-
 async def test_a_slow_answer_is_no_silence() -> None:
-    async with StubServer(token_delay=0.1, reply="a b c d e") as server:
-        assert await one(server, ask(), timeout_s=0.3, model="m") == "a b c d e"
+    async with remote({"timeout_s": 0.5, "model": "m"}, token_delay=0.2) as (_, generator):
+        assert (await complete(generator, ask())).text == PARIS
 
 
 async def test_keys_never_show_and_errors_are_short() -> None:
     body = orjson.dumps({"error": {"message": "bad key secret-key " + "x" * 999}}).decode()
-    async with StubServer(failure=401, error_body=body) as server:
+    settings = {"key": "secret-key", "model": "m"}
+    async with remote(settings, failure=401, error_body=body) as (_, generator):
         with pytest.raises(EngineFailure) as raised:
-            await one(server, ask(), key="secret-key", model="m")
+            await complete(generator, ask())
 
     assert "secret-key" not in raised.value.detail
     assert len(raised.value.detail) < 400
 
 
-async def test_what_does_not_speak_http_is_named() -> None:
-    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-        await writer.drain()
-        writer.close()
-
-    listener = await asyncio.start_server(babble, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
-    async with listener, closing_engine(engine(urls=[url], model="m")) as generator:
-        with pytest.raises(EngineFailure, match="did not send a valid HTTP response"):
-            await complete(generator, ask())
-
-
-async def test_a_server_that_never_answers_is_a_timeout() -> None:
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [(b"SSH-2.0-OpenSSH_9.2\r\n", EngineFailure, "did not send a valid HTTP response"),
+     (b"", EngineTimeout, r"sent no data for 0\.2 s")],
+)  # fmt: skip
+async def test_what_does_not_speak_http_is_named(
+    said: bytes, kind: type[EngineFailure], message: str
+) -> None:
     done = asyncio.Event()
 
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        await done.wait()
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+        if not said:
+            await done.wait()
         writer.close()
 
-    listener = await asyncio.start_server(mute, "127.0.0.1", 0)
+    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
-    generator = engine(urls=[url], model="m", timeout_s=0.2)
-    async with listener, closing_engine(generator):
-        with pytest.raises(EngineTimeout, match=r"sent no data for 0\.2 s"):
+    async with listener, engine_on(urls=[url], model="m", timeout_s=0.2) as generator:
+        with pytest.raises(kind, match=message):
             await complete(generator, ask())
         done.set()
 
@@ -294,39 +353,37 @@ async def test_a_server_that_never_answers_is_a_timeout() -> None:
 async def test_a_dead_server_is_replaced_by_the_next_one() -> None:
     async with StubServer() as dead:
         pass
-    async with StubServer() as alive, closing_engine(engine(dead, alive, model="m")) as generator:
+    async with StubServer() as alive, engine_on(dead, alive, model="m") as generator:
         for _ in range(2):
-            assert (await complete(generator, ask())).text == "It is Paris ."
+            assert (await complete(generator, ask())).text == PARIS
 
     assert alive.requests == 2
 
 
-@pytest.mark.parametrize("way", ["close", "cancel"])
-async def test_leaving_aborts_the_call_at_the_server(way: str) -> None:
-    async with (
-        StubServer(reply="word " * 500, token_delay=0.02) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
-        stream = generator.stream(ask(max_tokens=500))
-        first: asyncio.Task[Delta] = asyncio.ensure_future(anext(stream))
-        await first
-        if way == "close":
-            await stream.aclose()
-        else:
-            waiting = asyncio.ensure_future(anext(stream))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await eventually(lambda: server.aborted == 1)
+async def test_check_tells_what_is_wrong() -> None:
+    async with StubServer(owned_by="vllm", models=("base",)) as server:
+        for settings, said in (
+            ({}, None),
+            ({"model": "base"}, None),
+            ({"model": "other"}, "other"),
+        ):
+            async with engine_on(server, **settings) as generator:
+                if said is None:
+                    await generator.check()
+                else:
+                    with pytest.raises(EngineFailure, match=r"does not serve 'other', but base"):
+                        await generator.check()
+    async with engine_on(server) as generator:
+        with pytest.raises(EngineFailure, match="did not accept the connection"):
+            await generator.check()
 
-    assert server.running == 0
+
+# ---- connections
 
 
 async def test_calls_are_bounded_and_a_cancelled_one_gives_its_place_back() -> None:
-    async with (
-        StubServer(token_delay=0.02) as server,
-        closing_engine(engine(server, model="m", max_concurrency=3)) as generator,
-    ):
+    settings = {"model": "m", "max_concurrency": 3}
+    async with remote(settings, token_delay=0.02) as (server, generator):
         calls = [asyncio.ensure_future(complete(generator, ask())) for _ in range(9)]
         await asyncio.sleep(0.01)
         calls[0].cancel()
@@ -340,16 +397,13 @@ async def test_calls_are_bounded_and_a_cancelled_one_gives_its_place_back() -> N
 async def test_a_finished_answer_leaves_its_connection_to_the_next_call(end_delay: float) -> None:
     ports = set()
 
-    async with (
-        StubServer(reply="Paris", end_delay=end_delay) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
+    async with remote({"model": "m"}, reply="Paris", end_delay=end_delay) as (_, generator):
         for _ in range(4):
             await complete(generator, ask())
             session = generator._connections._kept
             assert session is not None
             connector: Any = session.connector
-            await eventually(lambda pools=connector._conns: any(pools.values()))
+            await eventually(lambda pools=connector._conns: any(pools.values()))  # type: ignore[misc]
             ports |= {
                 str(handler.transport.get_extra_info("sockname"))
                 for pool in connector._conns.values()
@@ -360,10 +414,7 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call(end_dela
 
 
 async def test_nobody_waits_for_the_end_of_a_finished_answer() -> None:
-    async with (
-        StubServer(reply="Paris", end_delay=30.0) as server,
-        closing_engine(engine(server, model="m")) as generator,
-    ):
+    async with remote({"model": "m"}, reply="Paris", end_delay=30.0) as (server, generator):
         async with asyncio.timeout(10):
             assert (await complete(generator, ask())).text == "Paris"
         assert server.running == 1
@@ -371,71 +422,163 @@ async def test_nobody_waits_for_the_end_of_a_finished_answer() -> None:
 
 async def test_a_call_that_meets_closed_connections_is_answered() -> None:
     resent = []
-    async with ClosingServer(together=3) as server:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ClosingServer(together=3))
         settings = EngineSettings(kind="openai", urls=[f"{server.url}/v1"], model="m")
         generator = OpenAIGenerator("remote", settings, lambda: resent.append(1))
-        async with closing_engine(generator):
-            await asyncio.gather(*(complete(generator, ask()) for _ in range(3)))
-            assert (await complete(generator, ask())).text == "Paris"
+        stack.push_async_callback(generator.aclose)
+        await asyncio.gather(*(complete(generator, ask()) for _ in range(3)))
+        assert (await complete(generator, ask())).text == "Paris"
 
     assert len(resent) == 1
     assert server.requests == 5
 
 
-async def test_check_tells_what_is_wrong() -> None:
-    async with StubServer(owned_by="vllm", models=("base",)) as server:
-        await engine_check(server)
-        await engine_check(server, model="base")
-        with pytest.raises(EngineFailure, match=r"does not serve 'other', but base"):
-            await engine_check(server, model="other")
-    with pytest.raises(EngineFailure, match="did not accept the connection"):
-        await engine_check(server)
-
-
-async def engine_check(server: StubServer, **settings: Any) -> None:
-    async with closing_engine(engine(server, **settings)) as generator:
-        await generator.check()
-
-
-async def test_half_a_surrogate_does_not_break_a_call() -> None:
-    async with StubServer() as server:
-        await one(server, ask("who \ud800 is it"), model="m")
-
-    assert server.bodies[0]["messages"][0]["content"] == "who ? is it"
-
-
-async def test_after_closing_calls_fail_cleanly() -> None:
-    async with StubServer(token_delay=0.05) as server:
-        generator = engine(server, model="m")
-        async with closing(generator.stream(ask())) as deltas:
-            await anext(deltas)
-            await generator.aclose()
-            await generator.aclose()
-            with pytest.raises(EngineFailure):
-                async for _ in deltas:
-                    pass
-        with pytest.raises(EngineFailure, match="closed"):
-            await complete(generator, ask())
-
-
-async def test_closing_ends_a_call_that_the_server_keeps_silent() -> None:
-    async with StubServer(failure="silent") as server:
-        generator = engine(server, model="m", timeout_s=600.0)
+async def test_closing_ends_calls_in_mid_answer_and_those_that_the_server_keeps_silent() -> None:
+    async with (
+        remote({"model": "m"}, token_delay=0.05) as (_, generator),
+        closing(generator.stream(ask())) as deltas,
+    ):
+        await anext(deltas)
+        await generator.aclose()
+        with pytest.raises(EngineFailure):
+            async for _ in deltas:
+                pass
+    async with remote({"model": "m", "timeout_s": 600.0}, failure="silent") as (server, generator):
         call = asyncio.create_task(complete(generator, ask()))
         await eventually(lambda: server.running == 1)
-
         await generator.aclose()
-
         with pytest.raises(EngineFailure, match="lost the connection"):
             await call
 
 
+# ---- bodies that come in pieces, break off, or have no end
+
+
+async def send(
+    request: web.Request, pieces: Sequence[bytes], status: int, kind: str, *, end: str = "end"
+) -> web.StreamResponse:
+    """Send a body in pieces, with a pause after each of them. `end`: it may also `break` off there,
+    or `hang`.
+    """
+    response = web.StreamResponse(status=status, headers={"Content-Type": kind})
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+        await asyncio.sleep(0.05)
+    if end == "hang":
+        await asyncio.sleep(3600)
+    if end == "break":
+        assert request.transport is not None
+        request.transport.abort()
+    return response
+
+
+class Pieces(StubServer):
+    """Sends the text of an error in two pieces."""
+
+    end = "end"
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await super()._answer(request, body)
+        if not isinstance(response, web.Response):
+            return response
+        assert isinstance(response.body, bytes)
+        pieces = [response.body[:20], response.body[20:]]
+        return await send(request, pieces, response.status, JSON, end=self.end)
+
+
+async def test_an_error_in_two_pieces_is_read_whole() -> None:
+    turn = ask(turn=1)
+    async with remote({"kind": "vllm"}, Pieces, rejects=("priority",)) as (server, generator):
+        assert (await complete(generator, turn)).text == PARIS
+        assert ["priority" in body for body in server.bodies] == [True, False]
+    refused = {"refuses": roles_must_alternate, "refusal": 500}
+    async with remote({}, Pieces, **refused) as (_, generator):
+        assert (await complete(generator, OF_TURNS)).text == PARIS
+
+
+@pytest.mark.parametrize("end", ["break", "hang", "hang until closed"])
+async def test_an_error_whose_text_does_not_end_is_told_as_far_as_it_came(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closes = end == "hang until closed"
+    monkeypatch.setattr(openai, "_ERROR_S", 600.0 if closes else 0.5)
+    text = "the context is full" + " " * 9
+    async with remote({"timeout_s": 600.0}, Pieces, failure=400, error_body=text) as (server, own):
+        server.end = end.partition(" ")[0]  # type: ignore[attr-defined]
+        call = asyncio.create_task(complete(own, ask()))
+        if closes:
+            await eventually(lambda: server.running == 1)
+            await asyncio.sleep(0.2)
+            await own.aclose()
+            with pytest.raises(EngineFailure, match="lost the connection"):
+                await call
+        else:
+            with pytest.raises(EngineRefusal, match="answered 400: the context is full"):
+                await call
+
+
+class Endless(StubServer):
+    """Has no end to any body; a list of models may come in `pieces` instead."""
+
+    pieces: Sequence[bytes] = ()
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await send(request, [MEGABYTE] * 6, 200, JSON, end="hang")
+
+    async def _info(self, request: web.Request) -> Any:
+        return await self._answer(request, {})
+
+    async def _models(self, request: web.Request) -> Any:
+        return await send(request, self.pieces, 200, JSON)
+
+
+async def test_bodies_without_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "LARGEST_REPLY", 2_000_000)
+    body = orjson.dumps({"data": [{"id": "stub-model"}]})
+    async with Endless() as server, engine_on(server, kind="vllm") as worker:
+        assert isinstance(worker, vllm.VllmGenerator)
+        server.pieces = [body[:9], body[9:]]
+        assert (await worker._learn()).models == ("stub-model",)
+        calls: list[tuple[Callable[[], Awaitable[Any]], str]] = [
+            (partial(complete, worker, ask()), "4,000,000"), (worker.plugin_info, "2,000,000")
+        ]  # fmt: skip
+        for call, most in calls:
+            with pytest.raises(EngineFailure, match=f"sent a body of more than {most} bytes"):
+                await call()
+        server.pieces, worker._server = [MEGABYTE] * 6, None
+        with pytest.raises(EngineFailure, match="a body of more than 4,000,000 bytes"):
+            await worker.check()
+
+
+async def test_what_follows_the_end_of_a_reply_is_not_kept() -> None:
+    class Talkative(StubServer):
+        sent = 0
+
+        async def _end(self, response: web.StreamResponse, *more: Any) -> None:
+            await response.write(b"data: [DONE]\n\n")
+            with suppress(ConnectionError):
+                while self.sent < 60:
+                    await response.write(MEGABYTE)
+                    self.sent += 1
+
+    async with Talkative() as server, engine_on(server) as generator:
+        tracemalloc.start()
+        try:
+            await complete(generator, ask())
+            await eventually(lambda: not generator._ending)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert server.sent > 12
+    assert peak < 8_000_000
+
+
 @pytest.mark.parametrize("dialect", ["sse", "json"])
 async def test_a_reply_of_100_kb_is_cut_where_no_token_of_the_call_can_be(dialect: Any) -> None:
-    async with (
-        StubServer(reply="a" * 100_000, dialect=dialect) as server,
-        closing_engine(engine(server)) as generator,
-    ):
+    async with remote(reply="a" * 100_000, dialect=dialect) as (_, generator):
         completion = await complete(generator, ask(max_tokens=64))
         assert 64 < len(completion.text) < 4_000
         assert completion.finish == "length"

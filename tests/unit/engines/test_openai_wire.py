@@ -14,7 +14,6 @@ from service.engines.openai_wire import (
     ReplyReader,
     body_error,
     encode_body,
-    retry_after,
 )
 
 CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=2)
@@ -104,29 +103,3 @@ def test_a_stream_may_end_by_a_finish_reason_alone() -> None:
 )
 def test_errors_are_found_in_every_usual_shape(body: bytes, text: str) -> None:
     assert body_error(body) == text
-
-
-def test_vllm_and_openai_shapes_of_a_schema_call() -> None:
-    request = GenerationRequest(prompt="x", json_schema={"type": "array"})
-
-    assert orjson.loads(encode_body(request, "m", "vllm"))["structured_outputs"] == {
-        "json": {"type": "array"}
-    }
-    assert "response_format" not in orjson.loads(encode_body(request, "m", "none"))
-
-
-def test_a_reply_that_passes_over_max_tokens_is_cut() -> None:
-    reader = ReplyReader(GenerationRequest(messages=CHAT.messages, max_tokens=64), "none")
-    event = orjson.dumps({"choices": [{"delta": {"content": "word " * 10}}]})
-    deltas = []
-    while not reader.done and reader.events < 1000:
-        deltas.append(reader.read(event))
-
-    assert reader.overran
-    text = "".join(delta.text for delta in deltas if delta)
-    assert 64 * 6 < len(text) < 4_000
-    assert reader.end().finish == "length"
-
-
-def test_a_time_to_wait_of_thousands_of_digits_is_none() -> None:
-    assert retry_after("9" * 5000) is None
