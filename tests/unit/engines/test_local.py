@@ -1,10 +1,8 @@
-"""Models on torch: outputs and signals against transformers' own eager attention, in float32."""
+"""Models on torch: their outputs against transformers', and what is wrong with a folder."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,150 +13,11 @@ from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.local import LocalGenerator
 from service.engines.output import Detokenizer
-from service.engines.signals import DraftToken, ScoreRequest
-from tests.stubs.tiny_model import save_tiny_model
+from service.engines.signals import ScoreRequest
 from tests.support.drafts import drafted, with_attention
-from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
 
 pytestmark = pytest.mark.anyio
-PROMPTS = [
-    "Question: Who directed the film The Glass Orchard?\nAnswer:",
-    "Question: Where was Élodie born?\nAnswer: Paris.\nQuestion: Who is John?\nAnswer: John is",
-    "The",
-    "Question: " + "When was the director of the film born? " * 6 + "\nAnswer:",
-]
-CLOSE = 1e-5
-
-
-@dataclass
-class Eager:
-    """A model as transformers computes it, one text at a time."""
-
-    tokenizer: Any
-    network: Any
-
-    def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return [self.tokenizer.bos_token_id, *ids] if bos else ids
-
-    def read(self, ids: Sequence[int]) -> tuple[Any, Any]:
-        """Logits (tokens, vocabulary) and the last layer's attention (heads, queries, keys)."""
-        import torch
-
-        with torch.inference_mode():
-            output = self.network(torch.tensor([list(ids)]), output_attentions=True)
-        return output.logits[0], output.attentions[-1][0]
-
-    def entropies(self, logits: Any) -> Any:
-        chances = logits.softmax(dim=-1)
-        return -(chances * (chances + 1e-10).log()).sum(dim=-1)
-
-
-@pytest.fixture(scope="session")
-def smooth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights of a usual size: float32 has no 1e-5 to show where logits are in hundreds."""
-    return save_tiny_model(tmp_path_factory.mktemp("smooth-model"), spread=0.15)
-
-
-@pytest.fixture(params=["random", "embedded"])
-def model(request: pytest.FixtureRequest, smooth_model: Path) -> Path:
-    return smooth_model if request.param == "random" else TINY
-
-
-@pytest.fixture
-def eager(model: Path) -> Eager:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    network = AutoModelForCausalLM.from_pretrained(
-        model, dtype=torch.float32, attn_implementation="eager"
-    )
-    return Eager(AutoTokenizer.from_pretrained(model), network.eval())
-
-
-def check(eager: Eager, prompt: Sequence[int], tokens: Sequence[DraftToken]) -> Any:
-    """Compare entropies, and maxima as they stood after each query; the attention is returned."""
-    logits, attention = eager.read([*prompt, *(token.id for token in tokens)])
-    start = len(prompt)
-    entropies = eager.entropies(logits[start - 1 : -1])
-    chances = logits[start - 1 : -1].log_softmax(dim=-1)
-    folded: dict[int, tuple[float, float]] = {}
-    for number, token in enumerate(tokens):
-        assert token.entropy == pytest.approx(float(entropies[number]), abs=CLOSE)
-        expected = float(chances[number, token.id])
-        assert token.logprob == pytest.approx(expected, abs=CLOSE, rel=CLOSE)
-        folded |= {update.key: (update.maximum, update.later) for update in token.updates}
-        if not token.updates:
-            continue
-        own = attention[:, start : start + number + 1, start : start + number + 1]
-        others = own.clone()
-        others.diagonal(dim1=1, dim2=2).zero_()
-        for key in range(number + 1):
-            maximum = float(own[:, :, key].amax(dim=1).mean())
-            later = float(others[:, :, key].amax(dim=1).mean())
-            assert folded[key] == pytest.approx((maximum, later), abs=CLOSE)
-    return attention
-
-
-async def test_a_draft_s_signals_are_those_of_eager_attention(
-    model: Path, eager: Eager, open_local: OpenLocal
-) -> None:
-    engine = open_local(model=str(model))
-    for text in PROMPTS:
-        made = await drafted(engine, with_attention(text, 12))
-        tokens, context = made.tokens, made.rows()
-        prompt = eager.encode(text)
-        attention = check(eager, prompt, tokens).mean(dim=0)
-
-        assert all(token.updates for token in tokens[:-1])
-        assert not tokens[-1].updates
-        assert len(context.spans) == len(prompt) + len(tokens)
-        for number, row in enumerate(context.rows):
-            place = len(prompt) + number
-            assert row.token == place
-            expected = attention[place - 1, :place].tolist()
-            assert list(row.weights) == pytest.approx(expected, abs=CLOSE)
-
-
-@pytest.mark.parametrize("bos", [True, False])
-async def test_a_text_is_scored_as_eager_attention_would(
-    model: Path, eager: Eager, open_local: OpenLocal, bos: bool
-) -> None:
-    engine = open_local(model=str(model))
-    text = "Who directed Élodie at 12?\nThe film of John"
-    wanted = (text.index("film"), text.index("film") + 4)
-    scoring = await engine.score(ScoreRequest(text=text, bos=bos, row_spans=(wanted,)))
-
-    ids = eager.encode(text, bos=bos)
-    _, attention = eager.read(ids)
-    later = attention.clone()
-    later.diagonal(dim1=1, dim2=2).zero_()
-    assert [token.id for token in scoring.tokens] == ids
-    for number, token in enumerate(scoring.tokens):
-        maximum = float(attention[:, :, number].amax(dim=1).mean())
-        assert token.attention_max == pytest.approx(maximum, abs=CLOSE)
-        after = float(later[:, :, number].amax(dim=1).mean())
-        assert token.attention_max_later == pytest.approx(after, abs=CLOSE)
-    spans = [token.span for token in scoring.tokens]
-    overlapping = [n for n, (a, b) in enumerate(spans) if n and a < wanted[1] and b > wanted[0]]
-    assert [row.token for row in scoring.rows] == overlapping
-    assert overlapping
-    for row in scoring.rows:
-        mean = attention.mean(dim=0)[row.token - 1, : row.token].tolist()
-        assert list(row.weights) == pytest.approx(mean, abs=CLOSE)
-
-
-async def test_a_draft_s_own_ids_are_read_alone(eager: Eager, open_local: OpenLocal) -> None:
-    """Profile `official`: no prompt, no start token, so the first token gets all of itself."""
-    engine = open_local()
-    entropies = with_attention(PROMPTS[0], 10, signals="entropy")
-    tokens = (await drafted(engine, entropies)).tokens
-    scoring = await engine.score(ScoreRequest(token_ids=tuple(token.id for token in tokens)))
-    assert [token.id for token in scoring.tokens] == [token.id for token in tokens]
-    assert scoring.tokens[0].attention_max == 1.0
-    assert all(0 <= token.attention_max <= 1 for token in scoring.tokens)
-    assert scoring.tokens[-1].attention_max_later == 0.0
 
 
 async def test_a_model_without_a_full_last_layer_gives_none(
