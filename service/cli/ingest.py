@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -11,23 +10,13 @@ from typing import cast, get_args
 import anyio
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bar
-from rich.progress import Task as BarTask
-from rich.text import Text
 
 from service.cli.upload import START_AGAIN, Upload
 from service.client import PATIENCE_S
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.extras import lacking
 from service.core.locks import find_server
-from service.core.progress import LOGGED_S, rate_text
+from service.core.progress import shown_stages
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.base import Analysis
@@ -89,7 +78,7 @@ async def run_ingest(
             f"{shown(base)}; stop the server, or ingest without --ray"
         )
     console = Console()
-    with _progress_listener(console) as listener:
+    with _listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
             upload = Upload(base, files, collection, settings, listener, format, access, language)
@@ -195,48 +184,23 @@ async def _new_collection(
                 await stores.collections.delete(name)
 
 
-class _Rate(ProgressColumn):
-    """Renders the number of documents and their rate."""
-
-    def render(self, task: BarTask) -> Text:
-        elapsed = task.finished_time if task.finished else task.elapsed
-        documents = task.fields["documents"]
-        rate = f", {rate_text(documents / elapsed)}" if documents and elapsed else ""
-        return Text(f"{documents:,} documents{rate}")
-
-
 @contextmanager
-def _progress_listener(console: Console) -> Iterator[Listener]:
-    """Show a progress bar with rate and time left if the console is a terminal; invalid lines are
-    printed above it.
-    """
-    columns = (
-        BarColumn(),
-        TaskProgressColumn(),
-        _Rate(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("ingest", total=None, documents=0)
-        logged_at, shown = time.monotonic(), 0
+def _listener(console: Console) -> Iterator[Listener]:
+    """Show the progress, and print invalid lines above it."""
+    with shown_stages("bytes", console) as follow:
+        shown = 0
 
         def progress(done: int, total: int | None, documents: int) -> None:
-            bar.update(task, completed=done, total=total, documents=documents)
-            nonlocal logged_at
-            if not console.is_terminal and time.monotonic() - logged_at > LOGGED_S:
-                logged_at = time.monotonic()
-                share = f", {done / total:.1%} of the bytes" if total else ""
-                console.print(f"{documents:,} documents{share}", highlight=False)
+            follow("ingest", done, total, f"{documents:,} documents")
 
         def problem(found: SourceProblem) -> None:
             nonlocal shown
             shown += 1
             if shown <= MOST_SHOWN:
                 line = f"[red]invalid[/] {escape(str(found))}"
-                bar.console.print(line, highlight=False, soft_wrap=True)
+                console.print(line, highlight=False, soft_wrap=True)
             elif shown == MOST_SHOWN + 1:
-                bar.console.print("further invalid lines are only counted")
+                console.print("further invalid lines are only counted")
 
         yield Listener(progress, problem)
 

@@ -14,20 +14,22 @@ from rich.progress import BarColumn, Progress, TextColumn
 LOGGED_S: Final = 30.0  # seconds between two lines if no terminal shows a bar
 
 ShowProgress = Callable[..., None]  # (done, more=""): the count, and additional text
-Follow = Callable[[str, int, int], None]  # (stage, done, total): the progress of a stage
+Follow = Callable[..., None]  # (stage, done, total, more=""): the progress of a stage
 
 
 def unseen(stage: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
-def rate_and_left(done: int, total: int, seconds: float, begun: int = 0) -> str:
+def rate_and_left(done: int, total: int | None, seconds: float, begun: int = 0) -> str:
     """Return the rate and the time left, or the total time at the end. `seconds` is the duration of
     `done` without the first `begun`, which an earlier run did. Empty while nothing is known.
     """
     if done <= begun or seconds <= 0:
         return ""
     rate = (done - begun) / seconds
+    if total is None:
+        return rate_text(rate)
     if done >= total:
         return f"{rate_text(rate)}, in {timedelta(seconds=round(seconds))}"
     return f"{rate_text(rate)}, {timedelta(seconds=round((total - done) / rate))} left"
@@ -39,16 +41,16 @@ def rate_text(rate: float) -> str:
 
 
 def progress_text(
-    done: int, total: int, noun: str, seconds: float, *, begun: int = 0, more: str = ""
+    done: int, total: int | None, noun: str, seconds: float, *, begun: int = 0, more: str = ""
 ) -> str:
     """Return the counts, the rate and the time left, and additional text."""
-    counts = f"{done:,} of {total:,} {noun}"
+    counts = f"{done:,} {noun}" if total is None else f"{done:,} of {total:,} {noun}"
     return ", ".join(filter(None, [counts, rate_and_left(done, total, seconds, begun), more]))
 
 
 @contextmanager
 def shown_progress(
-    what: str, noun: str, total: int, screen: Console, *, begun: int = 0
+    what: str, noun: str, total: int | None, screen: Console, *, begun: int = 0
 ) -> Iterator[ShowProgress]:
     """Show the progress while the block runs, which reports its count."""
     began = logged = time.monotonic()
@@ -75,11 +77,11 @@ def shown_stages(noun: str, screen: Console) -> Iterator[Follow]:
     with ExitStack() as shown:
         current: dict[str, ShowProgress] = {}
 
-        def follow(stage: str, done: int, total: int) -> None:
+        def follow(stage: str, done: int, total: int | None, more: str = "") -> None:
             if stage not in current:
                 shown.close()
                 current.clear()
                 current[stage] = shown.enter_context(shown_progress(stage, noun, total, screen))
-            current[stage](done)
+            current[stage](done, more)
 
         yield follow

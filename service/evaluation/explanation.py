@@ -97,7 +97,7 @@ def _stage_of(event: BaseEvent, kind: StepKind) -> Stage:
 
 def find_fault(trace: Trace) -> Fault:
     """Return the stage at which the right answer was lost, by the first rule that applies."""
-    result, gold = trace.result, trace.gold
+    result, gold = trace.result, trace.header.gold
     if isinstance(result, Problem):
         return _failure(result, trace.events)
     if gold is None:
@@ -278,7 +278,7 @@ def explain_trace(trace: Trace) -> tuple[Fault, list[str]]:
     parts = [f"{stage} {spent / 1000:.2f} s" for stage, spent in stages]
     waited = f", {timing.queue / 1000:.2f} s in the queue" if timing and timing.queue else ""
     return fault, [
-        f"{'/'.join(trace.key)}: {_short(trace.question)}",
+        f"{'/'.join(trace.header.key)}: {_short(trace.question)}",
         f"  time: {total / 1000:.2f} s{waited}: {', '.join(parts) or 'no step'}",
         f"  error: {fault.stage}: {fault.why}" if fault.stage else f"  {fault.why}",
         *(f"    {line}" for line in fault.evidence),

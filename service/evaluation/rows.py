@@ -325,15 +325,5 @@ def _git(*words: str) -> str:
 def machine() -> str:
     """Return the machine's type and Python version, without host names."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (
-        f"{platform.system()} {platform.machine()}, {cores} cores, {_memory()}"
-        f"Python {platform.python_version()}"
-    )
-
-
-def _memory() -> str:
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return ""
-    return f"{size / 2**30:.0f} GiB memory, "
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{system}, {cores} cores, Python {platform.python_version()}"

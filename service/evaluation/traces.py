@@ -9,7 +9,7 @@ describes the question:
 | `version` | of the service that answered |
 | `dataset`, `method`, `id` | the key of the row |
 | `request` | the fields of the request |
-| `gold` | `answers`, `parts`, `route`, `supporting` and `supporting_titles` of the dataset; null for a question of `revelator ask`, which has no gold answers |
+| `gold` | the question with its gold answers and passages, as in the dataset; null for a question of `revelator ask`, which has none |
 
 Each later line is an event as `POST /answer/stream` sends it, with its name in `event`; the last
 is `done`. A trace thus contains all parts of the body, and `read_trace` assembles it again.
@@ -18,16 +18,14 @@ is `done`. A trace thus contains all parts of the body, and `read_trace` assembl
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import anyio.to_thread
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service import __version__
 from service.answer.events import AnswerReady, BaseEvent, Done, Event, Failed, Start
@@ -35,31 +33,43 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Problem
 from service.core.errors import StoreError
 from service.core.files import write_whole
+from service.core.validation import first_problem
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
 
-VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 _LONGEST_NAME: Final = 120  # in characters; most file systems allow 255 bytes
 _EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
-_HEADER: Final = frozenset({"trace", "version", "dataset", "method", "id", "request", "gold"})
+
+
+class Header(BaseModel):
+    """The first line of a trace."""
+
+    trace: Literal[2] = 2
+    version: str = __version__
+    dataset: str
+    method: str
+    id: str
+    request: dict[str, Any]
+    gold: GoldQuestion | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.dataset, self.method, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A question with all its events.
+    """A question with all its events. `result` is the answer's body, or the problem that ended the
+    question."""
 
-    `gold` is None if the question is not of a dataset. `result` is the answer's body, or the
-    problem that ended the question.
-    """
-
-    key: Key
-    version: str
-    request: Mapping[str, Any]
-    question: str
-    gold: GoldQuestion | None
+    header: Header
     events: tuple[BaseEvent, ...]
     result: Answer | Problem
+
+    @property
+    def question(self) -> str:
+        return str(self.header.request.get("question", ""))
 
     @property
     def answer_id(self) -> str | None:
@@ -82,23 +92,8 @@ def _file_name(name: str) -> str:
     return f"{quoted[:_LONGEST_NAME]}-{digest}"
 
 
-def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion | None) -> dict[str, Any]:
-    """Return the first line of a trace."""
-    return {
-        "trace": VERSION,
-        "version": __version__,
-        **key._asdict(),
-        "request": dict(request),
-        "gold": None
-        if gold is None
-        else {
-            "answers": list(gold.answers),
-            "parts": [list(part) for part in gold.parts],
-            "route": gold.route,
-            "supporting": sorted(gold.supporting),
-            "supporting_titles": sorted(gold.supporting_titles),
-        },
-    }
+def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion | None) -> Header:
+    return Header(**key._asdict(), request=dict(request), gold=gold)
 
 
 def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
@@ -115,9 +110,9 @@ def encode(event: BaseEvent) -> str:
 class Recorder:
     """Collects the events of one question, and writes them when it has ended."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, header: Header) -> None:
         self._path = path
-        self._lines = [json.dumps(header, ensure_ascii=False, default=str)]
+        self._lines = [header.model_dump_json()]
         self._whole = False
 
     def see(self, event: BaseEvent) -> None:
@@ -145,19 +140,17 @@ def read_trace(path: Path) -> Trace:
     layout version, or if its events do not match the body that it contains.
     """
     lines = _lines(path)
-    header = _header(lines[0], path)
+    try:
+        header = Header.model_validate_json(lines[0])
+    except ValidationError as error:
+        raise StoreError(
+            f"{path}:1: is not the first line of a trace of this version ({first_problem(error)}); "
+            "evaluate again, or use the version that wrote it"
+        ) from None
     events = tuple(_event(line, f"{path}:{n}") for n, line in enumerate(lines[1:], 2))
     if not events or not isinstance(events[-1], Done):
         raise StoreError(f"{path}:{len(lines)}: is truncated: its last event is not `done`")
-    try:
-        key = Key(str(header["dataset"]), str(header["method"]), str(header["id"]))
-        request = dict(header["request"])
-        question = str(request["question"])
-        gold = None if header["gold"] is None else _gold(key.id, question, header["gold"])
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise StoreError(f"{path}:1: is not the first line of a trace ({error!r})") from None
-    result = _result(events, path)
-    return Trace(key, str(header["version"]), request, question, gold, events, result)
+    return Trace(header, events, _result(events, path))
 
 
 def _lines(path: Path) -> list[str]:
@@ -172,30 +165,7 @@ def _lines(path: Path) -> list[str]:
         raise StoreError(f"{path}: is empty")
     if lines.pop():
         raise StoreError(f"{path}:{len(lines) + 1}: is truncated: the line has no end")
-    for number, line in enumerate(lines, 1):
-        if line.endswith("\r"):
-            raise StoreError(
-                f"{path}:{number}: ends with CR LF, but a trace is written with LF; the file was "
-                "converted, so copy it again without a conversion of line ends"
-            )
     return lines
-
-
-def _header(line: str, path: Path) -> Mapping[str, Any]:
-    value: Any = None
-    with suppress(ValueError, RecursionError):
-        value = json.loads(line)
-    if not isinstance(value, dict) or "trace" not in value:
-        raise StoreError(f"{path}:1: is not a trace: its first line has no field `trace`")
-    if value["trace"] != VERSION:
-        raise StoreError(
-            f"{path}:1: is of version {value['trace']!r}, written by revelator "
-            f"{value.get('version', 'of an unknown version')}; this version reads {VERSION}. "
-            "Evaluate again, or use that version"
-        )
-    if missing := sorted(_HEADER - value.keys()):
-        raise StoreError(f"{path}:1: the first line lacks these fields: {', '.join(missing)}")
-    return value
 
 
 def _event(line: str, place: str) -> BaseEvent:
@@ -205,22 +175,8 @@ def _event(line: str, place: str) -> BaseEvent:
             return event
         why = "its fields differ"
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        why = f"{where}: {first['msg']}" if where else first["msg"]
+        why = first_problem(error)
     raise StoreError(f"{place}: is not an event of this version ({why})")
-
-
-def _gold(id: str, question: str, gold: Mapping[str, Any]) -> GoldQuestion:
-    return GoldQuestion(
-        id=id,
-        question=question,
-        answers=tuple(gold["answers"]),
-        parts=tuple(tuple(part) for part in gold["parts"]),
-        route=gold["route"],
-        supporting=frozenset(gold["supporting"]),
-        supporting_titles=frozenset(gold["supporting_titles"]),
-    )
 
 
 def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:

@@ -71,7 +71,7 @@ async def test_a_question_keeps_its_trace(
         assert await ask(as_json=True) == 0
     body = json.loads(capsys.readouterr().out)
     trace = read_trace(file)
-    assert trace.request["question"] == "Who composed Norma?"
+    assert trace.question == "Who composed Norma?"
     (kept,) = shown_again(trace, only_body=True)
     assert json.loads(kept) == body
 

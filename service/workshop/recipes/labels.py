@@ -318,10 +318,8 @@ def _train(
     rows: Any = train
     trainer = Trainer(open_network(settings), run.arguments, collate, train_dataset=rows)
     trainer.label_names = ["token_labels", "tags"] if labels else ["token_labels"]
-    if not run.fit(trainer):
-        return trainer, {}
-    scores: dict[str, Score] = {}
-    if held_out:
+    writes, scores = run.fit(trainer), dict[str, Score]()
+    if held_out:  # by all processes together
         rows = held_out
         found: Any = trainer.predict(rows)
         scores = (
@@ -329,6 +327,8 @@ def _train(
             if labels
             else filter_scores(found.predictions, found.label_ids)
         )
+    if not writes:
+        return trainer, {}
     network: Any = trainer.accelerator.unwrap_model(trainer.model)
     _save(network, settings, scores, run)
     return trainer, scores

@@ -33,6 +33,7 @@ from service.core.errors import ConfigurationError, StoreError
 from service.core.extras import lacking, missing_packages
 from service.core.files import write_whole
 from service.core.settings.base import Section
+from service.evaluation.rows import differences
 from service.workshop.facts.rows import AnyRow, read_rows_of
 
 S = TypeVar("S", bound=Section)
@@ -343,23 +344,18 @@ def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
         return
     if not begun.exists():
         raise ConfigurationError(f"{folder} holds no run to resume; omit --resume")
-    before = _read_record(begun)
-    if changed := _changed(before, json.loads(json.dumps(run))):
+    now = json.loads(json.dumps(run))
+    if changed := differences(_compared(_read_record(begun)), _compared(now)):
         raise ConfigurationError(
             f"{folder} was started differently: {'; '.join(changed)}; resume as it was started, or "
             "choose another --out"
         )
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what affects the weights and differs between two runs."""
-    old = {**before["settings"], "the recipe": before["recipe"], "the data": before["data"]}
-    new = {**now["settings"], "the recipe": now["recipe"], "the data": now["data"]}
-    return [
-        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
-        for name in sorted((old.keys() | new.keys()) - WITHOUT_EFFECT)
-        if old.get(name) != new.get(name)
-    ]
+def _compared(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what affects the weights of a run."""
+    settings = {n: v for n, v in run["settings"].items() if n not in WITHOUT_EFFECT}
+    return {**settings, "the recipe": run["recipe"], "the data": run["data"]}
 
 
 def _write_record(path: Path, record: Mapping[str, Any]) -> None:

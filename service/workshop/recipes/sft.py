@@ -103,10 +103,7 @@ def train(settings: SftSettings, run: TrainingRun) -> tuple[Any, dict[str, Score
         return trainer, {}
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
-    scores = reply_scores(
-        model, encoder, held_out,
-        at_once=run.arguments.per_device_eval_batch_size, most=settings.score_rows,
-    )  # fmt: skip
+    scores = reply_scores(model, encoder, held_out, settings.score_rows)
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
@@ -209,70 +206,40 @@ RECIPE: Recipe[SftSettings] = Recipe(
 )
 
 
-SPARE_TOKENS = 8  # additional tokens of a reply, so that one that does not stop is wrong
-
-
 def reply_scores(
-    model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], *, at_once: int, most: int
+    model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], most: int
 ) -> dict[str, Score]:
-    """Return the exact match of the last reply, over all rows and by task, on at most `most` random
-    rows.
+    """Return how often greedy decoding writes the last reply exactly, over all rows and by task, on
+    at most `most` random rows.
 
     The chance level is that of always giving a task's most frequent reply.
     """
     if not rows:
         return {}
     drawn = random.Random(0).sample(list(rows), min(most, len(rows)))
-    drawn.sort(key=lambda row: sum(len(message.content) for message in row.messages))
-    right: list[bool] = []
-    for start in range(0, len(drawn), at_once):
-        batch = drawn[start : start + at_once]
-        written = write_replies(model, encoder, batch)
-        right += [
-            text.strip() == row.messages[-1].content.strip()
-            for text, row in zip(written, batch, strict=True)
-        ]
-    return _by_task(drawn, right)
-
-
-def _by_task(rows: Sequence[TrainingRow], right: Sequence[bool]) -> dict[str, Score]:
-    found: dict[str, list[bool]] = {}
-    replies: dict[str, Counter[str]] = {}
-    for row, hit in zip(rows, right, strict=True):
-        found.setdefault(row.task, []).append(hit)
-        replies.setdefault(row.task, Counter())[row.messages[-1].content.strip()] += 1
-    guessed = {task: counts.most_common(1)[0][1] for task, counts in replies.items()}
-    scores = {"exact": Score(sum(right) / len(rows), sum(guessed.values()) / len(rows), len(rows))}
-    for task, hits in sorted(found.items()) if len(found) > 1 else ():
-        scores[f"exact, {task}"] = Score(
-            sum(hits) / len(hits), guessed[task] / len(hits), len(hits)
-        )
+    tasks: dict[str, list[tuple[str, bool]]] = {}
+    for row in drawn:
+        made = row.messages[-1].content.strip(), _writes(model, encoder, row)
+        tasks.setdefault(row.task, []).append(made)
+    scores = {"exact": _score(list(tasks.values()))}
+    if len(tasks) > 1:
+        scores |= {f"exact, {task}": _score([made]) for task, made in sorted(tasks.items())}
     return scores
 
 
+def _score(tasks: Sequence[Sequence[tuple[str, bool]]]) -> Score:
+    rows = sum(map(len, tasks))
+    guessed = sum(Counter(reply for reply, _ in made).most_common(1)[0][1] for made in tasks)
+    return Score(sum(right for made in tasks for _, right in made) / rows, guessed / rows, rows)
+
+
 @torch.no_grad()
-def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow]) -> list[str]:
-    """Generate the last reply to each chat by greedy decoding, in one left-padded batch."""
-    turns = [encoder.encode_turn(chat_of(row)) for row in rows]
-    longest = max(len(prompt) for prompt, _ in turns)
-    end = encoder.tokenizer.eos_token_id
-    ids = torch.full((len(turns), longest), end)
-    mask = torch.zeros(len(turns), longest, dtype=torch.long)
-    for number, (prompt, _) in enumerate(turns):
-        ids[number, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[number, longest - len(prompt) :] = 1
-    written = model.generate(
-        input_ids=ids.to(model.device),
-        attention_mask=mask.to(model.device),
-        max_new_tokens=max(len(reply) for _, reply in turns) + SPARE_TOKENS,
-        do_sample=False,
-        pad_token_id=end,
-        eos_token_id=sorted({end, *(reply[-1] for _, reply in turns)}),
-    )
-    return [
-        str(encoder.tokenizer.decode(reply, skip_special_tokens=True))
-        for reply in written[:, longest:].tolist()
-    ]
+def _writes(model: Any, encoder: PromptEncoder, row: TrainingRow) -> bool:
+    """Return whether each token of the last reply is the likeliest one after those before it."""
+    prompt, reply = encoder.encode_turn(chat_of(row))
+    logits = model(torch.tensor([prompt + reply], device=model.device)).logits[0]
+    likeliest: list[int] = logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+    return likeliest == reply
 
 
 # ---- rows of tokens

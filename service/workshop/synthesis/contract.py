@@ -12,7 +12,6 @@ The run (`command.py`) counts dropped items and writes the output.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
+from service.evaluation.datasets import DatasetError, elements_of
 from service.workshop.facts.splits import Split, canonical_form, side_of
 
 if TYPE_CHECKING:
@@ -164,39 +164,20 @@ class Pipeline(Generic[T]):
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], BadLines]:
-    """Return the JSON objects of a file with their line numbers, and the invalid lines with their
-    reasons.
+    """Return the JSON objects of a file, as `revelator evaluate` reads it, with the numbers of
+    their lines or elements, and the invalid ones with their reasons.
 
     Raises InvalidRequest if the file cannot be read or is empty.
     """
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
-    good: list[tuple[int, Mapping[str, Any]]] = []
-    bad: BadLines = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                good.append((number, _object(line)))
-        except BadLine as error:
-            bad.append((number, error.reason))
-    if not good and not bad:
+        elements = list(elements_of(path))
+    except DatasetError as error:
+        raise InvalidRequest(error.problems[0]) from None
+    if not elements:
         raise InvalidRequest(f"{path}: has no lines; give items as JSON Lines")
+    good = [(each.number, each.found) for each in elements if not isinstance(each.found, str)]
+    bad = [(e.number, e.found.partition(":")[0]) for e in elements if isinstance(e.found, str)]
     return good, bad
-
-
-def _object(line: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line.decode("utf-8-sig"))
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is not valid text
-    except UnicodeError:
-        raise BadLine("not UTF-8") from None
-    except (ValueError, RecursionError):
-        raise BadLine("not JSON") from None
-    if not isinstance(value, dict):
-        raise BadLine("no JSON object")
-    return value
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
@@ -204,6 +185,10 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise BadLine(f"no `{name}`")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadLine(f"half a surrogate pair in `{name}`") from None
     return value.strip()
 
 

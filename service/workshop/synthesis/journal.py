@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
 from service.core.files import LineFile, open_lines
+from service.evaluation.rows import differences
 from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.teacher import Spent
 
@@ -87,7 +88,11 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
         if first is None:
             first = {"format": FORMAT, **header}
             file.append(json.dumps(first, ensure_ascii=False).encode())
-        _same_run(path, first, {"format": FORMAT, **header})
+        if found := differences(first, {"format": FORMAT, **header, "date": first.get("date")}):
+            raise ConfigurationError(
+                f"{path} is of another run: {'; '.join(found)}; use the same value, choose another "
+                "--output, or delete the file"
+            )
         yield Journal(file, first, records)
 
 
@@ -103,14 +108,3 @@ def _read(content: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[Jo
             f"{path}: is not a journal of a synthesis ({error}); move it away, or choose another "
             "--output"
         ) from None
-
-
-def _same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    names = sorted((found.keys() | wanted.keys()) - {"date"})
-    for name in names:
-        if found.get(name) != wanted.get(name):
-            raise ConfigurationError(
-                f"{path} was started with {name} {found.get(name)!r}, but now it is "
-                f"{wanted.get(name)!r}; use the same value, choose another --output, or delete the "
-                "file"
-            )

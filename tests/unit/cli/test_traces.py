@@ -59,7 +59,7 @@ def test_a_bad_trace_does_not_hide_the_others(traces: Path) -> None:
     result = CliRunner().invoke(app, ["explain", str(traces)])
     assert result.exit_code == 2
     assert result.stdout.startswith("d/single/2: Question 2 of d?\n")
-    assert result.stderr.startswith(f"revelator: {bad}:1: is not a trace")
+    assert result.stderr.startswith(f"revelator: {bad}:1: is not the first line of a trace")
     assert result.stderr.count("\n") == 1
 
 

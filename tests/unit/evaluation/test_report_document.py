@@ -261,7 +261,7 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
     (tmp_path / "d" / "a" / "9.jsonl").write_bytes(b'{"trace": 0}\n')
     markdown = Report(RUN, own, tmp_path).markdown()
     assert markdown.count("?**\n\n    gold: x\n") == 4
-    assert "9.jsonl:1: is of version 0" in markdown
+    assert "9.jsonl:1: is not the first line of a trace" in markdown
 
 
 @pytest.mark.anyio

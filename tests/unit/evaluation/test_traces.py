@@ -57,9 +57,9 @@ async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) 
     assert list(shown_again(trace, only_body=True)) == [body.model_dump_json()]
     assert isinstance(trace.result, Answer)
     assert trace.result.answer == "Rome"
-    assert trace.key == Key("d", "single/anrag", "q/1")
-    assert trace.gold == GOLD
-    assert trace.request["route"] == "single"
+    assert trace.header.key == Key("d", "single/anrag", "q/1")
+    assert trace.header.gold == GOLD
+    assert trace.header.request["route"] == "single"
 
 
 @pytest.mark.anyio
@@ -109,8 +109,8 @@ def changed(path: Path, line: int, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "fields", "said"),
     [
-        (1, {"trace": 0, "version": "0.1"}, r":1: is of version 0, written by revelator 0\.1; thi"),
-        (1, {"gold": {}}, ":1: is not the first line of a trace"),
+        (1, {"trace": 0}, r":1: is not the first line of a trace .*trace: Input should be 2"),
+        (1, {"gold": {}}, r":1: is not the first line of a trace .*gold.id: Field required"),
         (2, {"event": "begin"}, ":2: is not an event of this version"),
         (2, {"more": 1}, ":2: is not an event of this version .*more"),
         (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields differ"),
@@ -132,16 +132,11 @@ async def test_a_trace_of_another_version(
     ("content", "said"),
     [
         (b"\xff\n", "not UTF-8 at byte 0"),
-        (b"{}\n", ":1: is not a trace: its first line has no field `trace`"),
-        (b"[" * 99_999 + b"\n", ":1: is not a trace"),
-        (
-            b'{"trace": 1}\n',
-            ":1: the first line lacks these fields: dataset, gold, id, method, request, version",
-        ),
+        (b"{}\n", ":1: is not the first line of a trace"),
+        (b"[" * 99_999 + b"\n", ":1: is not the first line of a trace"),
     ],
 )
-@pytest.mark.anyio
-async def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=said):
@@ -161,14 +156,6 @@ async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written"):
         await kept_trace(tmp_path / "file")
-
-
-@pytest.mark.anyio
-async def test_a_file_whose_line_ends_were_converted(tmp_path: Path) -> None:
-    path, _ = await kept_trace(tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    with pytest.raises(StoreError, match=r":1: ends with CR LF, but .* without a conversion"):
-        read_trace(path)
 
 
 def test_traces_are_looked_for_where_evaluations_write_them(tmp_path: Path) -> None:

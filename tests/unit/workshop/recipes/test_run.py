@@ -138,7 +138,7 @@ def test_a_run_is_resumed_as_it_was_started_or_not_at_all(
     code, said = train(*options, "--resume", "--set", "save_steps=9")  # without effect on weights
     assert (code, "2 updates" in said, "no scores: no held-out rows" in said) == (0, True, True)
     code, said = train(*options, "--resume", "--set", "width=3")
-    assert (code, "was started differently: width was 9, is 3" in said) == (2, True)
+    assert (code, "was started differently: width was 9 and is 3" in said) == (2, True)
     data[0].write_text(data[0].read_text().replace("0.2", "0.3"))
     assert "the data was" in train(*options, "--resume")[1]
     for name, content, told in [

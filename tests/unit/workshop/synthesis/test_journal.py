@@ -68,19 +68,19 @@ def test_the_later_record_of_an_item_counts_and_all_of_them_cost(tmp_path: Path)
 
 def test_bad_lines_have_their_numbers(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
-    lines = [b'{"a": 1}', b"", b"{", b"[1]", b'{"b": "\\ud800"}', b'{"c": "\xff"}', b"[" * 9_999]
+    lines = [b'{"a": 1}', b"", b"{", b"[1]", b"[" * 9_999]
     path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
     good, bad = read_lines(path)
     assert good == [(1, {"a": 1})]
-    assert bad == [
-        (3, "not JSON"), (4, "no JSON object"), (5, "not UTF-8"), (6, "not UTF-8"), (7, "not JSON"),
-    ]  # fmt: skip
+    assert bad == [(3, "is not JSON"), (4, "is not a JSON object"), (5, "is nested too deep")]
 
 
-@pytest.mark.parametrize("content", [None, "", "\n \n"])
-def test_an_input_without_lines(content: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, "", "\n \n", b"\xff"])
+def test_an_input_without_lines(content: str | bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     if content is not None:
-        path.write_text(content)
-    with pytest.raises(InvalidRequest, match=r"in\.jsonl: (?:cannot be read|has no lines)"):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(
+        InvalidRequest, match=r"in\.jsonl.*(cannot be read|has no lines|is not UTF)"
+    ):
         read_lines(path)

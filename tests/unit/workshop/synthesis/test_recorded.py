@@ -60,8 +60,8 @@ async def test_all_that_is_dropped_is_counted(world: World, tmp_path: Path) -> N
     report = await replay(world, recording, tmp_path / "out.jsonl")
     assert report.input == len(recording.lines) + 3
     assert report.input == report.written + sum(report.dropped.values())
-    assert report.dropped["bad line: not JSON"] == 1
-    assert report.dropped["bad line: no JSON object"] == 1
+    assert report.dropped["bad line: is not JSON"] == 1
+    assert report.dropped["bad line: is not a JSON object"] == 1
     assert report.dropped["held out"] > 0
     assert report.written > 0
     assert [number for number, _ in report.bad_lines] == [report.input - 2 + n for n in range(3)]
@@ -156,7 +156,7 @@ async def test_no_row_asks_a_question_of_an_excluded_file(tmp_path: Path) -> Non
 
 def test_an_excluded_file_must_be_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "dev.jsonl"
-    for text, problem in (('{"question": "a"}\n{}', ":2: no `question`"), ("{", ":1: not JSON")):
+    for text, problem in (('{"question": "a"}\n{}', ":2: no `question`"), ("{", ":1: is not JSON")):
         file.write_text(text)
         with pytest.raises(InvalidRequest, match=problem):
             read_questions_of([file])

@@ -238,7 +238,7 @@ async def test_done_items_are_not_asked_again_but_changed_ones_are(tmp_path: Pat
 
 async def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), asking("a"))
-    with pytest.raises(ConfigurationError, match="was started with seed 0, but now it is 1"):
+    with pytest.raises(ConfigurationError, match="is of another run: seed was 0 and is 1"):
         await run_over(tmp_path, run_of(ScriptedGenerator(), seed=1), asking("a"))
 
 
