@@ -7,7 +7,7 @@ from typing import Any
 
 from service.core.domain import Passage
 from service.workshop.facts.splits import is_held_out
-from tests.unit.workshop.synthesis.recording import Line, World
+from tests.unit.workshop.synthesis.rounds import Line, World
 from tests.unit.workshop.synthesis.towns import (
     TOWNS,
     composer_of,

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from service.core.concurrency import closing
 from service.core.domain import Passage
-from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    EngineRefusal,
+    InvalidRequest,
+    StoreError,
+)
 from service.engines.base import GenerationRequest, Message
 from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
 from service.workshop.synthesis.contract import (
@@ -23,12 +31,13 @@ from service.workshop.synthesis.contract import (
     RowOrigin,
     UnusableReply,
     items_of,
+    read_lines,
 )
 from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.report import Report
-from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Teacher
+from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Spent, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.workshop.synthesis.recording import Clock
+from tests.unit.workshop.synthesis.rounds import Clock
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 
 pytestmark = pytest.mark.anyio
@@ -118,19 +127,6 @@ async def test_rows_stand_in_the_order_of_the_items_with_their_provenance(tmp_pa
     assert (report.input, report.written, report.rows) == (3, 3, 3)
 
 
-async def test_no_more_items_at_once_than_allowed(tmp_path: Path) -> None:
-    gate = asyncio.Event()
-    engine = ScriptedGenerator([ScriptStep("x", times=None, gate=gate)])
-    run = run_of(engine, concurrency=3)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_over(tmp_path, run, asking(*"abcdefgh")))
-        await anyio.wait_all_tasks_blocked()
-        assert engine.running == 3
-        gate.set()
-    assert engine.most_running == 3
-    assert task.result()[0].written == 8
-
-
 async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) -> None:
     made = []
     for concurrency in (1, 4):
@@ -150,12 +146,6 @@ async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> N
     assert [row["said"] for row in rows] == ["A"]
     assert report.dropped == {"held out": 2}
     assert not any("never" in request.messages[0].content for request in engine.requests)
-
-
-async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Path) -> None:
-    items = asking("a", side=RowOrigin(question=HELD_OUT))
-    report, _ = await run_over(tmp_path, run_of(ScriptedGenerator()), items)
-    assert report.dropped == {"held out": 1}
 
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
@@ -272,17 +262,48 @@ async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
     assert (report.written, report.dropped, report.lost) == (1, {"not selected": 2}, {"balance": 2})
 
 
-def test_an_account_that_does_not_add_up_is_no_report() -> None:
-    with pytest.raises(AssertionError):
-        Report({}, input=3, written=1, dropped={"x": 1}, rows=1, lost={})
+texts = st.text(st.characters(exclude_categories=()), max_size=8)
+sources = st.builds(
+    RowOrigin,
+    st.lists(texts, max_size=2).map(tuple),
+    st.lists(texts, max_size=2).map(tuple),
+    st.lists(texts, max_size=2).map(tuple),
+    st.none() | texts,
+)
+rows = st.builds(OutputRow, st.dictionaries(texts, texts | st.integers()), sources, texts)
+records = st.builds(
+    JournalEntry,
+    texts,
+    st.lists(rows, max_size=2).map(tuple),
+    st.none() | texts,
+    st.dictionaries(texts, st.integers()),
+    st.booleans(),
+    st.builds(Spent, *[st.integers()] * 3, st.dictionaries(texts, st.integers()).map(Counter)),
+)
 
 
-async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None:
-    engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", delay=60, times=None)])
-    run = run_of(engine, concurrency=2).of(tmp_path)
-    with open_journal(tmp_path / "j", {}) as journal:
-        async with closing(run.work_off(asking("a", "b", "c"), journal)) as finished:
-            async for item, record in finished:
-                assert (item.id, isinstance(record, JournalEntry)) == ("i0", True)
-                break
-    assert engine.running == 0
+@given(records)
+def test_a_record_is_one_line_and_comes_back(record: JournalEntry) -> None:
+    line = record.to_line()
+    assert b"\n" not in line
+    assert JournalEntry.from_line(json.loads(line)) == record
+
+
+def test_bad_lines_have_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    lines = [b'{"a": 1}', b"", b"{", b"[1]", b"[" * 9_999]
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
+    good, bad = read_lines(path)
+    assert good == [(1, {"a": 1})]
+    assert bad == [(3, "is not JSON"), (4, "is not a JSON object"), (5, "is nested too deep")]
+
+
+@pytest.mark.parametrize("content", [None, "", "\n \n", b"\xff"])
+def test_an_input_without_lines(content: str | bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(
+        InvalidRequest, match=r"in\.jsonl.*(cannot be read|has no lines|is not UTF)"
+    ):
+        read_lines(path)

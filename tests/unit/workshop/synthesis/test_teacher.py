@@ -7,12 +7,10 @@ import pytest
 from service.core.errors import (
     EngineFailure,
     EngineLimited,
-    EngineRefusal,
     EngineTimeout,
     Overloaded,
 )
 from service.engines.base import Message, TokenUsage
-from service.workshop.synthesis.contract import Dropped
 from service.workshop.synthesis.teacher import (
     FAILURES,
     LIMITS,
@@ -24,7 +22,7 @@ from service.workshop.synthesis.teacher import (
     wait_after,
 )
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.workshop.synthesis.recording import Clock, limited
+from tests.unit.workshop.synthesis.rounds import Clock, limited
 from tests.unit.workshop.synthesis.stepping import Reply
 
 pytestmark = pytest.mark.anyio
@@ -72,18 +70,6 @@ async def test_an_outage_ends_the_patience() -> None:
     with pytest.raises(EngineFailure, match="out"):
         await teacher.say(ASK, 1, Spent())
     assert clock.slept == [1.0, 2.0, 4.0, 8.0, 16.0]
-
-
-async def test_a_call_that_the_engine_refuses_drops_the_item() -> None:
-    _, teacher, clock = teacher_of(ScriptStep(EngineRefusal("too long")))
-    with pytest.raises(Dropped, match="label: refused by the teacher"):
-        await teacher.say(ASK, 1, Spent())
-    assert clock.slept == []
-
-
-async def test_reasoning_is_no_part_of_the_reply() -> None:
-    _, teacher, _ = teacher_of(ScriptStep("<think>hm, no</think>\n\nyes "))
-    assert await teacher.say(ASK, 1, Spent()) == Reply("yes")
 
 
 async def test_the_request_is_as_the_pipeline_wants_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.core.domain import Passage
-from tests.unit.workshop.synthesis.recording import Line
+from tests.unit.workshop.synthesis.rounds import Line
 
 # Towns of a made-up country: some are held out, by the hash of their names.
 FIRST = ("Ald", "Bern", "Carl", "Dun", "Elm", "Far", "Gos", "Hol", "Ist")

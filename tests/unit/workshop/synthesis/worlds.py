@@ -8,7 +8,7 @@ from typing import Any
 
 from service.core.domain import Passage
 from tests.unit.workshop.synthesis.chat_worlds import CHATS
-from tests.unit.workshop.synthesis.recording import Line, World
+from tests.unit.workshop.synthesis.rounds import Line, World
 from tests.unit.workshop.synthesis.towns import TOWNS, composer_of, documents_of, hops_of, work_of
 
 

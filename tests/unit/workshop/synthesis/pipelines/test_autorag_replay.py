@@ -14,8 +14,7 @@ from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.synthesis.pipelines.autorag import decisions
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.workshop.synthesis.recording import load
-from tests.unit.workshop.synthesis.test_recorded import BY_NAME, replay
+from tests.unit.workshop.synthesis.test_rounds import BY_NAME, ran
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +52,7 @@ async def walked(row: TrainingRow) -> None:
 
 
 async def test_dialogues_that_a_teacher_wrote(tmp_path: Path) -> None:
-    await replay(BY_NAME["autorag"], load("autorag"), tmp_path / "out.jsonl")
+    await ran(BY_NAME["autorag"], tmp_path / "out.jsonl")
     rows = list(read_rows(tmp_path / "out.jsonl"))
     assert rows
     for row in rows:

@@ -13,8 +13,11 @@ from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import Item, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
+    LEAP,
     PIPELINE,
     PROMPTS,
+    REACH,
+    align,
     read_extracted,
     read_parts,
     read_query,
@@ -239,26 +242,6 @@ def test_2wiki_bridge_comparison_knows_all_independent_parts() -> None:
     assert known[-2:] == [["word0", "word1"]] * 2
 
 
-def test_musique_as_published() -> None:
-    line = {
-        "id": "2hop__482757_12019",
-        "question": QUESTION,
-        "answer": "Catania",
-        "paragraphs": [
-            {"idx": 0, "title": "S", "paragraph_text": "s", "is_supporting": False},
-            {"idx": 1, "title": "B", "paragraph_text": "b Catania", "is_supporting": True},
-            {"idx": 2, "title": "N", "paragraph_text": "n", "is_supporting": True},
-        ],
-        "question_decomposition": [
-            {"id": 1, "question": "Norma >> composer", "answer": "VB", "paragraph_support_idx": 2},
-            {"id": 2, "question": "#1 born?", "answer": "Catania", "paragraph_support_idx": 1},
-        ],
-    }
-    item = item_of(line)
-    assert item.source.ids == ("2hop__482757_12019-02", "2hop__482757_12019-01")
-    assert item.content.sub_questions == ("Norma >> composer", "VB born?")
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -347,3 +330,51 @@ def test_hotpotqa_borrows_2wikis_templates() -> None:
     assert asked[0].messages[0].content.endswith("Answer: Catania\nOutput:")
     assert "Paragraph:" in asked[1].messages[0].content
     assert len(rows_of(outcome, "filter")) == 1
+
+
+TEXT = ["Norma", "(", "opera", ")", ":", "Norma", "is", "an", "opera", "by", "Vincenzo", "Bellini"]
+
+
+def aligned(words: list[str], extracted: str) -> list[str]:
+    return [
+        f"{place}:{word}"
+        for place, (word, mark) in enumerate(
+            zip(words, align(words, extracted.split()), strict=True)
+        )
+        if mark
+    ]
+
+
+def test_words_are_found_in_order_without_case() -> None:
+    assert aligned(TEXT, "norma opera vincenzo Bellini") == [
+        "0:Norma", "2:opera", "10:Vincenzo", "11:Bellini",
+    ]  # fmt: skip
+
+
+def test_no_word_is_taken_twice_and_the_second_goes_to_the_next_place() -> None:
+    assert aligned(TEXT, "Norma Norma Norma") == ["0:Norma", "5:Norma"]
+
+
+def test_forward_goes_before_backward_at_one_distance() -> None:
+    words = ["x", "a", "x", "b", "x"]
+    assert aligned(words, "b x") == ["3:b", "4:x"]
+    assert aligned(words, "b x x") == ["2:x", "3:b", "4:x"]
+
+
+def test_what_is_not_found_is_dropped() -> None:
+    assert aligned(TEXT, "Verdi by") == ["9:by"]
+    assert align([], ["a"]) == []
+
+
+def test_a_word_beyond_reach_is_not_found() -> None:
+    assert align([*["x"] * (REACH - 1), "a"], ["a"])[-1] == 1
+    assert align([*["x"] * REACH, "a"], ["a"])[-1] == 0
+
+
+def test_a_leap_moves_the_cursor_no_further_than_the_limit() -> None:
+    words = ["x"] * 400
+    words[140] = "a"
+    words[LEAP + REACH - 1] = "b"  # in reach of the cursor at LEAP, the limit
+    assert align(words, ["a", "b"])[LEAP + REACH - 1] == 1
+    words[LEAP + REACH - 1], words[LEAP + REACH] = "x", "b"  # of 140 it would be
+    assert align(words, ["a", "b"])[LEAP + REACH] == 0
