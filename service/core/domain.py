@@ -65,12 +65,14 @@ class Conditions(Model):
     """What a paper's table fixes that no setting of the service has: only a bundle of an
     evaluation can ask for it (METHODS.md §9.8).
 
-    `skip`: calls of HANRAG that are left out. `merge_style`: compound answers in prose, or the
+    `skip`: calls of HANRAG that are left out. `looks_ahead`: one call asks for the next question or
+    that the answers are enough. `merge_style`: compound answers in prose, or the
     short answers of the parts, joined by ` && `. `query_words`: n, the most words of DRAGIN's
     query; `query_formulation`: one that is formed otherwise.
     """
 
     skip: tuple[HanragRole, ...] = ()
+    looks_ahead: bool = True
     merge_style: Literal["prose", "benchmark"] = "prose"
     query_words: int = 25
     query_formulation: QueryFormulation | None = None

@@ -178,6 +178,9 @@ class TemplateSet:
     def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("ending", question=quote(question), history=thought_block(history))
 
+    def next(self, question: str, history: Sequence[Pair]) -> Prompt:
+        return self.render("next", question=quote(question), history=thought_block(history))
+
     def relevance(self, question: str, passage: Titled) -> Prompt:
         return self.render("relevance", question=quote(question), passage=passage_line(passage))
 

@@ -12,14 +12,16 @@ from typing import Final
 from service.answer.calls import Role
 from service.answer.events import RouteChosen
 from service.answer.evidence import same_question
-from service.answer.inquiry import OpenStep
+from service.answer.inquiry import Inquiry, OpenStep
 from service.core.domain import RouteName
 from service.encoders.base import Routed
 from service.prompts.templates import Pair, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.comparisons import asked_of_each, comparison_answer
 from service.strategies.reading.questions import (
+    Ahead,
     Decomposed,
+    parse_ahead,
     parse_decomposition,
     parse_question,
     parse_route,
@@ -62,6 +64,16 @@ QUESTION: Final = PromptCall("revelator", parse_question, QUESTION_TOKENS, texts
 DECOMPOSE: Final = PromptCall(
     "revelator", parse_decomposition, JSON_TOKENS, schema=DECOMPOSITION_SCHEMA,
     texts=lambda parts: parts.questions,
+)  # fmt: skip
+AHEAD_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"enough": {"type": "boolean"}, "question": {"type": "string"}},
+    "required": ["enough", "question"],
+    "additionalProperties": False,
+}
+NEXT: Final = PromptCall(
+    "revelator", parse_ahead, 2 * QUESTION_TOKENS, schema=AHEAD_SCHEMA,
+    texts=lambda ahead: filter(None, [ahead.question]),
 )  # fmt: skip
 
 
@@ -168,6 +180,36 @@ async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -
     return verdict is True
 
 
+def asks_ahead(inquiry: Inquiry) -> bool:
+    """Whether one call (NEXT) asks for the next question or says that the answers are enough, in
+    place of ENDING and REFINE: not in the paper's bundle, not with a judge of its own, and not by
+    templates that have no such prompt, as those of tuned models.
+    """
+    revelator, judge = inquiry.roles.revelator, inquiry.roles.judge
+    one = (revelator.generator, revelator.model) == (judge.generator, judge.model)
+    ours = inquiry.request.conditions.looks_ahead
+    return one and ours and revelator.templates.has("next")
+
+
+async def look_ahead(
+    step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
+) -> Ahead:
+    """Return whether the pairs suffice, and with NEXT the next question, unless it is cut, an
+    example of the prompt, or one of those `asked`: REFINE then asks for another one.
+    """
+    if not asks_ahead(step.inquiry):
+        return Ahead(await judge_ending(step, question, pairs))
+    prompt = step.inquiry.roles.revelator.templates.next(question, pairs)
+    reply = await NEXT.ask(step, prompt)
+    if reply.value is None:
+        step.unread(1)
+        return Ahead(False)
+    if reply.cut or reply.example or reply.value.question is None:
+        return Ahead(reply.value.enough)
+    seed = resolve_pronouns(reply.value.question, pairs)
+    return Ahead(reply.value.enough, None if same_question(seed) in asked else seed)
+
+
 # ---- planners
 
 
@@ -226,11 +268,11 @@ class Planner:
             seed = resolve_pronouns(again, pairs)
         return None if same_question(seed) in asked else seed
 
-    async def enough(
+    async def ahead(
         self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
-    ) -> bool:
-        """Whether the pairs answer the question."""
-        return await judge_ending(step, question, pairs)
+    ) -> Ahead:
+        """Return whether the pairs answer the question, and, if known already, what to ask next."""
+        return await look_ahead(step, question, pairs, asked)
 
     def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
         """Return the question that a message asks which continues a conversation, None if a model
@@ -272,14 +314,14 @@ class RulePlanner(Planner):
         planned = _planned(question, pairs, asked)
         return planned or await super().next_question(step, question, pairs, failed, asked)
 
-    async def enough(
+    async def ahead(
         self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
-    ) -> bool:
+    ) -> Ahead:
         if self.conclude(question, pairs) is not None:
-            return True
-        if _planned(question, pairs, asked) is not None:
-            return False
-        return await super().enough(step, question, pairs, asked)
+            return Ahead(True)
+        if planned := _planned(question, pairs, asked):
+            return Ahead(False, planned)
+        return await super().ahead(step, question, pairs, asked)
 
     def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
         asked: list[Pair] = []

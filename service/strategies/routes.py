@@ -30,7 +30,7 @@ from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair, Prompt
 from service.strategies.anrag import best_first, search_and_read
 from service.strategies.base import Method, Outcome
-from service.strategies.planner import judge_ending, planner_of
+from service.strategies.planner import look_ahead, planner_of
 from service.strategies.reader import PROSE_TOKENS, write_answer
 from service.strategies.reading.questions import Decomposed
 from service.strategies.rules import PROSE_JOINT, asks_for_survey
@@ -145,6 +145,7 @@ class Complex(Method):
         self.failed = [Pair(question, None)] if failed else []
         self.asked = [same_question(question)] if failed else []
         self.ended = False
+        self.ahead: str | None = None  # the next question, if it is known
         self.unread = False
 
     async def run(self) -> Outcome:
@@ -163,13 +164,13 @@ class Complex(Method):
         return self.stopped_by == "answer"
 
     async def _ask_before(self) -> None:
-        """ENDING on an empty history: called once before any retrieval."""
+        """ENDING or NEXT on an empty history: called once before any retrieval."""
         async with self.step("ending") as step:
-            self.ended = await judge_ending(step, self.question, [])
+            self.ended, self.ahead = await look_ahead(step, self.question, [], ())
             await step.emit(Judgement(ending=self.ended))
 
     async def _cycle(self) -> None:
-        """Run one step: REFINE, ANRAG on the seed question, ENDING.
+        """Run one step: REFINE unless NEXT was asked, ANRAG on the seed question, ENDING or NEXT.
 
         Without evidence the question is refined once more (METHODS.md §6 #8), as a separate step.
         """
@@ -188,9 +189,11 @@ class Complex(Method):
         (`refine_loop`)."""
         if "refine" in self.skipped:
             return self.question
-        seed = await self.planner.next_question(
-            step, self.question, self.pairs, self.failed, self.asked
-        )
+        seed, self.ahead = self.ahead, None
+        if seed is None:
+            seed = await self.planner.next_question(
+                step, self.question, self.pairs, self.failed, self.asked
+            )
         if seed is None:
             step.flag("refine_loop")
             self.ended = True
@@ -206,7 +209,8 @@ class Complex(Method):
         if step.answer is None and "refine" not in self.skipped:
             return
         if "ending" not in self.skipped:
-            self.ended = await self.planner.enough(step, self.question, self.pairs, self.asked)
+            ahead = await self.planner.ahead(step, self.question, self.pairs, self.asked)
+            self.ended, self.ahead = ahead
             await step.emit(Judgement(ending=self.ended))
 
     async def _finish(self) -> Outcome:

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
+import shutil
 import statistics
 import tempfile
 import zlib
@@ -33,7 +35,7 @@ from service.core.domain import Answer
 from service.core.settings import load_settings
 from service.evaluation.metrics import exact_match
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER
+from service.prompts.templates import NO_ANSWER, SHIPPED
 from service.retrieval.base import anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
@@ -67,7 +69,7 @@ class Known(NamedTuple):
 
 
 class PerfectModel:
-    """Replies to the prompts of the template set `compact`."""
+    """Replies to the prompts of `templates_in`, which has those of `compact`."""
 
     def __init__(
         self, known: Sequence[Known], passages: Sequence[dict[str, Any]], errs: bool
@@ -121,9 +123,12 @@ class PerfectModel:
         return helps ^ (self._errs and errs)
 
     def _next(self, task: str, question: str, answers: Sequence[str]) -> str:
-        """REFINE, ENDING and FINAL by what was answered before."""
+        """NEXT, REFINE, ENDING and FINAL by what was answered before."""
         known = self._known[question]
         left = [hop for hop in known.hops if hop.answer not in answers]
+        if task == "next":
+            done = not left
+            return json.dumps({"enough": done, "question": "" if done else left[0].question})
         if task == "refine":
             return (left or known.hops)[0].question
         if task == "ending":
@@ -232,10 +237,11 @@ async def table(options: argparse.Namespace, known: Sequence[Known], model: Perf
     print("|---|---|---|---|---|")
     filled = False
     with tempfile.TemporaryDirectory() as data:
+        templates = templates_in(Path(data))
         async with StubServer(reply=model) as server:
             engine = {"kind": "openai", "urls": server.url, "model": "stub-model"}
             for row in [("", "single"), *((each, "complex") for each in ["", *options.set])]:
-                role = {"templates": "compact"}
+                role = {"templates": str(templates)}
                 sections: dict[str, Any] = {
                     "data_dir": data,
                     "engines": {"default": engine},
@@ -255,6 +261,14 @@ async def table(options: argparse.Namespace, known: Sequence[Known], model: Perf
                 name = f"{row[1]} {row[0]}".strip()
                 print(f"| {name} | {figures.exact:.2f} | {figures.found:.3f} | {figures.calls:.1f} "
                       f"| {figures.searches:.1f} |", flush=True)  # fmt: skip
+
+
+def templates_in(folder: Path) -> Path:
+    """Make the template set that the model replies to: `compact`, and NEXT in its form."""
+    made = Path(shutil.copytree(SHIPPED / "compact", folder / "templates"))
+    asked = (made / "refine.txt").read_text(encoding="utf-8")
+    (made / "next.txt").write_text(asked.replace("Task: refine", "Task: next"), encoding="utf-8")
+    return made
 
 
 def corpus_of(options: argparse.Namespace) -> Path:

@@ -1,5 +1,5 @@
 """Readers of the Revelator's and the judge's output (METHODS.md §1.3): the parts of a question, the
-next question, a route, a verdict, and numbers of documents.
+next question or that none is needed, a route, a verdict, and numbers of documents.
 
 An engine that can be held to labels or to a schema writes nothing else. Of other text the first
 clear statement counts.
@@ -218,6 +218,33 @@ def _clauses(text: str) -> Iterator[str]:
 
 def _negated(text: str, label: re.Match[str]) -> bool:
     return _NEGATION.search(text, max(0, label.start() - 60), label.start()) is not None
+
+
+# ---- the next question, or that the answers are enough
+
+
+class Ahead(NamedTuple):
+    """Whether the answers found are enough, and the next question, None if it is not known."""
+
+    enough: bool
+    question: str | None = None
+
+
+def parse_ahead(text: str) -> Ahead | None:
+    """Read NEXT's JSON (keys `enough`, `question`), or text: a question, or a verdict."""
+    text = unwrap(text)
+    value = next(json_values(text), None)
+    if value is None and text.startswith("{"):
+        return None
+    done = member(value, {"enough"}) if isinstance(value, dict) else None
+    question = parse_question(text)
+    if done is not None:
+        enough = str(done).casefold() == "true"
+        return Ahead(enough, None if enough else question)
+    verdict = parse_verdict(text)
+    if verdict is None or (question or "").endswith(("?", "？")):
+        return Ahead(False, question) if question else None
+    return Ahead(verdict)
 
 
 # ---- numbers of documents

@@ -90,6 +90,7 @@ FILLS: dict[str, Fill] = {
     "decompose": lambda prompts, text, _: prompts.decompose(text),
     "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
     "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
+    "next": lambda prompts, text, other: prompts.next(text, [Pair(text, other)]),
     "relevance": lambda prompts, text, other: prompts.relevance(text, Passage("", other, text)),
     "answer": lambda prompts, text, other: prompts.answer(
         text, [Passage("", text, other), Passage("", "", text), Passage("", other, text)]

@@ -50,6 +50,8 @@ def rendered(template_set: str) -> dict[str, str]:
     """One prompt a role; `refine` and `ending` with an empty history too."""
     prompts = TemplateSet(template_set)
     own = {"condense": prompts.condense(QUESTION, TURNS)} if prompts.has("condense") else {}
+    if prompts.has("next"):
+        own |= {"next": prompts.next(QUESTION, HISTORY), "next_first": prompts.next(QUESTION, [])}
     return own | {
         "route": prompts.route(QUESTION),
         "decompose": prompts.decompose(QUESTION),

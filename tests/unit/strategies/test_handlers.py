@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.strategies.pipeline import answer_stream
+from tests.benchmarks.perfect_model import templates_in
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
@@ -365,6 +367,59 @@ async def test_complex_without_evidence_refines_once_more_before_going_on() -> N
     body = await body_of(script, hits, QUESTION, route="complex")
     assert body.answer == "Bellini"
     assert [step.flags for step in body.steps[1:3]] == [["no_evidence"], []]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_one_call_asks_for_the_next_question_or_ends(tmp_path: Path, ahead: bool) -> None:
+    """Where the templates have such a prompt; the paper's bundle keeps its two calls."""
+    script = bellini_script()
+    if ahead:
+        asked = [
+            ('""nothing""', {"enough": False, "question": "Who composed the opera Norma?"}),
+            ("**answer-1**", {"enough": False, "question": "In which city was he born?"}),
+            ("**answer-2**", {"enough": True, "question": ""}),
+        ]
+        script = [step for step in script if "ending" not in f"{step.match}"]
+        script = [step for step in script if "refine" not in f"{step.match}"]
+        script += [say(["Task: next", match], json.dumps(reply)) for match, reply in asked]
+    body = await body_of(
+        _ordered(script), HOPS, QUESTION, prompts=str(templates_in(tmp_path)),
+        conditions={"looks_ahead": ahead},
+    )  # fmt: skip
+    assert body.answer == "Catania"
+    assert [step.kind for step in body.steps] == ["route", "ending", *["retrieve"] * 2, "answer"]
+    where = "In which city was Vincenzo Bellini born?"
+    assert [step.question for step in body.steps[2:4]] == ["Who composed the opera Norma?", where]
+
+
+@pytest.mark.parametrize(
+    ("reply", "flagged"),
+    [
+        ("I cannot say.", ["unread_judgement"]),
+        ("", ["unread_judgement"]),
+        ('{"enough": false, "question": ""}', []),
+        ('{"enough": false, "question": "Who composed Norma?"}', []),  # once more
+    ],
+)
+async def test_without_a_new_question_the_next_one_is_asked_for_by_its_own_call(
+    tmp_path: Path, reply: str, flagged: list[str]
+) -> None:
+    script = [
+        say(["Task: next", '""nothing""'], '{"enough": false, "question": "Who composed Norma?"}'),
+        *relevant("Norma", "Bellini"),
+        say("Task: answer", "Vincenzo Bellini"),
+        say(["Task: next", "**answer-1**"], reply),
+        say(["Task: refine", "**answer-1**"], "In which city was Vincenzo Bellini born?"),
+        say("Task: answer", "Catania"),
+        say(["Task: next", "**answer-2**"], '{"enough": true, "question": ""}'),
+        say("Task: final", "Catania"),
+    ]
+    hits = {"Norma?": [NORMA, NOISE], "Vincenzo Bellini": [BELLINI, NORMA]}
+    body = await body_of(
+        _ordered(script), hits, QUESTION, route="complex", prompts=str(templates_in(tmp_path))
+    )
+    assert (body.answer, body.steps[1].flags) == ("Catania", flagged)
+    assert body.steps[2].question == "In which city was Vincenzo Bellini born?"
 
 
 async def test_the_papers_ablations_leave_their_calls_out() -> None:

@@ -15,6 +15,7 @@ from service.strategies.planner import ENDING_LABELS, ROUTE_LABELS
 from service.strategies.reader import RELEVANCE_LABELS
 from service.strategies.reading.answers import AnswerReading, read_answer
 from service.strategies.reading.questions import (
+    parse_ahead,
     parse_decomposition,
     parse_question,
     parse_route,
@@ -38,6 +39,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "route": parse_route,
     "decompose": read_decomposition,
     "refine": parse_question,
+    "next": lambda text: (read := parse_ahead(text)) and list(read),
     "relevance": parse_verdict,
     "ending": parse_verdict,
     "answer": lambda text: read_answer(text).answer,
