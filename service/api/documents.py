@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import anyio
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -233,10 +233,7 @@ async def ingest(
         more=more,
         last=lambda more: _in_turn(request, stores.writing(name, more=more)),
     )
-    with anyio.CancelScope() as scope, drain.work(scope.cancel):
-        await work.run(items)
-    if scope.cancelled_caught:
-        raise Draining(DETAIL)
+    await drained(request, lambda: work.run(items))
     return work.report
 
 
@@ -476,6 +473,7 @@ FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
 
 
 @router.get(
@@ -514,18 +512,14 @@ async def _reported(
     request: Request, name: str, stores: Any, *, repair: bool
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
-        report: CollectionReport = await drained(
-            request, lambda: stores.check(name, repair=repair, follow=follow)
-        )
+        report: CollectionReport = await stores.check(name, repair=repair, follow=follow)
         if not principals_of(request) >= EVERYTHING:
             for finding in (*report.findings, *report.left):
                 finding.ids = []
         return report
 
-    if EVENT_STREAM not in request.headers.get("accept", ""):
-        return await work(unseen)
     await stores.resolve(name)
-    return EventStream(followed(work, request_id(request)))
+    return await reported(request, work)
 
 
 @router.put(
@@ -561,6 +555,17 @@ async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> Ingest
                 "Correct them and send all again."
             )
     return ingest.report
+
+
+async def reported(request: Request, work: Callable[[Follow], Awaitable[B]]) -> B | Response:
+    """Return the report of long work, or a stream of its progress if the client accepts one."""
+
+    async def until_drained(follow: Follow) -> B:
+        return await drained(request, lambda: work(follow))
+
+    if EVENT_STREAM not in request.headers.get("accept", ""):
+        return await until_drained(unseen)
+    return EventStream(followed(until_drained, request_id(request)))
 
 
 async def drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:

@@ -23,24 +23,20 @@ from service.api.documents import (
     REFUSALS,
     WRITE,
     Stores,
-    drained,
     get_document,
+    reported,
 )
 from service.api.wire import (
     BODY_TOO_LARGE,
-    EVENT_STREAM,
     JSON,
     MALFORMED_REQUEST,
-    EventStream,
     Refusal,
     chunks,
     content_type,
     documented,
-    followed,
-    request_id,
 )
 from service.core.errors import NotFound
-from service.core.progress import Follow, unseen
+from service.core.progress import Follow
 from service.retrieval.collections.manifest import FileReport, FilesReport
 from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
@@ -107,13 +103,11 @@ async def add_files(
 
     async def work(follow: Follow) -> FilesReport:
         try:
-            return await drained(request, lambda: _ingest(stores, name, form, principals, follow))
+            return await _ingest(stores, name, form, principals, follow)
         finally:
             await form.close()
 
-    if EVENT_STREAM not in request.headers.get("accept", ""):
-        return await work(unseen)
-    return EventStream(followed(work, request_id(request)))
+    return await reported(request, work)
 
 
 OCTETS: Final = "application/octet-stream"
