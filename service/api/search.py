@@ -15,7 +15,7 @@ from service.api.answer import enter
 from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
 from service.core.validation import Strict
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import Permit, Principals, SearchRequest
 from service.runtime import Runtime
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
@@ -60,17 +60,28 @@ async def search(
     """Return the best passages of a collection, without answering. A search waits for its place
     among the running questions, and is limited by the same rates."""
     runtime: Runtime = request.app.state.runtime
-    chosen = asked.filter or {}
     permit = partial(check_collection, tenant_of(request))
-    name = await runtime.retriever.check_request(asked.collection, chosen, permit)
-    wanted = SearchRequest(
-        asked.query, asked.top_k, name, asked.retriever, chosen,
-        principals=principals_of(request), widened=True,
-    )  # fmt: skip
+    wanted = await prepare(runtime, asked, permit, principals_of(request))
     place = await enter(request)
     try:
-        found = await runtime.search(wanted)
+        return await find(runtime, wanted)
     finally:
         place.release()
+
+
+async def prepare(
+    runtime: Runtime, asked: SearchQuery, permit: Permit, principals: Principals
+) -> SearchRequest:
+    """Return the search of a query. Raises NotFound, or what `permit` raises of its collection."""
+    chosen = asked.filter or {}
+    name = await runtime.retriever.check_request(asked.collection, chosen, permit)
+    return SearchRequest(
+        asked.query, asked.top_k, name, asked.retriever, chosen, principals=principals, widened=True
+    )
+
+
+async def find(runtime: Runtime, wanted: SearchRequest) -> FoundPassages:
+    """Search, and return the passages in the form of the response."""
+    found = await runtime.search(wanted)
     passages = [RetrievedPassage.of(hit) for hit in found.passages]
     return FoundPassages(passages=passages, missing=list(found.missing))

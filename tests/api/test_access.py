@@ -113,8 +113,7 @@ def surfaces(hidden: str) -> list[tuple[str, str, Any, dict[str, str]]]:
 async def told(service: Live, call: tuple[str, str, Any, dict[str, str]], groups: list[str]) -> str:
     method, path, body, headers = call
     sent = headers | ({HEADER: ", ".join(groups)} if groups else {})
-    async with service.http.request(method, path, json=body, headers=sent) as response:
-        return await response.text()
+    return (await service.request(method, path, json=body, headers=sent)).text
 
 
 async def test_nothing_of_a_hidden_document_is_in_any_response(tmp_path: Path) -> None:
@@ -164,12 +163,10 @@ async def test_a_header_narrows_what_is_seen_and_never_widens_it(
     every, open_to_all = ["all", "b", "sales"], ["all"]
     async with live(settings=settings, own_stores=True) as service:
         url = "/collections/docs"
-        async with service.http.put(url, json={}, headers=key("other")) as response:
-            assert response.status == 200
+        assert (await service.put(url, json={}, headers=key("other"))).status == 200
         body = {"documents": [*documents, {"id": "all", "text": "x"}]}
         url = f"{url}/documents"
-        async with service.http.post(url, json=body, headers=key("other")) as response:
-            assert response.status == 200
+        assert (await service.post(url, json=body, headers=key("other"))).status == 200
         for name, sent, expected in (
             ("owner", {}, open_to_all if trusted else every),
             ("gateway", {}, open_to_all if trusted else every),
@@ -179,16 +176,18 @@ async def test_a_header_narrows_what_is_seen_and_never_widens_it(
             ("sales", {HEADER: "b"}, ["all", "sales"]),
             ("other", {HEADER: "b"}, open_to_all),
         ):
-            async with service.http.get(url, headers=key(name) | sent) as response:
-                found = [each["id"] for each in (await response.json())["documents"]]
+            found = [
+                each["id"]
+                for each in (await service.get(url, headers=key(name) | sent)).json()["documents"]
+            ]
             assert found == expected, (name, sent)
         large = key("gateway") | {HEADER: "x" * 10_240}
-        async with service.http.get("/collections", headers=large) as response:
-            if trusted:
-                problem = await check_problem(response, 400, "malformed-request")
-                assert f"{HEADER} has 10,240 characters" in problem["detail"]
-            else:
-                assert response.status == 200
+        response = await service.get("/collections", headers=large)
+        if trusted:
+            problem = check_problem(response, 400, "malformed-request")
+            assert f"{HEADER} has 10,240 characters" in problem["detail"]
+        else:
+            assert response.status == 200
 
 
 async def test_nobody_is_known_on_an_open_server_that_others_reach(tmp_path: Path) -> None:
@@ -235,11 +234,12 @@ async def test_files_get_the_access_of_their_request(tmp_path: Path) -> None:
         await put(service)
         rows = '{"id": "own", "text": "x", "access": "b"}\n{"id": "theirs", "text": "y"}'
         url = "/collections/mine/files?access=a&access=b+c"
-        async with service.http.post(url, data=form(("rows.jsonl", rows))) as response:
-            assert response.status == 200
+        assert (await service.post(url, data=form(("rows.jsonl", rows)))).status == 200
         for name, access in (("own", "b"), ("theirs", ["a", "b c"])):
-            async with service.http.get(f"/collections/mine/documents/{name}") as response:
-                assert (await response.json())["metadata"]["access"] == access
+            assert (await service.get(f"/collections/mine/documents/{name}")).json()["metadata"][
+                "access"
+            ] == access
         url = "/collections/mine/files?access=*"
-        async with service.http.post(url, data=form(("rows.jsonl", rows))) as response:
-            await check_problem(response, 422, "invalid-request")
+        check_problem(
+            await service.post(url, data=form(("rows.jsonl", rows))), 422, "invalid-request"
+        )

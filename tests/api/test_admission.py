@@ -46,9 +46,9 @@ async def test_one_runs_one_waits_the_third_is_told_when_to_come_back() -> None:
         assert await service.metric("revelator_questions_waiting") == 1
         assert await service.metric('revelator_worker_in_flight{worker="scripted"}') == 1
         for path in ("/answer", "/answer/stream"):
-            async with service.http.post(path, json={"question": "Who?"}) as response:
-                await check_problem(response, 503, "overloaded")
-                assert int(response.headers["retry-after"]) >= 1
+            response = await service.post(path, json={"question": "Who?"})
+            check_problem(response, 503, "overloaded")
+            assert int(response.headers["retry-after"]) >= 1
         gate.set()
         assert [(await task)[0] for task in (first, second)] == [200, 200]
         assert (admission.running, admission.waiting) == (0, 0)
@@ -103,7 +103,7 @@ async def test_health_answers_while_every_place_is_taken() -> None:
         tasks = [await start(service), await start(service)]
         await eventually(lambda: service.app.state.admission.waiting == 1)
         for path in ("/healthz", "/readyz", "/metrics"):
-            async with asyncio.timeout(10), service.http.get(path) as response:
-                assert response.status == 200
+            async with asyncio.timeout(10):
+                assert (await service.get(path)).status == 200
         gate.set()
         await asyncio.gather(*tasks)

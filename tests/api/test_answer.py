@@ -80,10 +80,11 @@ async def test_get_streams_the_same_events_for_event_source() -> None:
         "question": "Who composed Norma?", "route": "single", "top_k": "1",
         "filter": json.dumps({"year": [1831]}),
     }  # fmt: skip
-    async with live() as service, service.http.get("/answer/stream", params=query) as response:
+    async with live() as service:
+        response = await service.get("/answer/stream", params=query)
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["cache-control"] == "no-cache"
-        wire = parse_sse(await response.text())
+        wire = parse_sse(response.text)
     check_grammar(wire)
     body = next(data["body"] for name, data in wire if name == "answer")
     assert body["route"] == "single"
@@ -92,8 +93,9 @@ async def test_get_streams_the_same_events_for_event_source() -> None:
 
 async def test_event_ids_carry_the_answer_id_and_the_number() -> None:
     body = {"question": "Who?"}
-    async with live() as service, service.http.post("/answer/stream", json=body) as response:
-        lines = (await response.text()).splitlines()
+    async with live() as service:
+        response = await service.post("/answer/stream", json=body)
+        lines = (response.text).splitlines()
         request_id = response.headers["x-request-id"]
     ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
     assert ids == [f"{request_id}-{number}" for number in range(len(ids))]

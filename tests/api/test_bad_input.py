@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import pytest
 
 from service.api.wire import MEDIA_TYPE
-from tests.support.live import Live, config, live
+from tests.support.live import Live, Reply, config, live
 
 pytestmark = pytest.mark.anyio
 
@@ -104,8 +103,8 @@ QUERIES: dict[str, tuple[str, int, str]] = {
 }
 
 
-async def check_problem(response: Any, status: int, slug: str) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(await response.text())
+def check_problem(response: Reply, status: int, slug: str) -> dict[str, Any]:
+    body: dict[str, Any] = response.json()
     assert response.status == status, body
     assert response.headers["content-type"] == MEDIA_TYPE
     assert set(body) == PROBLEM
@@ -126,9 +125,9 @@ async def check_works(service: Live) -> None:
 async def test_each_bad_body_is_a_problem_and_the_next_question_works(path: str) -> None:
     async with live() as service:
         for name, (body, status, slug, said) in BODIES.items():
-            async with service.http.post(path, json=body) as response:
-                problem = await check_problem(response, status, slug)
-                assert said in problem["detail"], name
+            response = await service.post(path, json=body)
+            problem = check_problem(response, status, slug)
+            assert said in problem["detail"], name
         await check_works(service)
         assert await service.metric("revelator_questions_in_flight") == 0
 
@@ -138,10 +137,8 @@ async def test_each_unreadable_body_is_a_problem(path: str) -> None:
     async with live() as service:
         for data, headers, status, slug in RAW.values():
             skipped = [] if "Content-Type" in headers else ["Content-Type"]
-            async with service.http.post(
-                path, data=io.BytesIO(data), headers=headers, skip_auto_headers=skipped
-            ) as response:
-                await check_problem(response, status, slug)
+            sent = {"data": io.BytesIO(data), "headers": headers, "skip_auto_headers": skipped}
+            check_problem(await service.post(path, **sent), status, slug)
         await check_works(service)
 
 
@@ -151,41 +148,39 @@ async def test_a_body_without_a_length_is_bounded_too() -> None:
             yield b" " * 50_000
 
     async with live() as service:
-        async with service.http.post("/answer", data=endless(), headers=JSON) as response:
-            await check_problem(response, 413, "body-too-large")
+        check_problem(
+            await service.post("/answer", data=endless(), headers=JSON), 413, "body-too-large"
+        )
         await check_works(service)
 
 
 async def test_each_bad_query_is_a_problem() -> None:
     async with live() as service:
         for query, status, slug in QUERIES.values():
-            async with service.http.get(
-                f"{service.url}/answer/stream?{query}", allow_redirects=False
-            ) as response:
-                await check_problem(response, status, slug)
+            check_problem(
+                await service.get(f"{service.url}/answer/stream?{query}", allow_redirects=False),
+                status,
+                slug,
+            )
         await check_works(service)
 
 
 async def test_the_framework_s_own_refusals_are_problems() -> None:
     async with live() as service:
-        async with service.http.get("/nowhere") as response:
-            await check_problem(response, 404, "not-found")
-        async with service.http.delete("/answer") as response:
-            await check_problem(response, 405, "method-not-allowed")
-            assert response.headers["allow"] == "POST"
-        async with service.http.get("/answer/") as response:
-            await check_problem(response, 404, "not-found")
+        check_problem(await service.get("/nowhere"), 404, "not-found")
+        response = await service.delete("/answer")
+        check_problem(response, 405, "method-not-allowed")
+        assert response.headers["allow"] == "POST"
+        check_problem(await service.get("/answer/"), 404, "not-found")
 
 
 async def test_a_harmless_request_id_is_echoed_and_another_replaced() -> None:
     async with live() as service:
         for sent, echoed in [("abc-1.2_Z", True), ("a b", False), ("x" * 200, False)]:
             headers = {"X-Request-ID": sent}
-            async with service.http.get("/nowhere", headers=headers) as response:
-                assert (response.headers["x-request-id"] == sent) is echoed
-                assert (await response.json(content_type=None))["request_id"] == (
-                    response.headers["x-request-id"]
-                )
+            response = await service.get("/nowhere", headers=headers)
+            assert (response.headers["x-request-id"] == sent) is echoed
+            assert response.json()["request_id"] == (response.headers["x-request-id"])
 
 
 async def test_keys_are_wanted_where_there_are_some() -> None:
@@ -200,18 +195,13 @@ async def test_keys_are_wanted_where_there_are_some() -> None:
     async with live(settings=settings) as service:
         for headers, status, slug in cases:
             # bad JSON: the key is looked at first
-            async with service.http.post("/answer", data=b"{", headers=headers) as response:
-                await check_problem(response, status, slug)
-            async with service.http.get("/collections", headers=headers) as response:
-                await check_problem(response, status, slug)
+            check_problem(await service.post("/answer", data=b"{", headers=headers), status, slug)
+            check_problem(await service.get("/collections", headers=headers), status, slug)
         for headers in (
             {"Authorization": "Bearer two"}, {"X-API-Key": "one"},
             {"Authorization": "Bearer schlüsselà"}, {"X-API-Key": "schlüsselà"},  # sent in UTF-8
         ):  # fmt: skip
-            async with service.http.post(
-                "/answer", json={"question": "Who?"}, headers=headers
-            ) as response:
-                assert response.status == 200
+            response = await service.post("/answer", json={"question": "Who?"}, headers=headers)
+            assert response.status == 200
         for path in ("/healthz", "/readyz", "/startupz", "/metrics"):
-            async with service.http.get(path) as response:
-                assert response.status == 200
+            assert (await service.get(path)).status == 200

@@ -42,18 +42,18 @@ async def stored(tmp_path: Path) -> AsyncIterator[Live]:
 
 
 async def put(service: Live, name: str = "mine", **body: Any) -> dict[str, Any]:
-    async with service.http.put(f"/collections/{name}", json=body) as response:
-        assert response.status == 200, await response.text()
-        found: dict[str, Any] = await response.json()
-        return found
+    response = await service.put(f"/collections/{name}", json=body)
+    assert response.status == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
 
 
 async def add(service: Live, documents: list[Any], name: str = "mine") -> dict[str, Any]:
     url = f"/collections/{name}/documents"
-    async with service.http.post(url, json={"documents": documents}) as response:
-        assert response.status == 200, await response.text()
-        report: dict[str, Any] = await response.json()
-        return report
+    response = await service.post(url, json={"documents": documents})
+    assert response.status == 200, response.text
+    report: dict[str, Any] = response.json()
+    return report
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,7 @@ async def test_a_search_returns_passages_without_an_answer(
         await put(service)
         await add(service, [NORMA, {"id": "t", "text": "Otello was composed.", "year": 1887}])
         body = {"query": "Who composed Norma?", "collection": "mine"} | fields
-        async with service.http.post("/search", json=body) as response:
-            passages = (await response.json())["passages"]
+        passages = (await service.post("/search", json=body)).json()["passages"]
         assert [each["passage_id"] for each in passages] == found
         assert [each["rank"] for each in passages] == list(range(1, len(found) + 1))
         async with Client(service.url) as client:
@@ -102,8 +101,8 @@ async def test_a_search_says_what_is_wrong(
     async with stored(tmp_path) as service:
         await put(service)
         body = {"query": "Who composed Norma?", "collection": "mine"} | fields
-        async with service.http.post("/search", json=body) as response:
-            problem = await response.json()
+        response = await service.post("/search", json=body)
+        problem = response.json()
         assert response.status == status
         assert named in problem["detail"]
 
@@ -112,19 +111,18 @@ async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
         made = await put(service, description="operas", metadata_fields=["year"])
         assert (made["name"], made["description"], made["documents"]) == ("mine", "operas", 0)
-        async with service.http.put("/collections/mine") as response:
-            assert (response.status, await response.json()) == (200, made)
+        response = await service.put("/collections/mine")
+        assert (response.status, response.json()) == (200, made)
         changed = await put(service, metadata_fields=["city"])
         assert changed["metadata_fields"] == ["city", "year"]
         assert changed["description"] == "operas"
-        async with service.http.get("/collections") as response:
-            names = [each["name"] for each in (await response.json())["collections"]]
-            assert "mine" in names
-        async with service.http.delete("/collections/mine") as response:
-            assert (response.status, await response.read()) == (204, b"")
+        response = await service.get("/collections")
+        names = [each["name"] for each in response.json()["collections"]]
+        assert "mine" in names
+        response = await service.delete("/collections/mine")
+        assert (response.status, response.content) == (204, b"")
         for method in ("get", "delete"):
-            async with service.http.request(method, "/collections/mine") as response:
-                await check_problem(response, 404, "not-found")
+            check_problem(await service.request(method, "/collections/mine"), 404, "not-found")
 
 
 async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None:
@@ -132,8 +130,7 @@ async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None
         await put(service)
         assert await add(service, [NORMA]) == {"indexed": 1, "unchanged": 0, "failed": []}
         assert await add(service, [NORMA]) == {"indexed": 0, "unchanged": 1, "failed": []}
-        async with service.http.get("/collections/mine/documents/n") as response:
-            document = await response.json()
+        document = (await service.get("/collections/mine/documents/n")).json()
         assert document["passages"] == [{"passage_id": "n", "text": TEXT}]
         assert document["metadata"] == METADATA
         status, body = await service.ask(
@@ -144,12 +141,9 @@ async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None
         assert (citation["passage_id"], citation["url"], citation["page"]) == (
             "n", "https://example.org/n", 2,
         )  # fmt: skip
-        async with service.http.delete("/collections/mine/documents/n") as response:
-            assert response.status == 204
-        async with service.http.get("/collections/mine/documents/n") as response:
-            await check_problem(response, 404, "not-found")
-        async with service.http.delete("/collections/mine/documents/n") as response:
-            await check_problem(response, 404, "not-found")
+        assert (await service.delete("/collections/mine/documents/n")).status == 204
+        check_problem(await service.get("/collections/mine/documents/n"), 404, "not-found")
+        check_problem(await service.delete("/collections/mine/documents/n"), 404, "not-found")
 
 
 async def test_pages_that_a_file_no_longer_has_are_removed(
@@ -189,15 +183,13 @@ async def test_documents_are_listed_a_page_at_a_time(tmp_path: Path) -> None:
         seen, after, pages = [], "", 0
         while after is not None:
             at = f"/collections/mine/documents?limit=2&after={after}"
-            async with service.http.get(at) as response:
-                page = await response.json()
+            page = (await service.get(at)).json()
             seen += [each["id"] for each in page["documents"]]
             after, pages = page["next"], pages + 1
         assert (seen, pages) == (["d0", "d1", "d2", "d3", "d4"], 3)
         for text, found in (("D3", ["d3"]), ("part 4", ["d4"]), ("none", [])):
             at = f"/collections/mine/documents?text={text}"
-            async with service.http.get(at) as response:
-                assert [each["id"] for each in (await response.json())["documents"]] == found
+            assert [each["id"] for each in (await service.get(at)).json()["documents"]] == found
 
 
 async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
@@ -214,10 +206,10 @@ async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> N
         ]  # fmt: skip
         assert all(each["problem"] for each in report["failed"])
         assert report["failed"][2]["problem"].endswith("not null")
-        async with service.http.get("/collections/mine/documents/n") as response:
-            assert (await response.json())["passages"][0]["text"] == "The later wins."
-        async with service.http.get("/collections/mine") as response:
-            assert (await response.json())["documents"] == 2
+        assert (await service.get("/collections/mine/documents/n")).json()["passages"][0][
+            "text"
+        ] == "The later wins."
+        assert (await service.get("/collections/mine")).json()["documents"] == 2
 
 
 async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(
@@ -240,13 +232,11 @@ async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(
     async with stored(tmp_path) as service:
         await put(service)
         url = "/collections/mine/documents"
-        async with service.http.post(url, data=lines(), headers=NDJSON) as response:
-            report = await response.json()
+        report = (await service.post(url, data=lines(), headers=NDJSON)).json()
         assert report["indexed"] == 601
         assert [each["index"] for each in report["failed"]] == [600, 602, 603]
         assert "1,000,000" in report["failed"][1]["problem"]
-        async with service.http.get("/collections/mine") as response:
-            found = await response.json()
+        found = (await service.get("/collections/mine")).json()
         assert (found["documents"], found["state"]) == (601, "complete")
 
 
@@ -265,12 +255,10 @@ async def test_a_client_that_leaves_an_upload_leaves_a_whole_collection(tmp_path
         found: dict[str, Any] = {}
         with anyio.fail_after(10):  # what came before it left is written in its own time
             while found.get("documents") != 1:
-                async with service.http.get("/collections/mine") as response:
-                    found = await response.json()
+                found = (await service.get("/collections/mine")).json()
         report = await add(service, [{"id": "c", "text": "Next."}])
         assert report["indexed"] == 1
-        async with service.http.get("/collections/mine") as response:
-            found = await response.json()
+        found = (await service.get("/collections/mine")).json()
         assert (found["documents"], found["state"]) == (2, "complete")
         del reader
 
@@ -308,14 +296,19 @@ async def test_each_bad_request_is_a_problem(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
         await put(service)
         await add(service, [NORMA])
-        async with service.http.get("/collections/sample/documents?file=x") as response:
-            assert response.status == 200  # which opens it
+        assert (
+            await service.get("/collections/sample/documents?file=x")
+        ).status == 200  # which opens it
         for method, path, body, status, slug in BAD:
-            async with service.http.request(method, f"{service.url}{path}", json=body) as response:
-                await check_problem(response, status, slug)
+            check_problem(
+                await service.request(method, f"{service.url}{path}", json=body), status, slug
+            )
         url = "/collections/mine/documents"
-        async with service.http.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}) as r:
-            await check_problem(r, 415, "unsupported-media-type")
+        check_problem(
+            await service.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}),
+            415,
+            "unsupported-media-type",
+        )
 
 
 async def test_a_line_break_in_a_path_names_no_other_document(tmp_path: Path) -> None:
@@ -331,10 +324,8 @@ async def test_a_line_break_in_a_path_names_no_other_document(tmp_path: Path) ->
         for method in ("get", "delete"):
             for name in ("n%0A", "%0An", "n%0Ab"):
                 url = URL(f"{service.url}/collections/mine/documents/{name}", encoded=True)
-                async with service.http.request(method, url) as response:
-                    await check_problem(response, 404, "not-found")
-        async with service.http.get("/collections/mine/documents/n") as response:
-            assert response.status == 200
+                check_problem(await service.request(method, url), 404, "not-found")
+        assert (await service.get("/collections/mine/documents/n")).status == 200
 
 
 async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(tmp_path: Path) -> None:
@@ -343,10 +334,8 @@ async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(tmp_pa
         async with service.app.state.runtime.stores.collections.writing("mine") as writer:
             await writer.write([Document("a/b\nc\n", "", TEXT)])
         url = URL(f"{service.url}/collections/mine/documents/a%2Fb%0Ac%0A", encoded=True)
-        async with service.http.get(url) as response:
-            assert (await response.json())["id"] == "a/b\nc\n"
-        async with service.http.delete(url) as response:
-            assert response.status == 204
+        assert (await service.get(url)).json()["id"] == "a/b\nc\n"
+        assert (await service.delete(url)).status == 204
 
 
 async def test_a_file_may_have_the_longest_name_of_a_document(tmp_path: Path) -> None:
@@ -356,8 +345,10 @@ async def test_a_file_may_have_the_longest_name_of_a_document(tmp_path: Path) ->
         await add(service, [NORMA | {"id": name} for name in names])
         for name in names:
             url = "/collections/mine/documents"
-            async with service.http.get(url, params={"file": name}) as response:
-                assert [each["id"] for each in (await response.json())["documents"]] == [name]
+            assert [
+                each["id"]
+                for each in (await service.get(url, params={"file": name})).json()["documents"]
+            ] == [name]
 
 
 async def test_a_document_that_is_nested_too_deeply_leaves_the_others(tmp_path: Path) -> None:
@@ -365,8 +356,8 @@ async def test_a_document_that_is_nested_too_deeply_leaves_the_others(tmp_path: 
         await put(service)
         deep = b'{"id": "deep", "text": "Text.", "m": ' + b"[" * 253 + b"]" * 253 + b"}"
         url, lines = "/collections/mine/documents", json.dumps(NORMA).encode() + b"\n" + deep
-        async with service.http.post(url, data=lines, headers=NDJSON) as response:
-            report = await response.json()
+        response = await service.post(url, data=lines, headers=NDJSON)
+        report = response.json()
         assert (response.status, report["indexed"]) == (200, 1)
         [failed] = report["failed"]
         assert failed["id"] == "deep"
@@ -374,6 +365,7 @@ async def test_a_document_that_is_nested_too_deeply_leaves_the_others(tmp_path: 
 
 
 async def test_a_deployment_without_stores_of_its_own_says_so() -> None:
-    async with live() as service, service.http.get("/collections") as response:
-        problem = await check_problem(response, 404, "not-found")
+    async with live() as service:
+        response = await service.get("/collections")
+        problem = check_problem(response, 404, "not-found")
         assert "does not manage collections" in problem["detail"]

@@ -32,10 +32,10 @@ def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ready(service: Live) -> dict[str, Any]:
     service.app.state.readiness._until = 0.0
-    async with service.http.get("/readyz") as response:
-        assert response.status == 200
-        body: dict[str, Any] = await response.json()
-        return body
+    response = await service.get("/readyz")
+    assert response.status == 200
+    body: dict[str, Any] = response.json()
+    return body
 
 
 async def ask(service: Live, **fields: Any) -> dict[str, Any]:
@@ -63,8 +63,7 @@ async def test_counts_that_differ_are_named_and_told(tmp_path: Path) -> None:
         code, text = await command(tmp_path)
         assert code == 1
         assert "collection mine: the manifest counts" in " ".join(text.split())
-        async with service.http.post("/collections/mine/repair") as response:
-            assert response.status == 200
+        assert (await service.post("/collections/mine/repair")).status == 200
         assert await ready(service) == {"status": "ok"}
         assert (await ask(service))["degraded"] == []
 
@@ -101,16 +100,15 @@ async def test_another_embedding_than_the_manifests(tmp_path: Path) -> None:
         assert (await ask(service))["degraded"] == ["dense"]
         fields = {"question": "Who?", "collection": "mine", "route": "single"}
         body = {**fields, "retriever": "dense"}
-        async with service.http.post("/answer", json=body) as response:
-            problem = await check_problem(response, 503, "retrieval-unavailable")
-            assert "query_prefix" in problem["detail"]
+        response = await service.post("/answer", json=body)
+        problem = check_problem(response, 503, "retrieval-unavailable")
+        assert "query_prefix" in problem["detail"]
         url = "/collections/mine/documents"
         more = {"documents": [{"id": "m", "text": "More."}]}
-        async with service.http.post(url, json=more) as response:
-            assert response.status == 500
-            assert "query_prefix" in (await response.json())["detail"]
-        async with service.http.put(url, json={"documents": [NORMA]}) as response:
-            assert response.status == 200
+        response = await service.post(url, json=more)
+        assert response.status == 500
+        assert "query_prefix" in response.json()["detail"]
+        assert (await service.put(url, json={"documents": [NORMA]})).status == 200
         assert await ready(service) == {"status": "ok"}
         assert (await ask(service, retriever="dense"))["degraded"] == []
 
@@ -121,18 +119,16 @@ async def test_documents_are_replaced_at_once(tmp_path: Path) -> None:
         await add(service, [NORMA, {"id": "old", "text": "Old."}])
         lines = [json.dumps({"id": "new", "text": TEXT}), "{", json.dumps({"text": "Other."})]
         url = "/collections/mine/documents"
-        async with service.http.put(url, data="\n".join(lines), headers=NDJSON) as response:
-            report = await response.json()
+        response = await service.put(url, data="\n".join(lines), headers=NDJSON)
+        report = response.json()
         assert (response.status, report["indexed"]) == (200, 2)
         assert [failed["index"] for failed in report["failed"]] == [1]
-        async with service.http.get("/collections/mine") as response:
-            info = await response.json()
+        info = (await service.get("/collections/mine")).json()
         assert (info["documents"], info["description"]) == (2, "kept")
-        async with service.http.get(f"{url}/old") as response:
-            await check_problem(response, 404, "not-found")
-        async with service.http.put(url, json={"documents": []}) as response:
-            problem = await check_problem(response, 422, "invalid-request")
-            assert "is unchanged" in problem["detail"]
+        check_problem(await service.get(f"{url}/old"), 404, "not-found")
+        response = await service.put(url, json={"documents": []})
+        problem = check_problem(response, 422, "invalid-request")
+        assert "is unchanged" in problem["detail"]
 
 
 async def leftovers(service: Live, count: int) -> None:
@@ -170,13 +166,12 @@ async def test_a_late_probe_takes_no_gateway_out_that_answers(
         await ready(service)  # opens the collection that probes search
         monkeypatch.setattr(runtime, "OPEN_S", 0.0)
         service.app.state.readiness._until = 0.0
-        async with service.http.get("/readyz") as response:
-            problem = await check_problem(response, 503, "not-ready")
-            assert "retrieval: no response within" in problem["detail"]
+        response = await service.get("/readyz")
+        problem = check_problem(response, 503, "not-ready")
+        assert "retrieval: no response within" in problem["detail"]
         await ask(service)
         (told,) = (await ready(service))["degraded"]
         assert told.startswith("retrieval: no response within")
         monkeypatch.setattr(runtime, "LATELY_S", 0.0)
         service.app.state.readiness._until = 0.0
-        async with service.http.get("/readyz") as response:
-            assert response.status == 503
+        assert (await service.get("/readyz")).status == 503

@@ -28,10 +28,10 @@ async def give(service: Live, answer_id: str, headers: Any = None, **given: Any)
 
 
 async def asked(service: Live, **fields: Any) -> dict[str, Any]:
-    async with service.http.post("/answer", json=ABOUT | fields, headers=key("one")) as response:
-        assert response.status == 200
-        body: dict[str, Any] = await response.json()
-        return body
+    response = await service.post("/answer", json=ABOUT | fields, headers=key("one"))
+    assert response.status == 200
+    body: dict[str, Any] = response.json()
+    return body
 
 
 async def test_the_latest_word_about_an_answer_is_exported(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def form(*files: tuple[str, bytes | str]) -> aiohttp.FormData:
 
 
 async def send(service: Live, *files: tuple[str, bytes | str]) -> list[dict[str, Any]]:
-    async with service.http.post(URL, data=form(*files)) as response:
-        assert response.status == 200, await response.text()
-        found: list[dict[str, Any]] = (await response.json())["files"]
-        return found
+    response = await service.post(URL, data=form(*files))
+    assert response.status == 200, response.text
+    found: list[dict[str, Any]] = response.json()["files"]
+    return found
 
 
 async def test_each_file_is_read_and_its_result_named(tmp_path: Path) -> None:
@@ -58,22 +58,23 @@ async def test_each_file_is_read_and_its_result_named(tmp_path: Path) -> None:
         assert "unknown file type '.zip'" in found[4]["problems"][0]
         assert found[5]["problems"] == ["another file of this request has the same name"]
         at = "/collections/mine/documents/rules.pdf%23page=2"
-        async with service.http.get(at) as response:
-            assert (await response.json())["passages"][0]["text"] == "Two."
+        assert (await service.get(at)).json()["passages"][0]["text"] == "Two."
         (again,) = await send(service, ("rules.pdf", pdf(["One."])))
         assert (again["indexed"], again["unchanged"], again["removed"]) == (0, 1, 1)
-        async with service.http.get("/collections/mine") as response:
-            assert (await response.json())["state"] == "complete"
+        assert (await service.get("/collections/mine")).json()["state"] == "complete"
 
 
 async def test_progress_is_streamed(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
         await put(service)
         headers = {"Accept": "text/event-stream"}
-        async with service.http.post(
-            URL, data=form(("a.md", "Text.")), headers=headers
-        ) as response:
-            events = [line for line in (await response.text()).splitlines() if line]
+        events = [
+            line
+            for line in (
+                (await service.post(URL, data=form(("a.md", "Text.")), headers=headers)).text
+            ).splitlines()
+            if line
+        ]
         assert events[-2] == "event: report"
         assert json.loads(events[-1].removeprefix("data: "))["files"][0]["indexed"] == 1
 
@@ -83,20 +84,19 @@ async def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     async with stored(tmp_path) as service:
         await put(service)
         large = form(("a.txt", b"x" * 20_000))
-        async with service.http.post(URL, data=large) as response:
-            await check_problem(response, 413, "body-too-large")
-        async with service.http.post("/collections/gone/files", data=form(("a", b"x"))) as response:
-            await check_problem(response, 404, "not-found")
-        async with service.http.post(URL, json={}) as response:
-            await check_problem(response, 415, "unsupported-media-type")
+        check_problem(await service.post(URL, data=large), 413, "body-too-large")
+        check_problem(
+            await service.post("/collections/gone/files", data=form(("a", b"x"))), 404, "not-found"
+        )
+        check_problem(await service.post(URL, json={}), 415, "unsupported-media-type")
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
         field = b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--b--\r\n'
         for body in (b"", b"--b\r\nno header", b"--b--\r\n", field):
-            async with service.http.post(URL, data=body, headers=kind) as response:
-                await check_problem(response, 400, "malformed-request")
+            check_problem(
+                await service.post(URL, data=body, headers=kind), 400, "malformed-request"
+            )
         bare = {"Content-Type": "multipart/form-data"}
-        async with service.http.post(URL, data=b"x", headers=bare) as response:
-            await check_problem(response, 400, "malformed-request")
+        check_problem(await service.post(URL, data=b"x", headers=bare), 400, "malformed-request")
 
 
 async def test_an_upload_that_breaks_off_changes_nothing(
@@ -112,10 +112,8 @@ async def test_an_upload_that_breaks_off_changes_nothing(
     async with stored(tmp_path) as service:
         await put(service)
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
-        async with service.http.post(URL, data=stalled(), headers=kind) as response:
-            await check_problem(response, 408, "request-timeout")
-        async with service.http.get("/collections/mine") as response:
-            found = await response.json()
+        check_problem(await service.post(URL, data=stalled(), headers=kind), 408, "request-timeout")
+        found = (await service.get("/collections/mine")).json()
         assert (found["documents"], found["state"]) == (0, "complete")
 
 
@@ -156,23 +154,23 @@ async def keeping(folder: Path, *, kept: bool = True) -> AsyncIterator[Live]:
 async def test_the_original_is_given_back_without_a_way_to_act_as_the_page(tmp_path: Path) -> None:
     need("pypdf", "pdfplumber")
     async with keeping(tmp_path) as service:
-        async with service.http.get(f"{DOCUMENTS}/r%C3%BCles.pdf%23page=2") as response:
-            assert (await response.json())["original"] is True
+        assert (await service.get(f"{DOCUMENTS}/r%C3%BCles.pdf%23page=2")).json()[
+            "original"
+        ] is True
         for name, kind, how, sandboxed in (
             ("r%C3%BCles.pdf%23page=2", "application/pdf", "inline", False),
             ("p.html", "application/octet-stream", "attachment", True),
             ("a.md", "text/plain", "inline", True),
         ):
-            async with service.http.get(f"{DOCUMENTS}/{name}/file") as response:
-                assert (response.status, response.content_type) == (200, kind)
-                assert response.headers["Content-Disposition"].startswith(f"{how};")
-                assert response.headers["X-Content-Type-Options"] == "nosniff"
-                policy = response.headers.get("Content-Security-Policy", "")
-                assert policy.startswith("sandbox;") is sandboxed
-                assert name != "r%C3%BCles.pdf%23page=2" or await response.read() == RULES
+            response = await service.get(f"{DOCUMENTS}/{name}/file")
+            assert (response.status, response.content_type) == (200, kind)
+            assert response.headers["Content-Disposition"].startswith(f"{how};")
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            policy = response.headers.get("Content-Security-Policy", "")
+            assert policy.startswith("sandbox;") is sandboxed
+            assert name != "r%C3%BCles.pdf%23page=2" or response.content == RULES
         for name in ("rows.jsonl", "nothing", "p.html/file"):
-            async with service.http.get(f"{DOCUMENTS}/{name}/file") as response:
-                await check_problem(response, 404, "not-found")
+            check_problem(await service.get(f"{DOCUMENTS}/{name}/file"), 404, "not-found")
 
 
 async def test_the_original_of_a_scan_is_shown(tmp_path: Path) -> None:
@@ -181,10 +179,10 @@ async def test_the_original_of_a_scan_is_shown(tmp_path: Path) -> None:
     async with keeping(tmp_path / "data") as service:
         (found,) = await send(service, ("scan.png", made))
         assert found["indexed"] == 1
-        async with service.http.get(f"{DOCUMENTS}/scan.png/file") as response:
-            assert (response.content_type, await response.read()) == ("image/png", made)
-            assert response.headers["Content-Disposition"].startswith("inline;")
-            assert response.headers["Content-Security-Policy"].startswith("sandbox;")
+        response = await service.get(f"{DOCUMENTS}/scan.png/file")
+        assert (response.content_type, response.content) == ("image/png", made)
+        assert response.headers["Content-Disposition"].startswith("inline;")
+        assert response.headers["Content-Security-Policy"].startswith("sandbox;")
 
 
 async def test_a_file_of_which_a_part_is_for_others_is_for_nobody_else(tmp_path: Path) -> None:
@@ -192,16 +190,12 @@ async def test_a_file_of_which_a_part_is_for_others_is_for_nobody_else(tmp_path:
     async with keeping(tmp_path) as service:
         part = {"id": "a.md#secret", "text": "x", "access": "board"}
         own = {"id": "a.md/file", "text": "A document of this name."}
-        async with service.http.post(DOCUMENTS, json={"documents": [part]}) as response:
-            assert response.status == 200
+        assert (await service.post(DOCUMENTS, json={"documents": [part]})).status == 200
         for groups, status in (("board", 200), ("sales", 404)):
             headers = {"X-Groups": groups}
-            async with service.http.get(f"{DOCUMENTS}/a.md/file", headers=headers) as response:
-                assert response.status == status
-        async with service.http.post(DOCUMENTS, json={"documents": [own]}) as response:
-            assert response.status == 200
-        async with service.http.get(f"{DOCUMENTS}/a.md/file") as response:
-            assert (await response.json())["id"] == "a.md/file"
+            assert (await service.get(f"{DOCUMENTS}/a.md/file", headers=headers)).status == status
+        assert (await service.post(DOCUMENTS, json={"documents": [own]})).status == 200
+        assert (await service.get(f"{DOCUMENTS}/a.md/file")).json()["id"] == "a.md/file"
 
 
 async def test_an_original_goes_with_its_last_document(tmp_path: Path) -> None:
@@ -209,20 +203,17 @@ async def test_an_original_goes_with_its_last_document(tmp_path: Path) -> None:
     async with keeping(tmp_path) as service:
         for number, left in ((1, 3), (2, 2)):
             page = f"{DOCUMENTS}/r%C3%BCles.pdf%23page={number}"
-            async with service.http.delete(page) as response:
-                assert response.status == 204
+            assert (await service.delete(page)).status == 204
             assert len(originals(tmp_path)) == left
         body = {"documents": [{"text": "Another."}]}
-        async with service.http.put(DOCUMENTS, json=body) as response:
-            assert response.status == 200
+        assert (await service.put(DOCUMENTS, json=body)).status == 200
         assert not originals(tmp_path)
 
 
 async def test_nothing_is_kept_by_default(tmp_path: Path) -> None:
     need("pypdf", "pdfplumber")
     async with keeping(tmp_path, kept=False) as service:
-        async with service.http.get(f"{DOCUMENTS}/a.md/file") as response:
-            problem = await check_problem(response, 404, "not-found")
+        problem = check_problem(await service.get(f"{DOCUMENTS}/a.md/file"), 404, "not-found")
         assert "ingest.keep_files" in problem["detail"]
         assert not originals(tmp_path)
 

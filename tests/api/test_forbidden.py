@@ -98,10 +98,10 @@ async def told(service: Live, identity: str | None, name: str, call: Call) -> tu
     """Return the answer without what differs between any two answers, and without the name."""
     method, path, body, headers = call
     headers = headers | (key(identity) if identity else {})
-    async with service.http.request(method, path, json=body, headers=headers) as response:
-        text = await response.text()
-        request_id = response.headers["X-Request-ID"]
-        kept = {k: v for k, v in response.headers.items() if k not in ("Date", "X-Request-ID")}
+    response = await service.request(method, path, json=body, headers=headers)
+    text = response.text
+    request_id = response.headers["X-Request-ID"]
+    kept = {k: v for k, v in response.headers.items() if k not in ("Date", "X-Request-ID")}
     return response.status, kept, text.replace(request_id, "").replace(name, "")
 
 
@@ -153,19 +153,20 @@ async def test_a_stream_is_not_resumed_once_its_collection_is_forbidden(tmp_path
     async with live(settings=settings) as service:
         question = QUESTION | {"collection": "sample"}
         headers = key("asks") | REPEATED
-        async with service.http.post("/answer/stream", json=question, headers=headers) as response:
-            last = re.findall("id: (.*)", await response.text())[2]
+        last = re.findall(
+            "id: (.*)", (await service.post("/answer/stream", json=question, headers=headers)).text
+        )[2]
         for rights, expected in ((["docs", "sample"], 200), (["docs"], 403)):
             path = tmp_path / "tenants.toml"
             path.write_text(entry(**asks, collections=rights))
             await service.app.state.access._read(path)
             for again in ({"Last-Event-ID": last}, REPEATED):
-                async with service.http.post(
+                response = await service.post(
                     "/answer/stream", json=question, headers=key("asks") | again
-                ) as response:
-                    text = await response.text()
-                    assert response.status == expected
-                    assert ("event: done" in text) is (expected == 200)
+                )
+                text = response.text
+                assert response.status == expected
+                assert ("event: done" in text) is (expected == 200)
 
 
 async def test_readiness_names_collections_only_to_keys(tmp_path: Path) -> None:
@@ -180,8 +181,8 @@ async def test_readiness_names_collections_only_to_keys(tmp_path: Path) -> None:
             ("owner", ["docs", THERE], 0), ("asks", ["docs"], 1), ("unknown", [], 2), (None, [], 2),
         ):  # fmt: skip
             headers = key(identity) if identity else {}
-            async with service.http.get("/readyz", headers=headers) as response:
-                assert response.status == 200
-                lines = (await response.json())["degraded"]
+            response = await service.get("/readyz", headers=headers)
+            assert response.status == 200
+            lines = response.json()["degraded"]
             assert [name for name in ("docs", THERE) if name in "".join(lines)] == told
             assert (f"collections: {counted} have a problem" in "".join(lines)) is bool(counted)

@@ -240,10 +240,8 @@ async def test_a_loop_that_cannot_run_is_refused_before_the_first_byte(
     settings = config(efficientrag={"location": tmp_path / "none"})
     async with live(engine, settings=settings) as service:
         body = {"question": "Who?", "loop": loop, "route": "single"}
-        async with service.http.post(path, json=body) as response:
-            problem = await check_problem(response, 422, "loop-unavailable")
-        async with service.http.get("/readyz") as response:
-            assert "loop efficientrag" in (await response.json())["degraded"][0]
+        problem = check_problem(await service.post(path, json=body), 422, "loop-unavailable")
+        assert "loop efficientrag" in (await service.get("/readyz")).json()["degraded"][0]
     assert told in problem["detail"]
 
 

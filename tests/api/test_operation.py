@@ -48,33 +48,31 @@ async def test_readiness_names_what_is_missing_and_asks_at_most_once_a_second(
     engine = BrokenEngine()
     async with live(engine) as service:
         for path in ("/readyz", "/startupz", "/readyz"):
-            async with service.http.get(path) as response:
-                problem = await check_problem(response, 503, "not-ready")
-                assert "engine default: nobody listens" in problem["detail"]
-                assert response.headers["retry-after"] == "1"
+            response = await service.get(path)
+            problem = check_problem(response, 503, "not-ready")
+            assert "engine default: nobody listens" in problem["detail"]
+            assert response.headers["retry-after"] == "1"
         assert engine.checked == 1
         assert await service.metric('revelator_worker_up{worker="scripted"}') == 0
-        async with service.http.get("/healthz") as response:
-            assert response.status == 200
+        assert (await service.get("/healthz")).status == 200
         engine.broken = False
         monkeypatch.setattr(service.app.state.readiness, "_until", 0.0)
         for path in ("/readyz", "/startupz"):
-            async with service.http.get(path) as response:
-                assert (response.status, await response.json()) == (200, {"status": "ok"})
+            response = await service.get(path)
+            assert (response.status, response.json()) == (200, {"status": "ok"})
         assert engine.checked == 2
         assert await service.metric('revelator_worker_up{worker="scripted"}') == 1
         engine.broken = True
         monkeypatch.setattr(service.app.state.readiness, "_until", 0.0)
-        async with service.http.get("/readyz") as response:
-            assert response.status == 503
-        async with service.http.get("/startupz") as response:
-            assert response.status == 200
+        assert (await service.get("/readyz")).status == 503
+        assert (await service.get("/startupz")).status == 200
 
 
 @pytest.mark.anyio
 async def test_every_fixed_metric_is_there_from_the_start() -> None:
-    async with live() as service, service.http.get("/metrics") as response:
-        text = await response.text()
+    async with live() as service:
+        response = await service.get("/metrics")
+        text = response.text
         assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     names = set(re.findall(r"^# TYPE (\S+?)(?:_total)? (?:counter|gauge|histogram)$", text, re.M))
     assert names >= FIXED_NAMES

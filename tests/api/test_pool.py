@@ -22,9 +22,9 @@ pytestmark = pytest.mark.anyio
 async def until_ready(service: Live, status: int) -> str:
     async with asyncio.timeout(20):
         while True:
-            async with service.http.get("/readyz") as response:
-                if response.status == status:
-                    return await response.text()
+            response = await service.get("/readyz")
+            if response.status == status:
+                return response.text
             await asyncio.sleep(0.1)
 
 
@@ -46,9 +46,9 @@ async def test_all_workers_down_then_up_again() -> None:
             worker.health = 500
             assert "/health answered 500" in await until_ready(service, 503)
             body = {"question": "Who?", "route": "single"}
-            async with service.http.post("/answer", json=body) as response:
-                problem = await response.json(content_type=None)
-                assert (response.status, response.headers["retry-after"]) == (503, "5")
+            response = await service.post("/answer", json=body)
+            problem = response.json()
+            assert (response.status, response.headers["retry-after"]) == (503, "5")
             assert problem["type"] == "urn:revelator:problem:engine-unavailable"
             assert "no worker of engine 'default' can answer" in problem["detail"]
 

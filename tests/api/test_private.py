@@ -111,8 +111,7 @@ async def test_questions_that_are_answered() -> None:
     async def path(at: Live) -> None:
         assert (await at.ask(QUESTION))[0] == 200
         assert (await at.stream(QUESTION))[-1][0] == "done"
-        async with at.http.get("/answer/stream", params={"question": QUESTION}) as response:
-            assert "event: done" in await response.text()
+        assert "event: done" in (await at.get("/answer/stream", params={"question": QUESTION})).text
 
     lines = await check_silent(path, [], retriever=passages())
     assert [line["event"] for line in lines].count("question") == 3
@@ -148,10 +147,10 @@ Told = tuple[bool, str]
 
 
 async def by_openai(at: Live, path: str, question: dict[str, Any], **fields: Any) -> Told:
-    async with at.http.post(path, json={"model": "revelator"} | question | fields) as response:
-        text = await response.text()
-        if response.content_type != "text/event-stream":
-            return response.status == 200, text if response.status != 200 else ""
+    response = await at.post(path, json={"model": "revelator"} | question | fields)
+    text = response.text
+    if response.content_type != "text/event-stream":
+        return response.status == 200, text if response.status != 200 else ""
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     failed = [each for each in chunks if each.get("error") or each.get("type") == "error"]
     failed += [
@@ -248,17 +247,17 @@ async def test_requests_of_other_interfaces_that_are_refused() -> None:
 
     async def path(at: Live) -> None:
         for url, body in asked:
-            async with at.http.post(url, json=body) as response:
-                if url == "/mcp":  # its protocol sends what was wrong back to who sent it
-                    assert "error" in await response.text()
-                else:
-                    assert response.status >= 400
-                    said.append(await response.text())
+            response = await at.post(url, json=body)
+            if url == "/mcp":  # its protocol sends what was wrong back to who sent it
+                assert "error" in response.text
+            else:
+                assert response.status >= 400
+                said.append(response.text)
         wrong = {"Authorization": "Bearer Numbatfield"}
         for url in ("/v1/chat/completions", "/v1/responses", "/mcp"):
-            async with at.http.post(url, json={}, headers=wrong) as response:
-                assert response.status in (401, 403)
-                said.append(await response.text())
+            response = await at.post(url, json={}, headers=wrong)
+            assert response.status in (401, 403)
+            said.append(response.text)
 
     await check_silent(path, said, retriever=passages())
 
@@ -290,24 +289,23 @@ async def test_requests_that_are_refused() -> None:
 
     async def path(at: Live) -> None:
         for body in bodies:
-            async with at.http.post("/answer", json=body) as response:
-                assert response.status == 422
-                said.append(await response.text())
+            response = await at.post("/answer", json=body)
+            assert response.status == 422
+            said.append(response.text)
         as_json = {"Content-Type": "application/json"}
         for data in (f'{{"question": "{MARK}', f'{{"question": "{MARK}"}}{MARK}'):
-            async with at.http.post("/answer", data=data, headers=as_json) as response:
-                assert response.status == 400
-                said.append(await response.text())
+            response = await at.post("/answer", data=data, headers=as_json)
+            assert response.status == 400
+            said.append(response.text)
         query = {"question": QUESTION, "top_k": MARK}
-        async with at.http.get("/answer/stream", params=query) as response:
-            said.append(await response.text())
+        said.append((await at.get("/answer/stream", params=query)).text)
         for headers in (
             {"Authorization": "Bearer Numbatfield"},
             {"Authorization": "", "X-API-Key": "Numbatfield"},
         ):
-            async with at.http.post("/answer", json={}, headers=headers) as response:
-                assert response.status == 403
-                said.append(await response.text())
+            response = await at.post("/answer", json={}, headers=headers)
+            assert response.status == 403
+            said.append(response.text)
 
     await check_silent(path, said, retriever=passages())
 

@@ -46,9 +46,9 @@ async def first_events(service: Live, many: int, **request: Any) -> list[str]:
 
 async def resume(service: Live, last: str, **headers: str) -> list[tuple[str, Any]]:
     headers = {"Last-Event-ID": last} | headers
-    async with service.http.get(STREAM, headers=headers) as response:
-        assert response.status == 200, await response.text()
-        return parse_sse(await response.text())
+    response = await service.get(STREAM, headers=headers)
+    assert response.status == 200, response.text
+    return parse_sse(response.text)
 
 
 async def test_a_broken_stream_goes_on_where_it_broke_and_the_question_is_asked_once() -> None:
@@ -68,8 +68,7 @@ async def test_a_broken_stream_goes_on_where_it_broke_and_the_question_is_asked_
         assert seqs == list(range(1, len(rest) + 1))
         assert len(engine.requests) == 1
         last = f"{body['id']}-{seqs[-1]}"
-        async with service.http.get(STREAM, headers={"Last-Event-ID": last}) as response:
-            assert response.status == 204
+        assert (await service.get(STREAM, headers={"Last-Event-ID": last})).status == 204
 
 
 async def test_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +86,7 @@ async def test_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_reconnects_that_find_nothing_say_why(tmp_path: Path) -> None:
     settings = tenants(tmp_path, entry("a"), entry("b"))
     async with live(settings=settings) as service:
-        async with service.http.get(STREAM, headers=key("a")) as response:
-            events = parse_sse(await response.text())
+        events = parse_sse((await service.get(STREAM, headers=key("a"))).text)
         answer_id = events[0][1]["id"]
         cases = [
             ("a", f"{INSTANCE}-abc-1", 410, "answer-gone"),
@@ -98,8 +96,7 @@ async def test_reconnects_that_find_nothing_say_why(tmp_path: Path) -> None:
         ]
         for tenant, last, status, slug in cases:
             headers = key(tenant) | {"Last-Event-ID": last}
-            async with service.http.get(STREAM, headers=headers) as response:
-                await check_problem(response, status, slug)
+            check_problem(await service.get(STREAM, headers=headers), status, slug)
 
 
 async def test_a_repeated_request_is_answered_once() -> None:
@@ -107,8 +104,8 @@ async def test_a_repeated_request_is_answered_once() -> None:
     async with live(engine) as service:
 
         async def ask(**fields: Any) -> tuple[int, str]:
-            async with service.http.post("/answer", json=BODY | fields, headers=KEY) as response:
-                return response.status, await response.text()
+            response = await service.post("/answer", json=BODY | fields, headers=KEY)
+            return response.status, response.text
 
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(ask(), 0.2)  # a client that gives up, and tries again
@@ -128,9 +125,8 @@ async def test_a_repeated_request_is_no_other_question_of_its_tenant(tmp_path: P
     async with live(engine, settings=settings) as service:
 
         async def ask(**headers: str) -> tuple[int, str]:
-            async with service.http.post("/answer", json=BODY, headers=key("a") | headers) as got:
-                await got.read()
-                return got.status, got.headers["RateLimit"]
+            got = await service.post("/answer", json=BODY, headers=key("a") | headers)
+            return got.status, got.headers["RateLimit"]
 
         told = [await ask(**KEY) for _ in range(3)]
         assert [status for status, _ in told] == [200, 200, 200]
@@ -151,8 +147,8 @@ async def test_a_failed_question_is_asked_again_with_the_same_key() -> None:
     async with live(engine) as service:
         statuses = []
         for _ in range(3):
-            async with service.http.post("/answer", json=BODY, headers=KEY) as response:
-                statuses.append((response.status, (await response.json()).get("answer")))
+            response = await service.post("/answer", json=BODY, headers=KEY)
+            statuses.append((response.status, response.json().get("answer")))
     assert statuses == [(503, None), (200, "Bellini"), (200, "Bellini")]
 
 
@@ -162,11 +158,9 @@ async def test_a_posted_stream_with_a_key_can_be_repeated_and_resumed() -> None:
         post = {"method": "POST", "url": "/answer/stream", "json": BODY, "headers": KEY}
         ids = await first_events(service, 2, **post)
         gate.set()
-        async with service.http.request(**post) as response:
-            whole = parse_sse(await response.text())
+        whole = parse_sse((await service.request(**post)).text)
         post["headers"] = {"Last-Event-ID": ids[1]}
-        async with service.http.request(**post) as response:
-            rest = parse_sse(await response.text())
+        rest = parse_sse((await service.request(**post)).text)
         assert rest == whole[2:]
         assert [whole[0][0], whole[-1][0]] == ["start", "done"]
         assert len(engine.requests) == 1
@@ -178,8 +172,7 @@ async def test_without_a_key_a_posted_stream_ends_with_its_client() -> None:
         ids = await first_events(service, 2, method="POST", url="/answer/stream", json=BODY)
         await eventually(lambda: engine.running == 0)
         headers = {"Last-Event-ID": ids[0]}
-        async with service.http.get(STREAM, headers=headers) as response:
-            await check_problem(response, 410, "answer-gone")
+        check_problem(await service.get(STREAM, headers=headers), 410, "answer-gone")
 
 
 async def test_a_stop_ends_recorded_questions_too() -> None:
@@ -193,5 +186,4 @@ async def test_a_stop_ends_recorded_questions_too() -> None:
 
 
 async def resume_all(service: Live) -> list[tuple[str, Any]]:
-    async with service.http.get(STREAM) as response:
-        return parse_sse(await response.text())
+    return parse_sse((await service.get(STREAM)).text)

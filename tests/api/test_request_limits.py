@@ -151,17 +151,16 @@ async def test_a_page_of_another_origin_or_name_gets_nothing(
             ("GET", "/answer/stream?question=Who"), ("POST", "/collections/sample/repair"),
             ("GET", "/v1/models"), ("POST", "/mcp"),
         ):  # fmt: skip
-            async with service.http.request(method, path, headers=sent | key) as response:
-                assert (response.status != 403) is answered, (path, await response.text())
-                if not answered and not path.startswith("/v1"):
-                    await check_problem(response, 403, "cross-site")
+            response = await service.request(method, path, headers=sent | key)
+            assert (response.status != 403) is answered, (path, response.text)
+            if not answered and not path.startswith("/v1"):
+                check_problem(response, 403, "cross-site")
         for path in ("/healthz", "/readyz", "/startupz", "/metrics"):
-            async with service.http.get(path, headers=sent) as response:
-                assert response.status == 200
+            assert (await service.get(path, headers=sent)).status == 200
         for path in ("/", "/docs"):  # a link on another page may lead here
-            async with service.http.get(path, headers=sent) as response:
-                assert (response.status == 200) is (answered or "Host" not in headers or
-                                                    "Origin" in headers)  # fmt: skip
+            response = await service.get(path, headers=sent)
+            assert (response.status == 200) is (answered or "Host" not in headers or
+                                                "Origin" in headers)  # fmt: skip
 
 
 async def test_listed_origins_may_read_and_no_others() -> None:
@@ -171,13 +170,14 @@ async def test_listed_origins_may_read_and_no_others() -> None:
     async with live(settings=settings) as service:
         for origin, allowed in (("https://app.example", True), ("https://evil.example", False)):
             there = {"Origin": origin}
-            async with service.http.options("/answer", headers=there | asking) as response:
-                assert (response.status == 200) is allowed
-            async with service.http.post(
+            assert (
+                (await service.request("OPTIONS", "/answer", headers=there | asking)).status == 200
+            ) is allowed
+            response = await service.post(
                 "/answer/stream", headers=there | {"X-API-Key": "secret"}, json={"question": "Who?"}
-            ) as response:
-                assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
-                assert ("event: done" in await response.text()) is allowed
+            )
+            assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
+            assert ("event: done" in response.text) is allowed
     for wrong in ("*", "null", "app.example", "https://app.example/page", "https://"):
         with pytest.raises(ValueError, match="cors_origins"):
             config(server={"cors_origins": [wrong]})
@@ -191,8 +191,7 @@ async def test_a_compressed_body_is_refused() -> None:
     async with live() as service:
         for coding, status in (("identity", 200), ("gzip", 415), ("zstd", 415)):
             sent = headers | {"Content-Encoding": coding}
-            async with service.http.post("/answer", data=BODY, headers=sent) as response:
-                assert response.status == status
+            assert (await service.post("/answer", data=BODY, headers=sent)).status == status
 
 
 async def test_old_and_plain_clients_are_answered_in_their_form() -> None:
@@ -205,17 +204,17 @@ async def test_old_and_plain_clients_are_answered_in_their_form() -> None:
             assert b" 200 " in head
             assert end in rest[-200:]
         for path in ("/healthz", "/readyz", "/startupz", "/metrics"):
-            async with service.http.head(path) as response:
-                assert (response.status, await response.read()) == (200, b"")
-                assert int(response.headers["Content-Length"]) > 0
+            response = await service.request("HEAD", path)
+            assert (response.status, response.content) == (200, b"")
+            assert int(response.headers["Content-Length"]) > 0
         for method, path, status in (
             ("GET", "/v1/embeddings", 404), ("POST", "/v1/audio/speech", 404),
             ("GET", "/v1/chat/completions", 405),
         ):  # fmt: skip
-            async with service.http.request(method, path) as response:
-                error = (await response.json())["error"]
-                assert (response.status, error["type"][-6:]) == (status, "_error")
-                assert ("Allow" in response.headers) is (status == 405)
+            response = await service.request(method, path)
+            error = response.json()["error"]
+            assert (response.status, error["type"][-6:]) == (status, "_error")
+            assert ("Allow" in response.headers) is (status == 405)
 
 
 async def test_large_responses_are_compressed_where_asked_and_streams_never() -> None:
@@ -237,12 +236,10 @@ async def test_large_responses_are_compressed_where_asked_and_streams_never() ->
 
 async def test_the_api_reference_needs_no_other_server() -> None:
     async with live() as service:
-        async with service.http.get("/docs") as response:
-            page = await response.text()
+        page = (await service.get("/docs")).text
         assert "://" not in page
         for path in re.findall(r'(?:src|href)="([^"]+)"', page):
-            async with service.http.get(path) as response:
-                assert response.status == 200, path
+            assert (await service.get(path)).status == 200, path
 
 
 async def test_a_websocket_is_not_opened() -> None:

@@ -74,11 +74,10 @@ def key(name: str) -> dict[str, str]:
 
 async def status(service: Live, name: str, method: str, path: str, body: Any = None) -> int:
     given = {"data": body()} if callable(body) else {"json": body}
-    async with service.http.request(method, path, headers=key(name), **given) as response:
-        if response.status == 403 and not path.startswith("/v1/"):
-            await check_problem(response, 403, "not-allowed")
-        await response.read()
-        return response.status
+    response = await service.request(method, path, headers=key(name), **given)
+    if response.status == 403 and not path.startswith("/v1/"):
+        check_problem(response, 403, "not-allowed")
+    return response.status
 
 
 async def test_each_path_needs_its_right(tmp_path: Path) -> None:
@@ -109,24 +108,26 @@ async def test_a_tenant_sees_and_uses_its_collections_alone(tmp_path: Path) -> N
     async with live(settings=settings, own_stores=True) as service:
         for name, expected in [("a-one", 200), ("b", 403), ("sample", 403)]:
             assert await status(service, "a", "PUT", f"/collections/{name}", {}) == expected
-        async with service.http.get("/collections", headers=key("a")) as response:
-            listed = [each["name"] for each in (await response.json())["collections"]]
+        listed = [
+            each["name"]
+            for each in (await service.get("/collections", headers=key("a"))).json()["collections"]
+        ]
         assert listed == ["a-one"]
         for collection, expected in [("a-one", 200), ("absent", 403), ("sample", 403), (None, 403)]:
             question = {"question": "Who?", "collection": collection}
             assert await status(service, "a", "POST", "/answer", question) == expected
         question = {"question": "Who?", "collection": "a-two"}
-        async with service.http.post("/answer", json=question, headers=key("a")) as response:
-            problem = await check_problem(response, 404, "not-found")
+        problem = check_problem(
+            await service.post("/answer", json=question, headers=key("a")), 404, "not-found"
+        )
         assert problem["detail"].endswith("existing collections: a-one")
         chat = {
             "model": "revelator", "messages": [{"role": "user", "content": "Who?"}],
             "revelator": {"collection": "a-two"},
         }  # fmt: skip
-        async with service.http.post(
-            "/v1/chat/completions", json=chat, headers=key("a")
-        ) as response:
-            assert (await response.json())["error"]["message"] == problem["detail"]
+        assert (await service.post("/v1/chat/completions", json=chat, headers=key("a"))).json()[
+            "error"
+        ]["message"] == problem["detail"]
 
 
 async def test_the_first_request_too_many_is_told_when_to_come_back(tmp_path: Path) -> None:
@@ -136,22 +137,18 @@ async def test_the_first_request_too_many_is_told_when_to_come_back(tmp_path: Pa
     async with live(settings=settings) as service:
         told = []
         for _ in range(3):
-            async with service.http.post(
-                "/answer", json={"question": "Who?"}, headers=key("a")
-            ) as response:
-                told.append((response.status, response.headers["RateLimit"]))
-                policy = response.headers["RateLimit-Policy"]
+            response = await service.post("/answer", json={"question": "Who?"}, headers=key("a"))
+            told.append((response.status, response.headers["RateLimit"]))
+            policy = response.headers["RateLimit-Policy"]
         assert policy == '"requests";q=4;w=60, "questions";q=2;w=60'
         assert told[0] == (200, '"requests";r=3;t=15, "questions";r=1;t=30')
         assert [each[0] for each in told] == [200, 200, 429]
-        async with service.http.post(
-            "/answer", json={"question": "Who?"}, headers=key("a")
-        ) as response:
-            await check_problem(response, 429, "rate-limited")
-            assert 1 <= int(response.headers["Retry-After"]) <= 30
-        async with service.http.post("/answer", json=[], headers=key("a")) as response:
-            await check_problem(response, 429, "rate-limited")  # requests are used up, too
-            assert '"requests";r=0' in response.headers["RateLimit"]
+        response = await service.post("/answer", json={"question": "Who?"}, headers=key("a"))
+        check_problem(response, 429, "rate-limited")
+        assert 1 <= int(response.headers["Retry-After"]) <= 30
+        response = await service.post("/answer", json=[], headers=key("a"))
+        check_problem(response, 429, "rate-limited")  # requests are used up, too
+        assert '"requests";r=0' in response.headers["RateLimit"]
         assert await service.metric('revelator_rejected_total{reason="key_limit"}') == 3
         rejected = 'revelator_questions_total{loop="none",outcome="rejected",route="none"}'
         assert await service.metric(rejected) == 3
@@ -168,10 +165,9 @@ async def test_keys_change_without_a_restart_and_a_wrong_file_changes_nothing(
     async with live(settings=settings) as service:
 
         async def works(name: str) -> bool:
-            async with service.http.post(
-                "/answer", json={"question": "Who?"}, headers=key(name)
-            ) as response:
-                return response.status == 200
+            return (
+                await service.post("/answer", json={"question": "Who?"}, headers=key(name))
+            ).status == 200
 
         async def until(name: str, working: bool) -> None:
             for _ in range(500):

@@ -174,10 +174,10 @@ async def status(service: Live, credential: str, path: str = "/answer") -> tuple
         {"question": "Who?", "route": "direct"},
         {"Authorization": f"Bearer {credential}"},
     )
-    async with service.http.post(path, json=body, headers=headers) as response:
-        told = await response.json(content_type=None)
-        assert credential[:40] not in str(told)
-        return response.status, str(told.get("type", "")).rpartition(":")[2]
+    response = await service.post(path, json=body, headers=headers)
+    told = response.json()
+    assert credential[:40] not in str(told)
+    return response.status, str(told.get("type", "")).rpartition(":")[2]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -228,8 +228,8 @@ async def test_tokens_of_one_subject_share_its_rates(issuer: Issuer) -> None:
         told = []
         for each in (ann[3], ann[0]):
             headers = {"Authorization": f"Bearer {each}"}
-            async with service.http.get(models, headers=headers) as response:
-                told.append((response.status, response.headers["RateLimit"][:14]))
+            response = await service.get(models, headers=headers)
+            told.append((response.status, response.headers["RateLimit"][:14]))
         assert told == [(200, '"requests";r=0'), (429, '"requests";r=0')]
 
 
@@ -314,8 +314,7 @@ async def test_a_caller_is_told_to_come_back_where_the_issuer_is_away() -> None:
     oidc = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:9/keys"}
     async with live(settings=config(server={"oidc": oidc})) as service:
         assert await status(service, token()) == (503, "issuer-unavailable")
-        async with service.http.post("/answer", json={"question": "Who?"}) as response:
-            assert response.status == 401
+        assert (await service.post("/answer", json={"question": "Who?"})).status == 401
         async with aiohttp.request("GET", f"{service.url}/healthz") as response:
             assert response.status == 200
 

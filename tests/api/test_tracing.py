@@ -118,8 +118,7 @@ async def test_the_callers_trace_goes_on_and_reaches_the_engine_and_the_log() ->
         async with asking(server) as engine, traced(engine) as (service, exporter):
             configure_logging("info", stream)
             body = {"question": QUESTION, "route": "direct"}
-            async with service.http.post("/answer", json=body, headers=CALLER) as response:
-                assert response.status == 200
+            assert (await service.post("/answer", json=body, headers=CALLER)).status == 200
         sent = [headers.get("traceparent", "") for headers in server.headers]
     spans = exporter.get_finished_spans()
     assert tree(spans)["caller"] == ["question"]
@@ -150,8 +149,7 @@ async def test_a_question_that_is_broken_off_ends_its_spans() -> None:
     slow = [ScriptStep(reply="one two three", delay=5, times=None)]
     async with traced(slow) as (service, exporter):
         body = {"question": QUESTION, "route": "direct", "timeout_s": 0.2}
-        async with service.http.post("/answer", json=body) as response:
-            assert response.status == 504
+        assert (await service.post("/answer", json=body)).status == 504
     assert {"question", "step 1", "generation reader"} <= {
         span.name for span in exporter.get_finished_spans()
     }
@@ -203,9 +201,9 @@ async def test_without_tracing_no_context_is_sent_on() -> None:
         async with asking(server) as engine, traced(engine) as (service, _):
             service.app.state.runtime.tracing = None
             body = {"question": QUESTION, "route": "direct"}
-            async with service.http.post("/answer", json=body, headers=CALLER) as response:
-                timing = response.headers["Server-Timing"]
-                told = (await response.json())["timing_ms"]
+            response = await service.post("/answer", json=body, headers=CALLER)
+            timing = response.headers["Server-Timing"]
+            told = response.json()["timing_ms"]
         assert all("traceparent" not in headers for headers in server.headers)
     parts = dict(part.split(";dur=") for part in timing.split(", "))
     assert parts.keys() == {"total", "queue", "routing", "retrieval", "generation"}

@@ -42,16 +42,14 @@ async def test_check_and_repair(tmp_path: Path) -> None:
         await put(service)
         await add(service, [NORMA])
         await lose_a_vector(service)
-        async with service.http.get("/collections/mine/check") as response:
-            report = await response.json()
+        response = await service.get("/collections/mine/check")
+        report = response.json()
         assert (response.status, report["passages"], report["vectors"]) == (200, 1, 0)
         assert [(each["kind"], each["ids"]) for each in report["findings"]] == [("lacking", ["n"])]
-        async with service.http.post("/collections/mine/repair") as response:
-            report = await response.json()
+        report = (await service.post("/collections/mine/repair")).json()
         assert (report["vectors"], report["left"]) == (1, [])
         assert report["done"] == ["passages embedded: 1", "manifest updated"]
-        async with service.http.get("/collections/none/check") as response:
-            await check_problem(response, 404, "not-found")
+        check_problem(await service.get("/collections/none/check"), 404, "not-found")
 
 
 async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_path: Path) -> None:
@@ -60,14 +58,15 @@ async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_p
         await add(service, [NORMA])
         await lose_a_vector(service)
         accept = {"Accept": "text/event-stream"}
-        async with service.http.post("/collections/mine/repair", headers=accept) as response:
-            assert response.content_type == "text/event-stream"
-            *_, report = (await response.text()).strip().split("\n\n")
+        response = await service.post("/collections/mine/repair", headers=accept)
+        assert response.content_type == "text/event-stream"
+        *_, report = (response.text).strip().split("\n\n")
         assert report.startswith("event: report\ndata: ")
         done = json.loads(report.partition("data: ")[2])["done"]
         assert done == ["passages embedded: 1", "manifest updated"]
-        async with service.http.get("/collections/none/check", headers=accept) as response:
-            await check_problem(response, 404, "not-found")
+        check_problem(
+            await service.get("/collections/none/check", headers=accept), 404, "not-found"
+        )
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -33,16 +33,16 @@ async def until(service: Live, count: int) -> None:
     """Wait until so many documents are in."""
     async with asyncio.timeout(20):
         while True:
-            async with service.http.get("/collections/mine") as response:
-                if (await response.json())["documents"] >= count:
-                    return
+            response = await service.get("/collections/mine")
+            if response.json()["documents"] >= count:
+                return
 
 
 async def upload(service: Live, lines: AsyncIterator[bytes]) -> dict[str, Any]:
-    async with service.http.post(URL, data=lines, headers=NDJSON) as response:
-        assert response.status == 200, await response.text()
-        report: dict[str, Any] = await response.json()
-        return report
+    response = await service.post(URL, data=lines, headers=NDJSON)
+    assert response.status == 200, response.text
+    report: dict[str, Any] = response.json()
+    return report
 
 
 class Held:
@@ -76,18 +76,15 @@ async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(tmp_path: Pat
         async with asyncio.timeout(20):
             quick = await upload(service, whole())
             assert (await add(service, [{"id": "one", "text": "t"}]))["indexed"] == 1
-            async with service.http.delete(f"{URL}/whole7") as response:
-                assert response.status == 204
+            assert (await service.delete(f"{URL}/whole7")).status == 204
         assert not slow.done()
         assert (quick["indexed"], quick["unchanged"], quick["failed"]) == (601, 1, [])
         held.go.set()
         report = await slow
         assert (report["indexed"], report["unchanged"], report["failed"]) == (600, 0, [])
-        async with service.http.get("/collections/mine") as response:
-            found = await response.json()
+        found = (await service.get("/collections/mine")).json()
         assert (found["documents"], found["state"]) == (1200, "complete")
-        async with service.http.get(f"{URL}/held300") as response:
-            assert (await response.json())["metadata"] == {}
+        assert (await service.get(f"{URL}/held300")).json()["metadata"] == {}
 
 
 async def test_an_upload_whose_collection_is_deleted_ends_with_404(tmp_path: Path) -> None:
@@ -97,8 +94,7 @@ async def test_an_upload_whose_collection_is_deleted_ends_with_404(tmp_path: Pat
         request = service.http.post(URL, data=held.lines(), headers=NDJSON)
         slow = asyncio.ensure_future(request)
         await until(service, BATCH)
-        async with service.http.delete("/collections/mine") as response:
-            assert response.status == 204
+        assert (await service.delete("/collections/mine")).status == 204
         held.go.set()
         async with await slow as response:
             await check_problem(response, 404, "not-found")
@@ -110,8 +106,9 @@ async def test_a_client_that_stalls_is_told_what_is_in(
     monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.1)
     async with stored(tmp_path) as service:
         await put(service)
-        async with service.http.post(URL, data=Held(300).lines(), headers=NDJSON) as response:
-            problem = await check_problem(response, 408, "request-timeout")
+        problem = check_problem(
+            await service.post(URL, data=Held(300).lines(), headers=NDJSON), 408, "request-timeout"
+        )
         assert (
             f"The {BATCH + 10} documents before it are indexed; send the remaining ones."
             in problem["detail"]
@@ -139,8 +136,7 @@ async def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def state(service: Live) -> tuple[int, str]:
-    async with service.http.get("/collections/mine") as response:
-        found = await response.json()
+    found = (await service.get("/collections/mine")).json()
     return found["documents"], found["state"]
 
 
@@ -176,10 +172,11 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         with pytest.raises(KeyboardInterrupt):
             await Upload(service.url, [file], "mine", config(), Listener(interrupt)).ingest()
         assert await state(service) == (128, "building")
-        async with service.http.get("/readyz") as response:
-            assert "an ingest is running, or was interrupted; run it again" in await response.text()
-        async with service.http.delete(f"{URL}/d1") as response:
-            assert response.status == 204
+        assert (
+            "an ingest is running, or was interrupted; run it again"
+            in (await service.get("/readyz")).text
+        )
+        assert (await service.delete(f"{URL}/d1")).status == 204
         assert await state(service) == (127, "building")
     async with stored(tmp_path / "data") as service:
         assert await state(service) == (127, "building")
@@ -195,10 +192,16 @@ async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
         for _ in range(2):
             upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="german")
             await upload.ingest()
-        async with service.http.post(
-            "/search", json={"query": "Haus", "retriever": "bm25", "collection": "mine"}
-        ) as response:
-            assert len((await response.json())["passages"]) == 1
+        assert (
+            len(
+                (
+                    await service.post(
+                        "/search", json={"query": "Haus", "retriever": "bm25", "collection": "mine"}
+                    )
+                ).json()["passages"]
+            )
+            == 1
+        )
         upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="french")
         with pytest.raises(InvalidRequest, match="uses the analysis 'german'; to change it"):
             await upload.ingest()

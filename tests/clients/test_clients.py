@@ -41,13 +41,13 @@ async def test_a_chat_of_open_webui_is_answered() -> None:
     assert len(sent["body"]["tools"]) > 20
     settings = config(server={"keys": ["none"]})
     async with live(settings=settings) as service:
-        async with service.http.get("/v1/models", headers=sent["headers"]) as response:
-            names = {model["id"] for model in (await response.json())["data"]}
-        async with service.http.post(
+        models = await service.get("/v1/models", headers=sent["headers"])
+        names = {model["id"] for model in models.json()["data"]}
+        response = await service.post(
             "/v1/chat/completions", json=sent["body"], headers=sent["headers"]
-        ) as response:
-            assert response.content_type == "text/event-stream"
-            lines = [line for line in (await response.text()).splitlines() if line]
+        )
+        assert response.content_type == "text/event-stream"
+        lines = [line for line in response.text.splitlines() if line]
         address = service.url
     assert {sent["body"]["model"], TASK_MODEL} <= names
     assert lines.pop() == "data: [DONE]"
@@ -63,11 +63,9 @@ async def test_a_chat_of_open_webui_is_answered() -> None:
 async def test_a_task_of_open_webui_goes_to_the_model_alone(task: str) -> None:
     sent = WEBUI[task]
     reply = json.dumps({task: "Opera"})
-    async with (
-        live([ScriptStep(match="### Task:", reply=reply)]) as service,
-        service.http.post(
+    async with live([ScriptStep(match="### Task:", reply=reply)]) as service:
+        response = await service.post(
             "/v1/chat/completions", json=sent["body"], headers=sent["headers"]
-        ) as response,
-    ):
-        body = await response.json()
+        )
+        body = response.json()
     assert (response.status, body["choices"][0]["message"]["content"]) == (200, reply)

@@ -147,8 +147,7 @@ async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Pat
     async with live(settings=settings, own_stores=True) as service:
         headers = {"Authorization": "Bearer all"}
         for name in ("docs", "others"):
-            async with service.http.put(f"/collections/{name}", headers=headers) as response:
-                assert response.status == 200
+            assert (await service.put(f"/collections/{name}", headers=headers)).status == 200
         async with client_of(service, "writes") as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["ingest"]
             filled = {"collection": "docs", "documents": [DOCUMENT, {"id": "x"}]}
@@ -190,8 +189,9 @@ async def test_what_is_no_request_of_the_protocol_is_refused_as_elsewhere() -> N
             ("DELETE", good, b"", 405),
         ]
         for method, headers, body, status in cases:
-            async with service.http.request(method, "/mcp", headers=headers, data=body) as response:
-                assert response.status == status
+            assert (
+                await service.request(method, "/mcp", headers=headers, data=body)
+            ).status == status
 
 
 async def test_a_failed_question_is_a_result_that_says_why() -> None:
@@ -227,9 +227,10 @@ async def test_a_server_without_the_sdk_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.api.mcp.tools.installed", lambda: False)
-    async with live() as service, service.http.post("/mcp", json={}) as response:
+    async with live() as service:
+        response = await service.post("/mcp", json={})
         assert response.status == 404
-        assert ".[mcp]" in (await response.json(content_type=None))["detail"]
+        assert ".[mcp]" in response.json()["detail"]
 
 
 async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path) -> None:
@@ -240,9 +241,9 @@ async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path)
         async with made as response:
             assert response.status == 200
         writes = {"Authorization": "Bearer writes"}
-        async with service.http.get("/collections", headers=writes) as response:
-            assert response.status == 403
-            refusal = (await response.json(content_type=None))["detail"]
+        response = await service.get("/collections", headers=writes)
+        assert response.status == 403
+        refusal = response.json()["detail"]
         async with client_of(service, "writes") as client:
             for ask in (client.list_resources, partial(client.read_resource, f"{RESOURCES}docs")):
                 with pytest.raises(MCPError) as refused:

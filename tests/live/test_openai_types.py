@@ -34,9 +34,9 @@ TITLES = ["Norma", "No\nrma [1](x)", "\u202eamroN\u202c \u200fנורמה", "\u20
 
 async def sent(service: Live, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     """Return the status, and the body as JSON, or as text if it is a stream."""
-    async with service.http.post(path, json={"model": "revelator"} | body) as answered:
-        streamed = answered.content_type == "text/event-stream"
-        return answered.status, await (answered.text() if streamed else answered.json())
+    answered = await service.post(path, json={"model": "revelator"} | body)
+    streamed = answered.content_type == "text/event-stream"
+    return answered.status, await (answered.text() if streamed else answered.json())
 
 
 def entitled(title: str, url: str | None = None) -> FakeRetriever:
@@ -162,8 +162,8 @@ async def test_a_failed_stream_ends_with_their_error() -> None:
             1
         ]
         told = (await sent(service, "/v1/responses", {"input": ASKED, "stream": True}))[1]
-        async with service.http.get("/v1/models") as listed:
-            assert types.models(await listed.json())
+        await service.get("/v1/models")
+        assert types.modelslisted.json()
     *_, last = types.data_of(said)
     assert types.error(last).message == "it is down"
     assert types.events(told)[-1].response.error.message == "it is down"

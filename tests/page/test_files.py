@@ -54,12 +54,10 @@ async def test_files_are_dropped_listed_and_deleted(
         await tab.wait_for_selector("#documents-told:has-text('0 documents')")
         await tab.fill("#document-text", "PRICES")
         await tab.wait_for_selector("#documents-told:has-text('1 document')")
-        async with service.http.get("/collections/default") as response:
-            assert (await response.json())["documents"] == 1
+        assert (await service.get("/collections/default")).json()["documents"] == 1
         await tab.click("button[aria-label='Delete prices.csv']")
         await tab.wait_for_selector("#files-told:has-text('prices.csv is deleted.')")
-        async with service.http.get("/collections/default") as response:
-            assert (await response.json())["documents"] == 0
+        assert (await service.get("/collections/default")).json()["documents"] == 0
 
 
 DROP_BYTES = """(files) => {
@@ -105,8 +103,7 @@ async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictu
             assert bad is (name[0] in "gh")
             documents = "2 documents" if name.startswith("e") else "1 document"
             assert result == documents if not bad else "document" not in result
-        async with service.http.get("/collections/default") as response:
-            assert (await response.json())["documents"] == 25 * 7
+        assert (await service.get("/collections/default")).json()["documents"] == 25 * 7
         assert await tab.inner_text("#files-told") == "All files are done. 50 of 200 have problems."
         await tab.screenshot(path=pictures / "upload.png")
         assert not await violations(tab)
@@ -119,11 +116,9 @@ async def test_two_thousand_documents_are_listed_smoothly(
     settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
     documents = [{"id": f"n{n:04}", "title": f"Note {n}", "text": "Text."} for n in range(2_000)]
     async with live(answering(), settings=settings, own_stores=True) as service:
-        async with service.http.put("/collections/default", json={}) as response:
-            assert response.status == 200
+        assert (await service.put("/collections/default", json={})).status == 200
         body = {"documents": documents}
-        async with service.http.post("/collections/default/documents", json=body) as response:
-            assert response.status == 200
+        assert (await service.post("/collections/default/documents", json=body)).status == 200
         await tab.goto(service.url)
 
         async def listed() -> None:
@@ -153,11 +148,9 @@ async def test_a_citation_opens_the_original_at_its_page(
     pages = ["The pump is a HP-20.", "The pump HP-20 costs 1240 euros."]
     async with live(answering("1240 euros"), settings=settings, own_stores=True) as service:
         service.http.headers["X-API-Key"] = "owner"
-        async with service.http.put("/collections/default", json={}) as response:
-            assert response.status == 200
+        assert (await service.put("/collections/default", json={})).status == 200
         data = form(("prices.pdf", pdf(pages)), ("notes.md", "# Notes\nAnother text."))
-        async with service.http.post("/collections/default/files", data=data) as response:
-            assert response.status == 200
+        assert (await service.post("/collections/default/files", data=data)).status == 200
         await tab.goto(service.url)
         await tab.fill("#key", "owner")
         await tab.click("#key-form button.main")

@@ -280,15 +280,15 @@ async def test_a_link_to_a_passage_shows_it_in_its_document_to_who_may_see_it(
     )
     async with live(own_stores=True, settings=made) as service:
         headers = {"X-API-Key": "right"}
-        async with service.http.put("/collections/notes", headers=headers) as created:
-            assert created.status == 200
+        assert (await service.put("/collections/notes", headers=headers)).status == 200
         sent = {"documents": [document]}
         at = "/collections/notes/documents"
-        async with service.http.post(at, json=sent, headers=headers) as added:
-            report = await added.json()
-            assert report["indexed"] == 1, report
-        async with service.http.get(f"{at}/hand%2Fbook%23p1", headers=headers) as found:
-            first, cited, *_ = (await found.json())["passages"]
+        added = await service.post(at, json=sent, headers=headers)
+        report = added.json()
+        assert report["indexed"] == 1, report
+        first, cited, *_ = (await service.get(f"{at}/hand%2Fbook%23p1", headers=headers)).json()[
+            "passages"
+        ]
         start = cited["text"].index("Sentence", 80)
         link = links_to(service.url, "notes")(
             Citation(

@@ -29,6 +29,26 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
 
 
+@dataclass(frozen=True)
+class Reply:
+    """A response that was read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def content_type(self) -> str:
+        return self.headers["Content-Type"].partition(";")[0]
+
+    @property
+    def text(self) -> str:
+        return self.content.decode()
+
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+
 @dataclass
 class Live:
     """A running service and an HTTP client whose base URL is the service's."""
@@ -42,25 +62,40 @@ class Live:
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
 
+    async def request(self, method: str, path: str, **sent: Any) -> Reply:
+        """Send a request, and read its response. `sent` are aiohttp's arguments."""
+        async with self.http.request(method, path, **sent) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **sent: Any) -> Reply:
+        return await self.request("GET", path, **sent)
+
+    async def post(self, path: str, **sent: Any) -> Reply:
+        return await self.request("POST", path, **sent)
+
+    async def put(self, path: str, **sent: Any) -> Reply:
+        return await self.request("PUT", path, **sent)
+
+    async def delete(self, path: str, **sent: Any) -> Reply:
+        return await self.request("DELETE", path, **sent)
+
     async def ask(self, question: str = "Who?", **fields: Any) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of `POST /answer`."""
-        async with self.http.post("/answer", json={"question": question, **fields}) as response:
-            return response.status, await response.json(content_type=None)
+        reply = await self.post("/answer", json={"question": question, **fields})
+        return reply.status, reply.json()
 
     async def stream(self, question: str = "Who?", **fields: Any) -> list[tuple[str, Any]]:
         """Return the name and the data of every event of `POST /answer/stream`."""
-        body = {"question": question, **fields}
-        async with self.http.post("/answer/stream", json=body) as response:
-            assert response.status == 200, await response.text()
-            return parse_sse(await response.text())
+        reply = await self.post("/answer/stream", json={"question": question, **fields})
+        assert reply.status == 200, reply.text
+        return parse_sse(reply.text)
 
     async def metric(self, line: str) -> float:
         """Return the value of one sample, by its name and labels as printed, or 0 if it does not
         exist."""
-        async with self.http.get("/metrics") as response:
-            for text in (await response.text()).splitlines():
-                if text.startswith(line + " "):
-                    return float(text.rsplit(" ", 1)[1])
+        for text in (await self.get("/metrics")).text.splitlines():
+            if text.startswith(line + " "):
+                return float(text.rsplit(" ", 1)[1])
         return 0.0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -28,14 +28,11 @@ INSTRUCTIONS: Final = (
     "and `search` to read passages. The resources are the collections."
 )
 Context = ServerRequestContext[Any, Any]
+RequestOf = Callable[[Context], Request]
 
 
-def request_of(context: Context) -> Request:
-    """Return the request of a call: its app and its tenant."""
-    return cast(Request, context.request)
-
-
-def make_server() -> Server[Any]:
+def make_server(request_of: RequestOf) -> Server[Any]:
+    """Create the server. `request_of` returns the request of a call: its app and its tenant."""
 
     async def list_tools(
         context: Context, _: types.PaginatedRequestParams | None

@@ -27,15 +27,16 @@ ROOT = Path(__file__).parents[3]
 async def test_the_page_needs_no_key_and_the_api_does() -> None:
     settings = config(server={"keys": ["secret"]})
     async with live(settings=settings) as service:
-        async with service.http.get("/") as page, service.http.get("/page/app.js") as script:
-            assert (page.status, script.status) == (200, 200)
-            assert "<title>Revelator</title>" in await page.text()
-        async with service.http.get("/collections") as refused:
-            assert refused.status == 401
+        page = await service.get("/")
+        script = await service.get("/page/app.js")
+        assert (page.status, script.status) == (200, 200)
+        assert "<title>Revelator</title>" in page.text
+        assert (await service.get("/collections")).status == 401
 
 
 async def test_the_policy_allows_only_its_own_files() -> None:
-    async with live() as service, service.http.get("/") as page:
+    async with live() as service:
+        page = await service.get("/")
         policy = page.headers["Content-Security-Policy"]
         assert page.headers["X-Content-Type-Options"] == "nosniff"
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
@@ -50,32 +51,33 @@ async def test_the_policy_allows_only_its_own_files() -> None:
 async def test_each_file_has_its_type_and_is_sent_again_only_once_changed(path: Path) -> None:
     where = "/" if path.name == "index.html" else f"/page/{path.name}"
     async with live() as service:
-        async with service.http.get(where) as first:
-            assert first.content_type in TYPES[path.suffix]
-            assert first.headers["Cache-Control"] == "no-cache"
-            assert await first.read() == await asyncio.to_thread(path.read_bytes)
-            tag = first.headers["ETag"]
+        first = await service.get(where)
+        assert first.content_type in TYPES[path.suffix]
+        assert first.headers["Cache-Control"] == "no-cache"
+        assert first.content == await asyncio.to_thread(path.read_bytes)
+        tag = first.headers["ETag"]
         for given, status in ((tag, 304), (f'"other", W/{tag}', 304), ('"other"', 200)):
-            async with service.http.get(where, headers={"If-None-Match": given}) as again:
-                assert again.status == status
-                assert bool(await again.read()) == (status == 200)
-                assert again.headers["ETag"] == tag
-        async with service.http.head(where) as head:
-            assert head.status == 200
-            assert not await head.read()
+            again = await service.get(where, headers={"If-None-Match": given})
+            assert again.status == status
+            assert bool(again.content) == (status == 200)
+            assert again.headers["ETag"] == tag
+        head = await service.request("HEAD", where)
+        assert head.status == 200
+        assert not head.content
 
 
 @pytest.mark.parametrize("name", ["web.py", "__init__.py", "..%2Fweb.py", "%00"])
 async def test_nothing_else_is_served(name: str) -> None:
-    async with live() as service, service.http.get(f"/page/{name}") as response:
+    async with live() as service:
+        response = await service.get(f"/page/{name}")
         assert response.status == 404
-        problem = await response.json(content_type=None)
+        problem = response.json()
     assert problem["type"] == "urn:revelator:problem:not-found"
 
 
 async def test_the_api_reference_does_not_list_the_page() -> None:
-    async with live() as service, service.http.get("/openapi.json") as response:
-        paths = (await response.json())["paths"]
+    async with live() as service:
+        paths = (await service.get("/openapi.json")).json()["paths"]
     assert not [path for path in paths if path == "/" or path.startswith("/page")]
 
 
