@@ -95,7 +95,7 @@ async def test_event_ids_carry_the_answer_id_and_the_number() -> None:
     body = {"question": "Who?"}
     async with live() as service:
         response = await service.post("/answer/stream", json=body)
-        lines = (response.text).splitlines()
+        lines = response.text.splitlines()
         request_id = response.headers["x-request-id"]
     ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
     assert ids == [f"{request_id}-{number}" for number in range(len(ids))]

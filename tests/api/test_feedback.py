@@ -24,7 +24,7 @@ ABOUT = {"question": "Who composed Norma?", "collection": "sample"}
 
 async def give(service: Live, answer_id: str, headers: Any = None, **given: Any) -> Any:
     body = {"answer_id": answer_id, "verdict": "up"} | given
-    return await service.http.post("/feedback", json=body, headers=headers or {})
+    return await service.post("/feedback", json=body, headers=headers or {})
 
 
 async def asked(service: Live, **fields: Any) -> dict[str, Any]:
@@ -52,10 +52,10 @@ async def test_the_latest_word_about_an_answer_is_exported(tmp_path: Path) -> No
         words = [give(service, fourth, mine) for _ in range(8)]
         assert {each.status for each in await asyncio.gather(*words)} == {204}
         for answer_id, headers in ((first, key("two")), ("nothing", mine)):
-            problem = await check_problem(await give(service, answer_id, headers), 404, "not-found")
+            problem = check_problem(await give(service, answer_id, headers), 404, "not-found")
             assert f"no answer '{answer_id}'" in problem["detail"]
         for given in ({"verdict": "maybe"}, {"reason": "x" * 2_001}, {"colour": "red"}):
-            await check_problem(await give(service, first, mine, **given), 422, "invalid-request")
+            check_problem(await give(service, first, mine, **given), 422, "invalid-request")
     with (settings.data_dir / module.FILE).open("ab") as file:
         file.write(b'\n{"answer_id": "torn')
     rows = list(module.rows_for_evaluation(settings.data_dir))
@@ -73,7 +73,7 @@ async def test_the_latest_word_about_an_answer_is_exported(tmp_path: Path) -> No
 async def test_feedback_is_refused_where_nothing_is_kept(tmp_path: Path) -> None:
     async with live(ScriptedGenerator(answering()), settings=config(data_dir=tmp_path)) as service:
         answer = await asked(service)
-        problem = await check_problem(await give(service, answer["id"]), 404, "not-found")
+        problem = check_problem(await give(service, answer["id"]), 404, "not-found")
         assert "ingest.keep_files is not set" in problem["detail"]
 
 
@@ -82,4 +82,4 @@ async def test_only_the_latest_answers_are_remembered(monkeypatch: pytest.Monkey
     settings = config(ingest={"keep_files": True})
     async with live(ScriptedGenerator(answering()), settings=settings) as service:
         first, *_ = [await asked(service) for _ in range(3)]
-        await check_problem(await give(service, first["id"]), 404, "not-found")
+        check_problem(await give(service, first["id"]), 404, "not-found")

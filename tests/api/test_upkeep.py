@@ -60,7 +60,7 @@ async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_p
         accept = {"Accept": "text/event-stream"}
         response = await service.post("/collections/mine/repair", headers=accept)
         assert response.content_type == "text/event-stream"
-        *_, report = (response.text).strip().split("\n\n")
+        *_, report = response.text.strip().split("\n\n")
         assert report.startswith("event: report\ndata: ")
         done = json.loads(report.partition("data: ")[2])["done"]
         assert done == ["passages embedded: 1", "manifest updated"]

@@ -91,13 +91,12 @@ async def test_an_upload_whose_collection_is_deleted_ends_with_404(tmp_path: Pat
     held = Held(600)
     async with stored(tmp_path) as service:
         await put(service)
-        request = service.http.post(URL, data=held.lines(), headers=NDJSON)
-        slow = asyncio.ensure_future(request)
+        request = service.post(URL, data=held.lines(), headers=NDJSON)
+        slow = asyncio.create_task(request)
         await until(service, BATCH)
         assert (await service.delete("/collections/mine")).status == 204
         held.go.set()
-        async with await slow as response:
-            await check_problem(response, 404, "not-found")
+        check_problem(await slow, 404, "not-found")
 
 
 async def test_a_client_that_stalls_is_told_what_is_in(

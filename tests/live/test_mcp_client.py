@@ -237,9 +237,8 @@ async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path)
     settings = tenants(tmp_path, entry("all", rights=["ask", "administer"]),
                        entry("writes", rights=["write"]))  # fmt: skip
     async with live(settings=settings, own_stores=True) as service:
-        made = service.http.put("/collections/docs", headers={"Authorization": "Bearer all"})
-        async with made as response:
-            assert response.status == 200
+        all_ = {"Authorization": "Bearer all"}
+        assert (await service.put("/collections/docs", headers=all_)).status == 200
         writes = {"Authorization": "Bearer writes"}
         response = await service.get("/collections", headers=writes)
         assert response.status == 403

@@ -36,7 +36,7 @@ async def sent(service: Live, path: str, body: dict[str, Any]) -> tuple[int, Any
     """Return the status, and the body as JSON, or as text if it is a stream."""
     answered = await service.post(path, json={"model": "revelator"} | body)
     streamed = answered.content_type == "text/event-stream"
-    return answered.status, await (answered.text() if streamed else answered.json())
+    return answered.status, answered.text if streamed else answered.json()
 
 
 def entitled(title: str, url: str | None = None) -> FakeRetriever:
@@ -158,12 +158,10 @@ async def test_refusals_are_errors_of_theirs(path: str, fields: Any, param: str 
 async def test_a_failed_stream_ends_with_their_error() -> None:
     script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
     async with live(script) as service:
-        said = (await sent(service, "/v1/chat/completions", {"messages": [USER], "stream": True}))[
-            1
-        ]
+        chat = {"messages": [USER], "stream": True}
+        said = (await sent(service, "/v1/chat/completions", chat))[1]
         told = (await sent(service, "/v1/responses", {"input": ASKED, "stream": True}))[1]
-        await service.get("/v1/models")
-        assert types.modelslisted.json()
+        assert types.models((await service.get("/v1/models")).json())
     *_, last = types.data_of(said)
     assert types.error(last).message == "it is down"
     assert types.events(told)[-1].response.error.message == "it is down"
