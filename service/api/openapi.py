@@ -1,7 +1,7 @@
 """The OpenAPI document: FastAPI's, with what dependencies read, problems, events and examples.
 
-The requests and the bodies that only this service has are shown by an example. Those of OpenAI's
-formats are described in OpenAI's documentation."""
+Requests are shown by an example. The bodies of OpenAI's formats are described in OpenAI's
+documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.answer.events import BaseEvent, Judgement, RetrievedPassage, event_models
+from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.feedback import Feedback
@@ -20,63 +20,23 @@ from service.api.openai.requests import ChatRequest
 from service.api.openai.responses import ResponsesRequest
 from service.api.search import SearchQuery
 from service.api.wire import EVENT_STREAM, stream_content
-from service.core.domain import Answer, Citation, Problem, Step, StepPassage, Timing, Usage
+from service.core.domain import Problem
 
 QUESTION: Final = "When was the writer of Billy Elliot born?"
-_SENTENCE: Final = "Lee Hall (born 20 September 1966) is an English playwright."
-_CITATION: Final = Citation(
-    passage_id="lee-hall", title="Lee Hall (playwright)", step="2", text=_SENTENCE,
-    start=0, end=len(_SENTENCE), url="https://en.wikipedia.org/wiki/Lee_Hall_(playwright)",
-)  # fmt: skip
-_STEP: Final = Step(
-    id="2", kind="retrieve", question="When was Lee Hall born?", query="When was Lee Hall born?",
-    passages=[
-        StepPassage(passage_id="lee-hall", title=_CITATION.title, rank=1, score=0.92, kept=True)
-    ],
-    answer="20 September 1966", llm_calls=2, ms=640.5,
-)  # fmt: skip
-_ANSWER: Final = Answer(
-    id="4bd54b-390cd8262dff3e3f", question=QUESTION, answer="20 September 1966", answered=True,
-    supported=True, route="complex", loop="anrag", steps=[_STEP], citations=[_CITATION],
-    usage=Usage(
-        llm_calls=8, prompt_tokens=3120, completion_tokens=64, retrievals=2, passages=3, steps=2
-    ),
-    timing_ms=Timing(total=2840.0, queue=0.1, routing=12.0, retrieval=40.0, generation=2700.0),
-    stopped_by="answer", degraded=[],
-)  # fmt: skip
-_FOUND: Final = RetrievedPassage(
-    passage_id="lee-hall", title=_CITATION.title, text=_SENTENCE, rank=1, score=0.0328,
-    url=_CITATION.url,
-)  # fmt: skip
-
 # By the name of the schema.
 EXAMPLES: Final[dict[str, Any]] = {
     "AnswerRequest": {"question": QUESTION, "collection": "sample", "top_k": 5},
-    "Answer": _ANSWER.model_dump(),
-    "Problem": {
-        "type": "urn:revelator:problem:invalid-request",
-        "title": "The request is not valid",
-        "status": 422,
-        "detail": "top_k: Input should be less than or equal to 100",
-        "request_id": "4bd54b-71f8d070253c17fb",
-    },
     "SearchQuery": {"query": "Lee Hall, playwright", "collection": "sample", "top_k": 5},
-    "FoundPassages": {"passages": [_FOUND.model_dump()], "missing": []},
     "CollectionRequest": {"description": "All manuals of the product", "metadata_fields": ["url"]},
     "DocumentBatch": {
         "documents": [
             {
                 "id": "lee-hall",
                 "title": "Lee Hall (playwright)",
-                "text": _SENTENCE,
-                "url": _CITATION.url,
+                "text": "Lee Hall (born 20 September 1966) is an English playwright.",
+                "url": "https://en.wikipedia.org/wiki/Lee_Hall_(playwright)",
             }
         ]
-    },
-    "IngestReport": {
-        "indexed": 1,
-        "unchanged": 0,
-        "failed": [{"index": 1, "id": "x", "problem": "text is empty"}],
     },
     "ChatRequest": {
         "model": "revelator",

@@ -49,19 +49,11 @@ def test_every_operation_is_described_with_its_errors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_is_valid_and_whole(name: str) -> None:
+def test_every_example_is_valid(name: str) -> None:
     validator = jsonschema_rs.validator_for(
         {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
     )
     validator.validate(EXAMPLES[name])
-    if name not in {
-        "AnswerRequest",
-        "ChatRequest",
-        "CollectionRequest",
-        "ResponsesRequest",
-        "SearchQuery",
-    }:
-        assert set(EXAMPLES[name]) == set(SCHEMAS[name]["properties"])
 
 
 def test_the_example_of_a_stream_has_events() -> None:
