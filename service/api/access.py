@@ -37,7 +37,6 @@ from service.api.wire import (
     KEY_MISSING,
     KEY_REFUSED,
     MALFORMED_REQUEST,
-    NOT_ALLOWED,
     RATE_LIMITED,
     Refusal,
 )
@@ -256,10 +255,10 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
 
     async def check(request: Request) -> None:
         tenant = await authenticate(request)
-        check_right(tenant, right)
+        tenant.check(right)
         name = request.path_params.get("name")
         if name is not None:
-            check_collection(tenant, name)
+            tenant.check_collection(name)
 
     return check
 
@@ -271,8 +270,9 @@ async def authenticate(request: Request) -> Tenant:
     check_origin(request)
     access = access_of(request)
     tenant = await access.tenant(_given(request))
+    principals = _principals(request, access, tenant)
+    tenant = tenant.model_copy(update={"principals": principals})
     request.state.tenant = tenant
-    request.state.principals = _principals(request, access, tenant)
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
     access.count(request, "requests")
     return tenant
@@ -330,26 +330,6 @@ async def visible_to(request: Request) -> Callable[[str], bool]:
         return lambda _: False
 
 
-def check_right(tenant: Tenant, right: Right) -> None:
-    """Raise NOT_ALLOWED if the tenant does not have the right."""
-    if not tenant.may(right):
-        raise Refusal(
-            NOT_ALLOWED,
-            f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
-            f"{', '.join(tenant.rights) or 'none'}.",
-        )
-
-
-def check_collection(tenant: Tenant, name: str) -> None:
-    """Raise NOT_ALLOWED if the tenant may not use the collection, whether or not it exists."""
-    if not tenant.may_use(name):
-        raise Refusal(
-            NOT_ALLOWED,
-            f"The key of {tenant.name!r} may not use the collection {name!r}. It may use: "
-            f"{', '.join(tenant.collections) or 'none'}.",
-        )
-
-
 def access_of(request: Request) -> TenantAccess:
     access: TenantAccess = request.app.state.access
     return access
@@ -361,27 +341,22 @@ def settings_of(request: Request) -> ServerSettings:
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Return the tenant that sent the request, as determined by `require`."""
+    """Return the tenant that sent the request, as determined by `authenticate`. Its principals are
+    those of the sender."""
     tenant: Tenant = request.state.tenant
     return tenant
-
-
-def principals_of(request: Request) -> Principals:
-    """Return whose documents the sender may see, as determined by `require`."""
-    principals: Principals = request.state.principals
-    return principals
 
 
 def _principals(request: Request, access: TenantAccess, tenant: Tenant) -> Principals:
     """Return the principals of the sender. With `server.principals_header`, a tenant that sees
     everything, and anybody where there are no keys, is a gateway that names those of its user: the
     header narrows what is seen, and can never widen it. Raises MALFORMED_REQUEST."""
-    own = frozenset(tenant.principals)
-    header = settings_of(request).principals_header
+    settings = settings_of(request)
+    header, own = settings.principals_header, tenant.principals
     if not own >= EVERYTHING:
         return own
     if header is None:  # without keys, whoever reaches the server is known only on this machine
-        return own if access.local or settings_of(request).has_keys else NOBODY
+        return own if access.local or settings.has_keys else NOBODY
     value = ",".join(request.headers.getlist(header))
     if len(value) > MOST_PRINCIPALS:
         raise Refusal(

@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.access import access_of, check_collection, principals_of, require, tenant_of
+from service.api.access import access_of, require, tenant_of
 from service.api.admission import DETAIL, EVENT, Admission, Drain, Place, Turns
 from service.api.recordings import (
     Origin,
@@ -88,8 +88,7 @@ class QuestionTask:
         state = request.app.state
         self._seen: Callable[[Answer], None] | None = None
         if state.settings.ingest.keep_files and question.plain is None:
-            sender = tenant_of(request).name, principals_of(request)
-            self._seen = partial(state.answered.put, *sender, question.collection)
+            self._seen = partial(state.answered.put, tenant_of(request), question.collection)
         self.producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
@@ -355,8 +354,8 @@ async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     if isinstance(asked, PreparedRequest):
         return asked
     runtime: Runtime = request.app.state.runtime
-    permit = partial(check_collection, tenant_of(request))
-    return await runtime.prepare(asked, permit, principals_of(request))
+    tenant = tenant_of(request)
+    return await runtime.prepare(asked, tenant.check_collection, tenant.principals)
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Events]:
@@ -414,8 +413,8 @@ async def open_events(
             opening = open_question(request, prepared, only_end=only_end)
             events = await stack.enter_async_context(opening)
         else:
-            path = f"{request.method} {request.url.path}"
-            origin = Origin(tenant_of(request).name, path, key, principals_of(request))
+            tenant, path = tenant_of(request), f"{request.method} {request.url.path}"
+            origin = Origin(tenant.name, path, key, tenant.principals)
             recording = await record(request, prepared, origin, only_end=only_end)
             events = stack.enter_context(recording.reading())
         if unsent:
@@ -433,9 +432,9 @@ async def _leave(request: Request, events: Events) -> None:
 def _resumed(request: Request) -> Iterator[RecordingReader]:
     recordings: Recordings = request.app.state.recordings
     tenant = tenant_of(request)
-    event, principals = request.headers[LAST_EVENT], principals_of(request)
-    recording, seq = recordings.find(tenant.name, event, principals)
-    check_collection(tenant, recording.collection)
+    event = request.headers[LAST_EVENT]
+    recording, seq = recordings.find(tenant.name, event, tenant.principals)
+    tenant.check_collection(recording.collection)
     if recording.over(seq):
         raise ReconnectRefused
     with recording.reading(seq) as reading:

@@ -14,7 +14,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.api.access import principals_of, require, tenant_of
+from service.api.access import require, tenant_of
 from service.api.admission import DETAIL, Drain
 from service.api.answer import disconnected
 from service.api.tenants import RIGHTS
@@ -136,9 +136,8 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     sample."""
     tenant = tenant_of(request)
     names = [name for name in await stores.names() if tenant.may_use(name)]
-    principals = principals_of(request)
     return CollectionList(
-        collections=[await stores.info(name, principals) for name in names],
+        collections=[await stores.info(name, tenant.principals) for name in names],
         keeps_files=request.app.state.settings.ingest.keep_files,
     )
 
@@ -163,7 +162,7 @@ async def put_collection(
         metadata_fields=wanted.metadata_fields,
         analysis=wanted.analysis,
     )
-    info: CollectionInfo = await stores.info(name, principals_of(request))
+    info: CollectionInfo = await stores.info(name, tenant_of(request).principals)
     return info
 
 
@@ -175,7 +174,7 @@ async def put_collection(
 )
 async def get_collection(request: Request, name: str, stores: Stores) -> CollectionInfo:
     """Return a collection with its counts, which are of the documents that the caller may see."""
-    info: CollectionInfo = await stores.info(name, principals_of(request))
+    info: CollectionInfo = await stores.info(name, tenant_of(request).principals)
     return info
 
 
@@ -294,7 +293,7 @@ async def list_documents(
             raise InvalidRequest(
                 f"{field}: {size:,} bytes in UTF-8; ids of documents have at most {LONGEST_ID}"
             )
-    principals = principals_of(request)
+    principals = tenant_of(request).principals
     heads = await stores.heads(name, after, limit + 1, principals, file=file, text=text)
     documents = [
         ListedDocument(
@@ -318,7 +317,7 @@ async def get_document(
     request: Request, name: str, document_id: str, stores: Stores
 ) -> StoredDocument:
     """Return a stored document with its passages in order."""
-    records = await stores.document(name, document_id, principals_of(request))
+    records = await stores.document(name, document_id, tenant_of(request).principals)
     first = records[0].passage
     passages = [
         StoredPassage(passage_id=record.passage.passage_id, text=record.passage.text)
@@ -329,7 +328,8 @@ async def get_document(
         title=first.title,
         metadata=dict(first.metadata),
         passages=passages,
-        original=await stores.original(name, document_id, principals_of(request)) is not None,
+        original=await stores.original(name, document_id, tenant_of(request).principals)
+        is not None,
     )
 
 
@@ -339,7 +339,7 @@ async def get_document(
 )  # fmt: skip
 async def delete_document(request: Request, name: str, document_id: str, stores: Stores) -> None:
     """Delete a document and all its passages."""
-    await stores.delete_document(name, document_id, principals_of(request))
+    await stores.delete_document(name, document_id, tenant_of(request).principals)
 
 
 Item = tuple[int, bytes | object]
@@ -513,7 +513,7 @@ async def _reported(
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
         report: CollectionReport = await stores.check(name, repair=repair, follow=follow)
-        if not principals_of(request) >= EVERYTHING:
+        if not tenant_of(request).principals >= EVERYTHING:
             for finding in (*report.findings, *report.left):
                 finding.ids = []
         return report

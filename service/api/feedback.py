@@ -16,7 +16,8 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from service.api.access import principals_of, require, tenant_of
+from service.api.access import require, tenant_of
+from service.api.tenants import Tenant
 from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Answer
 from service.core.errors import NotFound
@@ -45,7 +46,7 @@ class Answered:
     def __init__(self) -> None:
         self._latest: OrderedDict[str, tuple[str, Principals, dict[str, Any]]] = OrderedDict()
 
-    def put(self, tenant: str, principals: Principals, collection: str, body: Answer) -> None:
+    def put(self, tenant: Tenant, collection: str, body: Answer) -> None:
         condensed = [step.thought for step in body.steps if step.kind == "condense"]
         row = {
             "question": next(filter(None, condensed), body.question),
@@ -53,14 +54,14 @@ class Answered:
             "answer": body.answer if body.answered else None,
             "supporting_passage_ids": [each.passage_id for each in body.citations],
         }
-        self._latest[body.id] = tenant, principals, row
+        self._latest[body.id] = tenant.name, tenant.principals, row
         if len(self._latest) > MOST:
             self._latest.popitem(last=False)
 
-    def find(self, tenant: str, principals: Principals, answer_id: str) -> dict[str, Any]:
+    def find(self, tenant: Tenant, answer_id: str) -> dict[str, Any]:
         """Return what was asked and answered. Raises NotFound, also for an answer to others."""
         *asked_by, row = self._latest.get(answer_id, (None, None, {}))
-        if asked_by != [tenant, principals]:
+        if asked_by != [tenant.name, tenant.principals]:
             raise NotFound(
                 f"this key was given no answer {answer_id[:80]!r} here; feedback is for the latest "
                 f"{MOST:,} answers of the gateway that gave them, since its start"
@@ -83,7 +84,7 @@ async def give_feedback(
     state = request.app.state
     if not state.settings.ingest.keep_files:
         raise NotFound("this server keeps no feedback: ingest.keep_files is not set")
-    row = state.answered.find(tenant_of(request).name, principals_of(request), given.answer_id)
+    row = state.answered.find(tenant_of(request), given.answer_id)
     line = b"\n" + orjson.dumps(given.model_dump() | row)  # after a part of one, if there is one
     await anyio.to_thread.run_sync(_append, state.settings.data_dir, line)
 

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import FileResponse, Response
 
-from service.api.access import principals_of
+from service.api.access import tenant_of
 from service.api.documents import (
     ASK,
     FOLLOWED,
@@ -131,7 +131,7 @@ async def get_file(request: Request, name: str, document_id: str, stores: Stores
     """Return the file that a document was read from, if `ingest.keep_files` is set. PDF, text and
     images are for a browser to show, other files to save. A document whose own id ends in `/file`
     is shown instead."""
-    principals = principals_of(request)
+    principals = tenant_of(request).principals
     with suppress(NotFound):
         found = await get_document(request, name, f"{document_id}/file", stores)
         return Response(found.model_dump_json(), media_type=JSON)

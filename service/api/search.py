@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
-from service.api.access import check_collection, principals_of, require, tenant_of
+from service.api.access import require, tenant_of
 from service.api.answer import enter
 from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
@@ -60,8 +59,8 @@ async def search(
     """Return the best passages of a collection, without answering. A search waits for its place
     among the running questions, and is limited by the same rates."""
     runtime: Runtime = request.app.state.runtime
-    permit = partial(check_collection, tenant_of(request))
-    wanted = await prepare(runtime, asked, permit, principals_of(request))
+    tenant = tenant_of(request)
+    wanted = await prepare(runtime, asked, tenant.check_collection, tenant.principals)
     place = await enter(request)
     try:
         return await find(runtime, wanted)

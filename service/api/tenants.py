@@ -26,6 +26,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -41,14 +42,14 @@ from pydantic import (
     ValidationError,
 )
 
-from service.api.wire import ISSUER_UNAVAILABLE, TOKEN_REFUSED, Refusal
+from service.api.wire import ISSUER_UNAVAILABLE, NOT_ALLOWED, TOKEN_REFUSED, Refusal
 from service.core.concurrency import retrieve
 from service.core.connections import tls_context
 from service.core.errors import ConfigurationError
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
 from service.core.validation import Strict
-from service.retrieval.base import EVERYTHING
+from service.retrieval.base import EVERYTHING, NOBODY, Principals
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -68,7 +69,7 @@ TOO_MANY: Final = (
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-def _not_too_long(principals: list[str]) -> list[str]:
+def _not_too_long(principals: Principals) -> Principals:
     if (size := sum(map(len, principals))) > MOST_PRINCIPALS:
         raise ValueError(f"{TOO_MANY}; these have {size:,}")
     return principals
@@ -82,7 +83,7 @@ class Tenant(Strict):
     key_sha256: list[Digest] = []
     collections: list[Annotated[str, Field(min_length=1, max_length=200)]] = ["*"]
     rights: list[Right] = ["ask"]
-    principals: Annotated[list[str], AfterValidator(_not_too_long)] = []
+    principals: Annotated[Principals, Field(strict=False), AfterValidator(_not_too_long)] = NOBODY
     requests_per_minute: Rate | None = None
     questions_per_minute: Rate | None = None
 
@@ -92,9 +93,27 @@ class Tenant(Strict):
     def may_use(self, collection: str) -> bool:
         return any(fnmatchcase(collection, pattern) for pattern in self.collections)
 
+    def check(self, right: Right) -> None:
+        """Raise NOT_ALLOWED without the right."""
+        if not self.may(right):
+            raise Refusal(
+                NOT_ALLOWED,
+                f"The key of {self.name!r} does not have the right {right!r}. It has: "
+                f"{', '.join(self.rights) or 'none'}.",
+            )
+
+    def check_collection(self, name: str) -> None:
+        """Raise NOT_ALLOWED for a collection that it may not use, whether or not it exists."""
+        if not self.may_use(name):
+            raise Refusal(
+                NOT_ALLOWED,
+                f"The key of {self.name!r} may not use the collection {name!r}. It may use: "
+                f"{', '.join(self.collections) or 'none'}.",
+            )
+
 
 # The tenant of the keys in `server.keys`, and of a server without keys.
-OWNER: Final = Tenant(name="default", rights=list(RIGHTS), principals=list(EVERYTHING))
+OWNER: Final = Tenant(name="default", rights=list(RIGHTS), principals=EVERYTHING)
 
 
 class _File(BaseModel):
@@ -308,9 +327,8 @@ def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenan
     """Return the tenant that verified claims describe. Raises TOKEN_REFUSED."""
     rights = _words(claims, settings.rights_claim) or []
     collections = _words(claims, settings.collections_claim)
-    principals = [
-        each for claim in settings.principals_claims for each in _words(claims, claim) or []
-    ]
+    named = [_words(claims, claim) or [] for claim in settings.principals_claims]
+    principals = frozenset(chain.from_iterable(named))
     if not EVERYTHING.isdisjoint(principals):
         raise Refusal(TOKEN_REFUSED, "A principal of the token is '*', which no token may be.")
     try:

@@ -126,7 +126,7 @@ async def _serve(server: Server[Any]) -> None:
 def _request(app: FastAPI) -> Request:
     """Return a request in the name of the caller who started this process."""
     state = {
-        "tenant": OWNER, "principals": frozenset(OWNER.principals), "request_id": new_id(),
+        "tenant": OWNER, "request_id": new_id(),
         "own_id": True,
     }  # fmt: skip
     scope = {

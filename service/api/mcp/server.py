@@ -14,7 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from service import __version__
-from service.api.access import check_collection, check_right, principals_of, tenant_of
+from service.api.access import tenant_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.wire import answer_unexpected, disclosed
 from service.core.domain import Problem
@@ -139,7 +139,7 @@ async def _resources(request: Request) -> list[types.Resource]:
     """Return the collections that the key may use."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    check_right(tenant, "ask")
+    tenant.check("ask")
     if runtime.stores is None:
         return []
     return [
@@ -158,12 +158,12 @@ async def _read(request: Request, uri: str) -> types.ReadResourceResult:
     """Return a collection with its counts, as `GET /collections/{name}` does."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    check_right(tenant, "ask")
+    tenant.check("ask")
     name = unquote(uri.removeprefix(SCHEME))
     if not uri.startswith(SCHEME) or runtime.stores is None:
         raise NotFound(f"there is no resource {uri[:200]!r}")
-    check_collection(tenant, name)
-    info = await runtime.stores.collections.info(name, principals_of(request))
+    tenant.check_collection(name)
+    info = await runtime.stores.collections.info(name, tenant.principals)
     contents = types.TextResourceContents(
         uri=uri, mime_type="application/json", text=info.model_dump_json()
     )

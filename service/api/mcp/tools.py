@@ -21,7 +21,7 @@ from service.answer.events import BaseEvent
 from service.answer.fold import collect
 from service.answer.narration import Narrator
 from service.answer.request import AnswerRequest
-from service.api.access import authenticate, check_collection, own_host, tenant_of
+from service.api.access import authenticate, own_host, tenant_of
 from service.api.answer import open_question, prepare
 from service.api.documents import collections_of, ingest, numbered
 from service.api.openai.completions import content
@@ -139,7 +139,7 @@ async def _search(request: Request, asked: SearchQuery, _: Report) -> ToolResult
 
 
 async def _ingest(request: Request, asked: IngestArguments, _: Report) -> ToolResult:
-    check_collection(tenant_of(request), asked.collection)
+    tenant_of(request).check_collection(asked.collection)
     stores = await collections_of(request)
     report = await ingest(request, stores, asked.collection, numbered(asked.documents))
     lines = [f"{report.indexed} indexed, {report.unchanged} unchanged, {len(report.failed)} failed"]
