@@ -21,7 +21,7 @@ from service.api.wire import Refusal
 from service.core.errors import ConfigurationError
 from service.core.settings.server import OidcSettings
 from tests.api.test_bad_input import check_problem
-from tests.api.test_collections import add, put, stored
+from tests.api.test_collections import add, put
 from tests.api.test_files import form
 from tests.api.test_forbidden import MCP, RIGHTS, tool
 from tests.api.test_tenants import entry, key, tenants
@@ -218,28 +218,20 @@ def test_principals_of_a_key_are_limited(tmp_path: Path) -> None:
         create_app(settings)
 
 
-@pytest.mark.parametrize(
-    "access", [[], None, "", " ", 7, {"a": 1}, ["a", 1], ["a", ["b"]], "*", ["a", "*"], ["a"] * 257]
-)
-async def test_access_that_names_nobody_is_refused(tmp_path: Path, access: Any) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        report = await add(service, [{"id": "d", "text": "A text.", "access": access}])
-        assert report["indexed"] == 0
-        assert report["failed"][0]["problem"].startswith("access must")
+async def test_access_that_names_nobody_is_refused(mine: Live) -> None:
+    wrong = [[], None, "", " ", 7, {"a": 1}, ["a", 1], ["a", ["b"]], "*", ["a", "*"], ["a"] * 257]
+    report = await add(mine, [{"text": "A text.", "access": each} for each in wrong])
+    assert (report["indexed"], len(report["failed"])) == (0, len(wrong))
+    assert all(each["problem"].startswith("access must") for each in report["failed"])
 
 
-async def test_files_get_the_access_of_their_request(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        rows = '{"id": "own", "text": "x", "access": "b"}\n{"id": "theirs", "text": "y"}'
-        url = "/collections/mine/files?access=a&access=b+c"
-        assert (await service.post(url, data=form(("rows.jsonl", rows)))).status == 200
-        for name, access in (("own", "b"), ("theirs", ["a", "b c"])):
-            assert (await service.get(f"/collections/mine/documents/{name}")).json()["metadata"][
-                "access"
-            ] == access
-        url = "/collections/mine/files?access=*"
-        check_problem(
-            await service.post(url, data=form(("rows.jsonl", rows))), 422, "invalid-request"
-        )
+async def test_files_get_the_access_of_their_request(mine: Live) -> None:
+    rows = '{"id": "own", "text": "x", "access": "b"}\n{"id": "theirs", "text": "y"}'
+    url = "/collections/mine/files?access=a&access=b+c"
+    assert (await mine.post(url, data=form(("rows.jsonl", rows)))).status == 200
+    for name, access in (("own", "b"), ("theirs", ["a", "b c"])):
+        assert (await mine.get(f"/collections/mine/documents/{name}")).json()["metadata"][
+            "access"
+        ] == access
+    url = "/collections/mine/files?access=*"
+    check_problem(await mine.post(url, data=form(("rows.jsonl", rows))), 422, "invalid-request")

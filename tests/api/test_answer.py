@@ -12,7 +12,7 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.errors import EngineFailure, RetrievalFailure
 from tests.stubs.fake_retriever import FakeRetriever
-from tests.support.live import answering, config, live, parse_sse, typed
+from tests.support.live import Live, answering, config, live, parse_sse, typed
 from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
@@ -30,9 +30,8 @@ COMPOUND = [
 ]
 
 
-async def test_a_body_has_route_steps_citations_and_usage() -> None:
-    async with live() as service:
-        status, body = await service.ask("Who composed Norma?")
+async def test_a_body_has_route_steps_citations_and_usage(service: Live) -> None:
+    status, body = await service.ask("Who composed Norma?")
     answer = Answer.model_validate(body)
     assert status == 200
     assert (answer.answer, answer.route, answer.loop) == ("Vincenzo Bellini", "single", "anrag")
@@ -75,28 +74,26 @@ async def test_the_body_is_the_fold_of_the_events_before_it(script: list[ScriptS
     assert tokens == ready.body.answer
 
 
-async def test_get_streams_the_same_events_for_event_source() -> None:
+async def test_get_streams_the_same_events_for_event_source(service: Live) -> None:
     query = {
         "question": "Who composed Norma?", "route": "single", "top_k": "1",
         "filter": json.dumps({"year": [1831]}),
     }  # fmt: skip
-    async with live() as service:
-        response = await service.get("/answer/stream", params=query)
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["cache-control"] == "no-cache"
-        wire = parse_sse(response.text)
+    response = await service.get("/answer/stream", params=query)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    wire = parse_sse(response.text)
     check_grammar(wire)
     body = next(data["body"] for name, data in wire if name == "answer")
     assert body["route"] == "single"
     assert [p["passage_id"] for p in body["steps"][0]["passages"]] == ["norma"]
 
 
-async def test_event_ids_carry_the_answer_id_and_the_number() -> None:
+async def test_event_ids_carry_the_answer_id_and_the_number(service: Live) -> None:
     body = {"question": "Who?"}
-    async with live() as service:
-        response = await service.post("/answer/stream", json=body)
-        lines = response.text.splitlines()
-        request_id = response.headers["x-request-id"]
+    response = await service.post("/answer/stream", json=body)
+    lines = response.text.splitlines()
+    request_id = response.headers["x-request-id"]
     ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
     assert ids == [f"{request_id}-{number}" for number in range(len(ids))]
 

@@ -122,65 +122,61 @@ async def check_works(service: Live) -> None:
 
 
 @pytest.mark.parametrize("path", ["/answer", "/answer/stream"])
-async def test_each_bad_body_is_a_problem_and_the_next_question_works(path: str) -> None:
-    async with live() as service:
-        for name, (body, status, slug, said) in BODIES.items():
-            response = await service.post(path, json=body)
-            problem = check_problem(response, status, slug)
-            assert said in problem["detail"], name
-        await check_works(service)
-        assert await service.metric("revelator_questions_in_flight") == 0
+async def test_each_bad_body_is_a_problem_and_the_next_question_works(
+    service: Live, path: str
+) -> None:
+    for name, (body, status, slug, said) in BODIES.items():
+        response = await service.post(path, json=body)
+        problem = check_problem(response, status, slug)
+        assert said in problem["detail"], name
+    await check_works(service)
+    assert await service.metric("revelator_questions_in_flight") == 0
 
 
 @pytest.mark.parametrize("path", ["/answer", "/answer/stream"])
-async def test_each_unreadable_body_is_a_problem(path: str) -> None:
-    async with live() as service:
-        for data, headers, status, slug in RAW.values():
-            skipped = [] if "Content-Type" in headers else ["Content-Type"]
-            sent = {"data": io.BytesIO(data), "headers": headers, "skip_auto_headers": skipped}
-            check_problem(await service.post(path, **sent), status, slug)
-        await check_works(service)
+async def test_each_unreadable_body_is_a_problem(service: Live, path: str) -> None:
+    for data, headers, status, slug in RAW.values():
+        skipped = [] if "Content-Type" in headers else ["Content-Type"]
+        sent = {"data": io.BytesIO(data), "headers": headers, "skip_auto_headers": skipped}
+        check_problem(await service.post(path, **sent), status, slug)
+    await check_works(service)
 
 
-async def test_a_body_without_a_length_is_bounded_too() -> None:
+async def test_a_body_without_a_length_is_bounded_too(service: Live) -> None:
     async def endless() -> Any:
         for _ in range(100):
             yield b" " * 50_000
 
-    async with live() as service:
+    check_problem(
+        await service.post("/answer", data=endless(), headers=JSON), 413, "body-too-large"
+    )
+    await check_works(service)
+
+
+async def test_each_bad_query_is_a_problem(service: Live) -> None:
+    for query, status, slug in QUERIES.values():
         check_problem(
-            await service.post("/answer", data=endless(), headers=JSON), 413, "body-too-large"
+            await service.get(f"{service.url}/answer/stream?{query}", allow_redirects=False),
+            status,
+            slug,
         )
-        await check_works(service)
+    await check_works(service)
 
 
-async def test_each_bad_query_is_a_problem() -> None:
-    async with live() as service:
-        for query, status, slug in QUERIES.values():
-            check_problem(
-                await service.get(f"{service.url}/answer/stream?{query}", allow_redirects=False),
-                status,
-                slug,
-            )
-        await check_works(service)
+async def test_the_framework_s_own_refusals_are_problems(service: Live) -> None:
+    check_problem(await service.get("/nowhere"), 404, "not-found")
+    response = await service.delete("/answer")
+    check_problem(response, 405, "method-not-allowed")
+    assert response.headers["allow"] == "POST"
+    check_problem(await service.get("/answer/"), 404, "not-found")
 
 
-async def test_the_framework_s_own_refusals_are_problems() -> None:
-    async with live() as service:
-        check_problem(await service.get("/nowhere"), 404, "not-found")
-        response = await service.delete("/answer")
-        check_problem(response, 405, "method-not-allowed")
-        assert response.headers["allow"] == "POST"
-        check_problem(await service.get("/answer/"), 404, "not-found")
-
-
-async def test_a_harmless_request_id_is_echoed_and_another_replaced() -> None:
-    async with live() as service:
-        for sent, echoed in [("abc-1.2_Z", True), ("a b", False), ("x" * 200, False)]:
-            headers = {"X-Request-ID": sent}
-            response = await service.get("/nowhere", headers=headers)
-            assert (response.headers["x-request-id"] == sent) is echoed
-            assert response.json()["request_id"] == (response.headers["x-request-id"])
+async def test_a_harmless_request_id_is_echoed_and_another_replaced(service: Live) -> None:
+    for sent, echoed in [("abc-1.2_Z", True), ("a b", False), ("x" * 200, False)]:
+        headers = {"X-Request-ID": sent}
+        response = await service.get("/nowhere", headers=headers)
+        assert (response.headers["x-request-id"] == sent) is echoed
+        assert response.json()["request_id"] == (response.headers["x-request-id"])
 
 
 async def test_keys_are_wanted_where_there_are_some() -> None:

@@ -67,21 +67,19 @@ async def add(service: Live, documents: list[Any], name: str = "mine") -> dict[s
     ],
 )
 async def test_a_search_returns_passages_without_an_answer(
-    tmp_path: Path, fields: dict[str, Any], found: list[str]
+    mine: Live, fields: dict[str, Any], found: list[str]
 ) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA, {"id": "t", "text": "Otello was composed.", "year": 1887}])
-        body = {"query": "Who composed Norma?", "collection": "mine"} | fields
-        passages = (await service.post("/search", json=body)).json()["passages"]
-        assert [each["passage_id"] for each in passages] == found
-        assert [each["rank"] for each in passages] == list(range(1, len(found) + 1))
-        async with Client(service.url) as client:
-            same = await client.search(**body)
-        assert [each.passage_id for each in same] == found
-        if "n" in found:
-            assert (same[0].text, same[0].url, same[0].page) == (TEXT, METADATA["url"], 2)
-        assert await service.metric("revelator_questions_in_flight") == 0
+    await add(mine, [NORMA, {"id": "t", "text": "Otello was composed.", "year": 1887}])
+    body = {"query": "Who composed Norma?", "collection": "mine"} | fields
+    passages = (await mine.post("/search", json=body)).json()["passages"]
+    assert [each["passage_id"] for each in passages] == found
+    assert [each["rank"] for each in passages] == list(range(1, len(found) + 1))
+    async with Client(mine.url) as client:
+        same = await client.search(**body)
+    assert [each.passage_id for each in same] == found
+    if "n" in found:
+        assert (same[0].text, same[0].url, same[0].page) == (TEXT, METADATA["url"], 2)
+    assert await mine.metric("revelator_questions_in_flight") == 0
 
 
 @pytest.mark.parametrize(
@@ -96,15 +94,13 @@ async def test_a_search_returns_passages_without_an_answer(
     ],
 )
 async def test_a_search_says_what_is_wrong(
-    tmp_path: Path, fields: dict[str, Any], status: int, named: str
+    mine: Live, fields: dict[str, Any], status: int, named: str
 ) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        body = {"query": "Who composed Norma?", "collection": "mine"} | fields
-        response = await service.post("/search", json=body)
-        problem = response.json()
-        assert response.status == status
-        assert named in problem["detail"]
+    body = {"query": "Who composed Norma?", "collection": "mine"} | fields
+    response = await mine.post("/search", json=body)
+    problem = response.json()
+    assert response.status == status
+    assert named in problem["detail"]
 
 
 async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
@@ -125,25 +121,23 @@ async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
             check_problem(await service.request(method, "/collections/mine"), 404, "not-found")
 
 
-async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        assert await add(service, [NORMA]) == {"indexed": 1, "unchanged": 0, "failed": []}
-        assert await add(service, [NORMA]) == {"indexed": 0, "unchanged": 1, "failed": []}
-        document = (await service.get("/collections/mine/documents/n")).json()
-        assert document["passages"] == [{"passage_id": "n", "text": TEXT}]
-        assert document["metadata"] == METADATA
-        status, body = await service.ask(
-            "Who composed Norma?", collection="mine", route="single", filter={"year": 1831}
-        )
-        assert (status, body["answer"]) == (200, "Vincenzo Bellini")
-        (citation,) = body["citations"]
-        assert (citation["passage_id"], citation["url"], citation["page"]) == (
-            "n", "https://example.org/n", 2,
-        )  # fmt: skip
-        assert (await service.delete("/collections/mine/documents/n")).status == 204
-        check_problem(await service.get("/collections/mine/documents/n"), 404, "not-found")
-        check_problem(await service.delete("/collections/mine/documents/n"), 404, "not-found")
+async def test_documents_go_in_once_are_found_and_go_out(mine: Live) -> None:
+    assert await add(mine, [NORMA]) == {"indexed": 1, "unchanged": 0, "failed": []}
+    assert await add(mine, [NORMA]) == {"indexed": 0, "unchanged": 1, "failed": []}
+    document = (await mine.get("/collections/mine/documents/n")).json()
+    assert document["passages"] == [{"passage_id": "n", "text": TEXT}]
+    assert document["metadata"] == METADATA
+    status, body = await mine.ask(
+        "Who composed Norma?", collection="mine", route="single", filter={"year": 1831}
+    )
+    assert (status, body["answer"]) == (200, "Vincenzo Bellini")
+    (citation,) = body["citations"]
+    assert (citation["passage_id"], citation["url"], citation["page"]) == (
+        "n", "https://example.org/n", 2,
+    )  # fmt: skip
+    assert (await mine.delete("/collections/mine/documents/n")).status == 204
+    check_problem(await mine.get("/collections/mine/documents/n"), 404, "not-found")
+    check_problem(await mine.delete("/collections/mine/documents/n"), 404, "not-found")
 
 
 async def test_pages_that_a_file_no_longer_has_are_removed(
@@ -174,46 +168,40 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
             assert (await response.json())["documents"] == 1
 
 
-async def test_documents_are_listed_a_page_at_a_time(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(
-            service, [{"id": f"d{n}", "title": f"Part {n}", "text": "Text."} for n in range(5)]
-        )
-        seen, after, pages = [], "", 0
-        while after is not None:
-            at = f"/collections/mine/documents?limit=2&after={after}"
-            page = (await service.get(at)).json()
-            seen += [each["id"] for each in page["documents"]]
-            after, pages = page["next"], pages + 1
-        assert (seen, pages) == (["d0", "d1", "d2", "d3", "d4"], 3)
-        for text, found in (("D3", ["d3"]), ("part 4", ["d4"]), ("none", [])):
-            at = f"/collections/mine/documents?text={text}"
-            assert [each["id"] for each in (await service.get(at)).json()["documents"]] == found
+async def test_documents_are_listed_a_page_at_a_time(mine: Live) -> None:
+    await add(mine, [{"id": f"d{n}", "title": f"Part {n}", "text": "Text."} for n in range(5)])
+    seen, after, pages = [], "", 0
+    while after is not None:
+        at = f"/collections/mine/documents?limit=2&after={after}"
+        page = (await mine.get(at)).json()
+        seen += [each["id"] for each in page["documents"]]
+        after, pages = page["next"], pages + 1
+    assert (seen, pages) == (["d0", "d1", "d2", "d3", "d4"], 3)
+    for text, found in (("D3", ["d3"]), ("part 4", ["d4"]), ("none", [])):
+        at = f"/collections/mine/documents?text={text}"
+        assert [each["id"] for each in (await mine.get(at)).json()["documents"]] == found
 
 
-async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
+async def test_bad_documents_are_named_and_the_rest_goes_in(mine: Live) -> None:
     documents = [
         NORMA, {"id": "x"}, 7, {"text": "No id is fine."}, {"id": "n", "text": "The later wins."},
         None,
     ]  # fmt: skip
-    async with stored(tmp_path) as service:
-        await put(service)
-        report = await add(service, documents)
-        assert report["indexed"] == 3
-        assert [(each["index"], each["id"]) for each in report["failed"]] == [
-            (1, "x"), (2, None), (5, None),
-        ]  # fmt: skip
-        assert all(each["problem"] for each in report["failed"])
-        assert report["failed"][2]["problem"].endswith("not null")
-        assert (await service.get("/collections/mine/documents/n")).json()["passages"][0][
-            "text"
-        ] == "The later wins."
-        assert (await service.get("/collections/mine")).json()["documents"] == 2
+    report = await add(mine, documents)
+    assert report["indexed"] == 3
+    assert [(each["index"], each["id"]) for each in report["failed"]] == [
+        (1, "x"), (2, None), (5, None),
+    ]  # fmt: skip
+    assert all(each["problem"] for each in report["failed"])
+    assert report["failed"][2]["problem"].endswith("not null")
+    assert (await mine.get("/collections/mine/documents/n")).json()["passages"][0][
+        "text"
+    ] == "The later wins."
+    assert (await mine.get("/collections/mine")).json()["documents"] == 2
 
 
 async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 1000)
 
@@ -229,38 +217,34 @@ async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(
         yield b'\n{"text": "\xff"}\n'
         yield b'{"id": "last", "text": "Without an end."}'
 
-    async with stored(tmp_path) as service:
-        await put(service)
-        url = "/collections/mine/documents"
-        report = (await service.post(url, data=lines(), headers=NDJSON)).json()
-        assert report["indexed"] == 601
-        assert [each["index"] for each in report["failed"]] == [600, 602, 603]
-        assert "1,000,000" in report["failed"][1]["problem"]
-        found = (await service.get("/collections/mine")).json()
-        assert (found["documents"], found["state"]) == (601, "complete")
+    url = "/collections/mine/documents"
+    report = (await mine.post(url, data=lines(), headers=NDJSON)).json()
+    assert report["indexed"] == 601
+    assert [each["index"] for each in report["failed"]] == [600, 602, 603]
+    assert "1,000,000" in report["failed"][1]["problem"]
+    found = (await mine.get("/collections/mine")).json()
+    assert (found["documents"], found["state"]) == (601, "complete")
 
 
-async def test_a_client_that_leaves_an_upload_leaves_a_whole_collection(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        head = "POST /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
-        writer.write(f"{head}Content-Length: 9999\r\n".encode())
-        writer.write(b"Content-Type: application/x-ndjson\r\n\r\n")
-        writer.write(b'{"id": "a", "text": "Whole."}\n{"id": "b", "te')
-        await writer.drain()
-        await asyncio.sleep(0.2)
-        writer.close()
-        await writer.wait_closed()
-        found: dict[str, Any] = {}
-        with anyio.fail_after(10):  # what came before it left is written in its own time
-            while found.get("documents") != 1:
-                found = (await service.get("/collections/mine")).json()
-        report = await add(service, [{"id": "c", "text": "Next."}])
-        assert report["indexed"] == 1
-        found = (await service.get("/collections/mine")).json()
-        assert (found["documents"], found["state"]) == (2, "complete")
-        del reader
+async def test_a_client_that_leaves_an_upload_leaves_a_whole_collection(mine: Live) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", mine.port)
+    head = "POST /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
+    writer.write(f"{head}Content-Length: 9999\r\n".encode())
+    writer.write(b"Content-Type: application/x-ndjson\r\n\r\n")
+    writer.write(b'{"id": "a", "text": "Whole."}\n{"id": "b", "te')
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    writer.close()
+    await writer.wait_closed()
+    found: dict[str, Any] = {}
+    with anyio.fail_after(10):  # what came before it left is written in its own time
+        while found.get("documents") != 1:
+            found = (await mine.get("/collections/mine")).json()
+    report = await add(mine, [{"id": "c", "text": "Next."}])
+    assert report["indexed"] == 1
+    found = (await mine.get("/collections/mine")).json()
+    assert (found["documents"], found["state"]) == (2, "complete")
+    del reader
 
 
 BAD: list[tuple[str, str, Any, int, str]] = [
@@ -292,80 +276,64 @@ BAD: list[tuple[str, str, Any, int, str]] = [
 ]
 
 
-async def test_each_bad_request_is_a_problem(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        assert (
-            await service.get("/collections/sample/documents?file=x")
-        ).status == 200  # which opens it
-        for method, path, body, status, slug in BAD:
-            check_problem(
-                await service.request(method, f"{service.url}{path}", json=body), status, slug
-            )
+async def test_each_bad_request_is_a_problem(mine: Live) -> None:
+    await add(mine, [NORMA])
+    assert (await mine.get("/collections/sample/documents?file=x")).status == 200  # which opens it
+    for method, path, body, status, slug in BAD:
+        check_problem(await mine.request(method, f"{mine.url}{path}", json=body), status, slug)
+    url = "/collections/mine/documents"
+    check_problem(
+        await mine.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}),
+        415,
+        "unsupported-media-type",
+    )
+
+
+async def test_a_line_break_in_a_path_names_no_other_document(mine: Live) -> None:
+    report = await add(mine, [NORMA, NORMA | {"id": "n\n"}, NORMA | {"id": "a\nb"}])
+    assert report["indexed"] == 1
+    assert [(each["index"], each["id"]) for each in report["failed"]] == [
+        (1, "n\n"),
+        (2, "a\nb"),
+    ]
+    assert "must not contain line breaks" in report["failed"][0]["problem"]
+    for method in ("get", "delete"):
+        for name in ("n%0A", "%0An", "n%0Ab"):
+            url = URL(f"{mine.url}/collections/mine/documents/{name}", encoded=True)
+            check_problem(await mine.request(method, url), 404, "not-found")
+    assert (await mine.get("/collections/mine/documents/n")).status == 200
+
+
+async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(mine: Live) -> None:
+    async with mine.app.state.runtime.stores.collections.writing("mine") as writer:
+        await writer.write([Document("a/b\nc\n", "", TEXT)])
+    url = URL(f"{mine.url}/collections/mine/documents/a%2Fb%0Ac%0A", encoded=True)
+    assert (await mine.get(url)).json()["id"] == "a/b\nc\n"
+    assert (await mine.delete(url)).status == 204
+
+
+async def test_a_file_may_have_the_longest_name_of_a_document(mine: Live) -> None:
+    names = ["é" * 256, "漢" * 170, "." * 512]
+    await add(mine, [NORMA | {"id": name} for name in names])
+    for name in names:
         url = "/collections/mine/documents"
-        check_problem(
-            await service.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}),
-            415,
-            "unsupported-media-type",
-        )
+        assert [
+            each["id"] for each in (await mine.get(url, params={"file": name})).json()["documents"]
+        ] == [name]
 
 
-async def test_a_line_break_in_a_path_names_no_other_document(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        report = await add(service, [NORMA, NORMA | {"id": "n\n"}, NORMA | {"id": "a\nb"}])
-        assert report["indexed"] == 1
-        assert [(each["index"], each["id"]) for each in report["failed"]] == [
-            (1, "n\n"),
-            (2, "a\nb"),
-        ]
-        assert "must not contain line breaks" in report["failed"][0]["problem"]
-        for method in ("get", "delete"):
-            for name in ("n%0A", "%0An", "n%0Ab"):
-                url = URL(f"{service.url}/collections/mine/documents/{name}", encoded=True)
-                check_problem(await service.request(method, url), 404, "not-found")
-        assert (await service.get("/collections/mine/documents/n")).status == 200
+async def test_a_document_that_is_nested_too_deeply_leaves_the_others(mine: Live) -> None:
+    deep = b'{"id": "deep", "text": "Text.", "m": ' + b"[" * 253 + b"]" * 253 + b"}"
+    url, lines = "/collections/mine/documents", json.dumps(NORMA).encode() + b"\n" + deep
+    response = await mine.post(url, data=lines, headers=NDJSON)
+    report = response.json()
+    assert (response.status, report["indexed"]) == (200, 1)
+    [failed] = report["failed"]
+    assert failed["id"] == "deep"
+    assert "the field 'm' has objects or lists nested more than 30 deep" in failed["problem"]
 
 
-async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        async with service.app.state.runtime.stores.collections.writing("mine") as writer:
-            await writer.write([Document("a/b\nc\n", "", TEXT)])
-        url = URL(f"{service.url}/collections/mine/documents/a%2Fb%0Ac%0A", encoded=True)
-        assert (await service.get(url)).json()["id"] == "a/b\nc\n"
-        assert (await service.delete(url)).status == 204
-
-
-async def test_a_file_may_have_the_longest_name_of_a_document(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        names = ["é" * 256, "漢" * 170, "." * 512]
-        await add(service, [NORMA | {"id": name} for name in names])
-        for name in names:
-            url = "/collections/mine/documents"
-            assert [
-                each["id"]
-                for each in (await service.get(url, params={"file": name})).json()["documents"]
-            ] == [name]
-
-
-async def test_a_document_that_is_nested_too_deeply_leaves_the_others(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        deep = b'{"id": "deep", "text": "Text.", "m": ' + b"[" * 253 + b"]" * 253 + b"}"
-        url, lines = "/collections/mine/documents", json.dumps(NORMA).encode() + b"\n" + deep
-        response = await service.post(url, data=lines, headers=NDJSON)
-        report = response.json()
-        assert (response.status, report["indexed"]) == (200, 1)
-        [failed] = report["failed"]
-        assert failed["id"] == "deep"
-        assert "the field 'm' has objects or lists nested more than 30 deep" in failed["problem"]
-
-
-async def test_a_deployment_without_stores_of_its_own_says_so() -> None:
-    async with live() as service:
-        response = await service.get("/collections")
-        problem = check_problem(response, 404, "not-found")
-        assert "does not manage collections" in problem["detail"]
+async def test_a_deployment_without_stores_of_its_own_says_so(service: Live) -> None:
+    response = await service.get("/collections")
+    problem = check_problem(response, 404, "not-found")
+    assert "does not manage collections" in problem["detail"]

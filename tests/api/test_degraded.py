@@ -68,49 +68,45 @@ async def test_counts_that_differ_are_named_and_told(tmp_path: Path) -> None:
         assert (await ask(service))["degraded"] == []
 
 
-async def test_a_cut_ingest_is_named_a_running_one_is_not(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        collections = collections_of(service)
-        collection = await collections.get("mine")
-        building = collection.manifest.model_copy(update={"state": "building"})
-        async with collections.writing("mine"):
-            await collection.save(building)
-            assert await ready(service) == {"status": "ok"}
-            assert (await ask(service))["degraded"] == ["index-incomplete"]
+async def test_a_cut_ingest_is_named_a_running_one_is_not(mine: Live) -> None:
+    await add(mine, [NORMA])
+    collections = collections_of(mine)
+    collection = await collections.get("mine")
+    building = collection.manifest.model_copy(update={"state": "building"})
+    async with collections.writing("mine"):
         await collection.save(building)
-        (told,) = (await ready(service))["degraded"]
-        assert told.startswith("collection mine: an ingest was interrupted")
-        assert (await ask(service))["degraded"] == ["index-incomplete"]
-        await add(service, [NORMA, {"id": "m", "text": "More."}])
-        assert await ready(service) == {"status": "ok"}
+        assert await ready(mine) == {"status": "ok"}
+        assert (await ask(mine))["degraded"] == ["index-incomplete"]
+    await collection.save(building)
+    (told,) = (await ready(mine))["degraded"]
+    assert told.startswith("collection mine: an ingest was interrupted")
+    assert (await ask(mine))["degraded"] == ["index-incomplete"]
+    await add(mine, [NORMA, {"id": "m", "text": "More."}])
+    assert await ready(mine) == {"status": "ok"}
 
 
-async def test_another_embedding_than_the_manifests(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        collection = await collections_of(service).get("mine")
-        other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
-        await collection.save(collection.manifest.model_copy(update={"embedding": other}))
-        (told,) = (await ready(service))["degraded"]
-        assert "dense search is disabled" in told
-        assert "query_prefix" in told
-        assert (await ask(service))["degraded"] == ["dense"]
-        fields = {"question": "Who?", "collection": "mine", "route": "single"}
-        body = {**fields, "retriever": "dense"}
-        response = await service.post("/answer", json=body)
-        problem = check_problem(response, 503, "retrieval-unavailable")
-        assert "query_prefix" in problem["detail"]
-        url = "/collections/mine/documents"
-        more = {"documents": [{"id": "m", "text": "More."}]}
-        response = await service.post(url, json=more)
-        assert response.status == 500
-        assert "query_prefix" in response.json()["detail"]
-        assert (await service.put(url, json={"documents": [NORMA]})).status == 200
-        assert await ready(service) == {"status": "ok"}
-        assert (await ask(service, retriever="dense"))["degraded"] == []
+async def test_another_embedding_than_the_manifests(mine: Live) -> None:
+    await add(mine, [NORMA])
+    collection = await collections_of(mine).get("mine")
+    other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
+    await collection.save(collection.manifest.model_copy(update={"embedding": other}))
+    (told,) = (await ready(mine))["degraded"]
+    assert "dense search is disabled" in told
+    assert "query_prefix" in told
+    assert (await ask(mine))["degraded"] == ["dense"]
+    fields = {"question": "Who?", "collection": "mine", "route": "single"}
+    body = {**fields, "retriever": "dense"}
+    response = await mine.post("/answer", json=body)
+    problem = check_problem(response, 503, "retrieval-unavailable")
+    assert "query_prefix" in problem["detail"]
+    url = "/collections/mine/documents"
+    more = {"documents": [{"id": "m", "text": "More."}]}
+    response = await mine.post(url, json=more)
+    assert response.status == 500
+    assert "query_prefix" in response.json()["detail"]
+    assert (await mine.put(url, json={"documents": [NORMA]})).status == 200
+    assert await ready(mine) == {"status": "ok"}
+    assert (await ask(mine, retriever="dense"))["degraded"] == []
 
 
 async def test_documents_are_replaced_at_once(tmp_path: Path) -> None:
@@ -138,40 +134,36 @@ async def leftovers(service: Live, count: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_body_that_breaks_off_replaces_nothing(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        before = await collections_of(service).manifest("mine")
-        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        line = json.dumps({"id": "new", "text": "New."}).encode() + b"\n"
-        writer.write(
-            b"PUT /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/x-ndjson\r\nContent-Length: 100000\r\n\r\n" + line
-        )
-        await writer.drain()
-        await leftovers(service, 1)
-        writer.close()
-        await leftovers(service, 0)
-        assert await collections_of(service).manifest("mine") == before
-        assert (await ask(service))["citations"][0]["passage_id"] == "n"
+async def test_a_body_that_breaks_off_replaces_nothing(mine: Live) -> None:
+    await add(mine, [NORMA])
+    before = await collections_of(mine).manifest("mine")
+    _, writer = await asyncio.open_connection("127.0.0.1", mine.port)
+    line = json.dumps({"id": "new", "text": "New."}).encode() + b"\n"
+    writer.write(
+        b"PUT /collections/mine/documents HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/x-ndjson\r\nContent-Length: 100000\r\n\r\n" + line
+    )
+    await writer.drain()
+    await leftovers(mine, 1)
+    writer.close()
+    await leftovers(mine, 0)
+    assert await collections_of(mine).manifest("mine") == before
+    assert (await ask(mine))["citations"][0]["passage_id"] == "n"
 
 
 async def test_a_late_probe_takes_no_gateway_out_that_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        await ready(service)  # opens the collection that probes search
-        monkeypatch.setattr(runtime, "OPEN_S", 0.0)
-        service.app.state.readiness._until = 0.0
-        response = await service.get("/readyz")
-        problem = check_problem(response, 503, "not-ready")
-        assert "retrieval: no response within" in problem["detail"]
-        await ask(service)
-        (told,) = (await ready(service))["degraded"]
-        assert told.startswith("retrieval: no response within")
-        monkeypatch.setattr(runtime, "LATELY_S", 0.0)
-        service.app.state.readiness._until = 0.0
-        assert (await service.get("/readyz")).status == 503
+    await add(mine, [NORMA])
+    await ready(mine)  # opens the collection that probes search
+    monkeypatch.setattr(runtime, "OPEN_S", 0.0)
+    mine.app.state.readiness._until = 0.0
+    response = await mine.get("/readyz")
+    problem = check_problem(response, 503, "not-ready")
+    assert "retrieval: no response within" in problem["detail"]
+    await ask(mine)
+    (told,) = (await ready(mine))["degraded"]
+    assert told.startswith("retrieval: no response within")
+    monkeypatch.setattr(runtime, "LATELY_S", 0.0)
+    mine.app.state.readiness._until = 0.0
+    assert (await mine.get("/readyz")).status == 503

@@ -15,7 +15,7 @@ import pytest
 from service.api import files as files_module
 from service.api import wire as bodies
 from tests.api.test_bad_input import check_problem
-from tests.api.test_collections import put, stored
+from tests.api.test_collections import put
 from tests.conftest import need
 from tests.support.live import Live, config, live
 from tests.support.office import pdf, scan
@@ -40,67 +40,54 @@ async def send(service: Live, *files: tuple[str, bytes | str]) -> list[dict[str,
     return found
 
 
-async def test_each_file_is_read_and_its_result_named(tmp_path: Path) -> None:
+async def test_each_file_is_read_and_its_result_named(mine: Live) -> None:
     need("pypdf", "pdfplumber")
-    async with stored(tmp_path) as service:
-        await put(service)
-        found = await send(
-            service, ("rules.pdf", pdf(["One.", "Two."])),
-            ("preise für 2025.csv", "Model,Price\nHP,12"),
-            ("../docs/a.md", "# A\nText."), ("empty.txt", b""), ("x.zip", b"PK\x03\x04..."),
-            ("b/a.md", "Another."), ("..", b"x"),
-        )  # fmt: skip
-        assert [(each["file"], each["indexed"], each["failed"]) for each in found] == [
-            ("rules.pdf", 2, 0), ("preise für 2025.csv", 1, 0), ("a.md", 1, 0), ("empty.txt", 0, 1),
-            ("x.zip", 0, 1), ("a.md", 0, 1), ("..", 0, 1),
-        ]  # fmt: skip
-        assert found[3]["problems"] == ["the file is empty"]
-        assert "unknown file type '.zip'" in found[4]["problems"][0]
-        assert found[5]["problems"] == ["another file of this request has the same name"]
-        at = "/collections/mine/documents/rules.pdf%23page=2"
-        assert (await service.get(at)).json()["passages"][0]["text"] == "Two."
-        (again,) = await send(service, ("rules.pdf", pdf(["One."])))
-        assert (again["indexed"], again["unchanged"], again["removed"]) == (0, 1, 1)
-        assert (await service.get("/collections/mine")).json()["state"] == "complete"
+    found = await send(
+        mine, ("rules.pdf", pdf(["One.", "Two."])),
+        ("preise für 2025.csv", "Model,Price\nHP,12"),
+        ("../docs/a.md", "# A\nText."), ("empty.txt", b""), ("x.zip", b"PK\x03\x04..."),
+        ("b/a.md", "Another."), ("..", b"x"),
+    )  # fmt: skip
+    assert [(each["file"], each["indexed"], each["failed"]) for each in found] == [
+        ("rules.pdf", 2, 0), ("preise für 2025.csv", 1, 0), ("a.md", 1, 0), ("empty.txt", 0, 1),
+        ("x.zip", 0, 1), ("a.md", 0, 1), ("..", 0, 1),
+    ]  # fmt: skip
+    assert found[3]["problems"] == ["the file is empty"]
+    assert "unknown file type '.zip'" in found[4]["problems"][0]
+    assert found[5]["problems"] == ["another file of this request has the same name"]
+    at = "/collections/mine/documents/rules.pdf%23page=2"
+    assert (await mine.get(at)).json()["passages"][0]["text"] == "Two."
+    (again,) = await send(mine, ("rules.pdf", pdf(["One."])))
+    assert (again["indexed"], again["unchanged"], again["removed"]) == (0, 1, 1)
+    assert (await mine.get("/collections/mine")).json()["state"] == "complete"
 
 
-async def test_progress_is_streamed(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        headers = {"Accept": "text/event-stream"}
-        events = [
-            line
-            for line in (
-                (await service.post(URL, data=form(("a.md", "Text.")), headers=headers)).text
-            ).splitlines()
-            if line
-        ]
-        assert events[-2] == "event: report"
-        assert json.loads(events[-1].removeprefix("data: "))["files"][0]["indexed"] == 1
+async def test_progress_is_streamed(mine: Live) -> None:
+    headers = {"Accept": "text/event-stream"}
+    response = await mine.post(URL, data=form(("a.md", "Text.")), headers=headers)
+    events = [line for line in response.text.splitlines() if line]
+    assert events[-2] == "event: report"
+    assert json.loads(events[-1].removeprefix("data: "))["files"][0]["indexed"] == 1
 
 
-async def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals(mine: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "MOST_BYTES", 10_000)
-    async with stored(tmp_path) as service:
-        await put(service)
-        large = form(("a.txt", b"x" * 20_000))
-        check_problem(await service.post(URL, data=large), 413, "body-too-large")
-        check_problem(
-            await service.post("/collections/gone/files", data=form(("a", b"x"))), 404, "not-found"
-        )
-        check_problem(await service.post(URL, json={}), 415, "unsupported-media-type")
-        kind = {"Content-Type": "multipart/form-data; boundary=b"}
-        field = b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--b--\r\n'
-        for body in (b"", b"--b\r\nno header", b"--b--\r\n", field):
-            check_problem(
-                await service.post(URL, data=body, headers=kind), 400, "malformed-request"
-            )
-        bare = {"Content-Type": "multipart/form-data"}
-        check_problem(await service.post(URL, data=b"x", headers=bare), 400, "malformed-request")
+    large = form(("a.txt", b"x" * 20_000))
+    check_problem(await mine.post(URL, data=large), 413, "body-too-large")
+    check_problem(
+        await mine.post("/collections/gone/files", data=form(("a", b"x"))), 404, "not-found"
+    )
+    check_problem(await mine.post(URL, json={}), 415, "unsupported-media-type")
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    field = b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--b--\r\n'
+    for body in (b"", b"--b\r\nno header", b"--b--\r\n", field):
+        check_problem(await mine.post(URL, data=body, headers=kind), 400, "malformed-request")
+    bare = {"Content-Type": "multipart/form-data"}
+    check_problem(await mine.post(URL, data=b"x", headers=bare), 400, "malformed-request")
 
 
 async def test_an_upload_that_breaks_off_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.5)
     begun = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a.txt"\r\n\r\nSome text.'
@@ -109,23 +96,19 @@ async def test_an_upload_that_breaks_off_changes_nothing(
         yield begun
         await asyncio.sleep(30)
 
-    async with stored(tmp_path) as service:
-        await put(service)
-        kind = {"Content-Type": "multipart/form-data; boundary=b"}
-        check_problem(await service.post(URL, data=stalled(), headers=kind), 408, "request-timeout")
-        found = (await service.get("/collections/mine")).json()
-        assert (found["documents"], found["state"]) == (0, "complete")
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    check_problem(await mine.post(URL, data=stalled(), headers=kind), 408, "request-timeout")
+    found = (await mine.get("/collections/mine")).json()
+    assert (found["documents"], found["state"]) == (0, "complete")
 
 
 async def test_a_file_that_is_too_large_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_module, "LARGEST", 100)
-    async with stored(tmp_path) as service:
-        await put(service)
-        found = await send(service, ("a.txt", b"x" * 101), ("b.txt", "Text."))
-        assert [each["indexed"] for each in found] == [0, 1]
-        assert "larger than 50,000,000 bytes" in found[0]["problems"][0]
+    found = await send(mine, ("a.txt", b"x" * 101), ("b.txt", "Text."))
+    assert [each["indexed"] for each in found] == [0, 1]
+    assert "larger than 50,000,000 bytes" in found[0]["problems"][0]
 
 
 DOCUMENTS = "/collections/mine/documents"

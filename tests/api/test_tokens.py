@@ -180,9 +180,9 @@ async def status(service: Live, credential: str, path: str = "/answer") -> tuple
     return response.status, str(told.get("type", "")).rpartition(":")[2]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_token_is_refused(service: Live, name: str) -> None:
-    assert await status(service, HOSTILE[name]()) == (401, "token-refused")
+async def test_a_hostile_token_is_refused(service: Live) -> None:
+    for name, made in HOSTILE.items():
+        assert await status(service, made()) == (401, "token-refused"), name
 
 
 async def test_tokens_and_keys_are_accepted_side_by_side(service: Live, issuer: Issuer) -> None:

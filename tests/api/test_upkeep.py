@@ -37,36 +37,30 @@ async def lose_a_vector(service: Live) -> None:
     await anyio.to_thread.run_sync(collection.dense.delete, ["n"])
 
 
-async def test_check_and_repair(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        await lose_a_vector(service)
-        response = await service.get("/collections/mine/check")
-        report = response.json()
-        assert (response.status, report["passages"], report["vectors"]) == (200, 1, 0)
-        assert [(each["kind"], each["ids"]) for each in report["findings"]] == [("lacking", ["n"])]
-        report = (await service.post("/collections/mine/repair")).json()
-        assert (report["vectors"], report["left"]) == (1, [])
-        assert report["done"] == ["passages embedded: 1", "manifest updated"]
-        check_problem(await service.get("/collections/none/check"), 404, "not-found")
+async def test_check_and_repair(mine: Live) -> None:
+    await add(mine, [NORMA])
+    await lose_a_vector(mine)
+    response = await mine.get("/collections/mine/check")
+    report = response.json()
+    assert (response.status, report["passages"], report["vectors"]) == (200, 1, 0)
+    assert [(each["kind"], each["ids"]) for each in report["findings"]] == [("lacking", ["n"])]
+    report = (await mine.post("/collections/mine/repair")).json()
+    assert (report["vectors"], report["left"]) == (1, [])
+    assert report["done"] == ["passages embedded: 1", "manifest updated"]
+    check_problem(await mine.get("/collections/none/check"), 404, "not-found")
 
 
-async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        await add(service, [NORMA])
-        await lose_a_vector(service)
-        accept = {"Accept": "text/event-stream"}
-        response = await service.post("/collections/mine/repair", headers=accept)
-        assert response.content_type == "text/event-stream"
-        *_, report = response.text.strip().split("\n\n")
-        assert report.startswith("event: report\ndata: ")
-        done = json.loads(report.partition("data: ")[2])["done"]
-        assert done == ["passages embedded: 1", "manifest updated"]
-        check_problem(
-            await service.get("/collections/none/check", headers=accept), 404, "not-found"
-        )
+async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(mine: Live) -> None:
+    await add(mine, [NORMA])
+    await lose_a_vector(mine)
+    accept = {"Accept": "text/event-stream"}
+    response = await mine.post("/collections/mine/repair", headers=accept)
+    assert response.content_type == "text/event-stream"
+    *_, report = response.text.strip().split("\n\n")
+    assert report.startswith("event: report\ndata: ")
+    done = json.loads(report.partition("data: ")[2])["done"]
+    assert done == ["passages embedded: 1", "manifest updated"]
+    check_problem(await mine.get("/collections/none/check", headers=accept), 404, "not-found")
 
 
 @pytest.mark.parametrize("fails", [False, True])

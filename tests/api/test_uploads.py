@@ -17,7 +17,7 @@ from service.cli.upload import Upload
 from service.core.errors import InvalidRequest
 from service.retrieval.ingest.pipeline import Listener
 from tests.api.test_bad_input import check_problem
-from tests.api.test_collections import NDJSON, add, put, stored
+from tests.api.test_collections import NDJSON, add, stored
 from tests.support.live import Live, config, eventually
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ class Held:
             yield line("held", number)
 
 
-async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(mine: Live) -> None:
     held = Held(600)
 
     async def whole() -> AsyncIterator[bytes]:
@@ -69,54 +69,48 @@ async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(tmp_path: Pat
         yield line("held", 5)  # the same document as the other's
         yield line("held", 300, kind="other")  # the other's own comes later, and wins
 
-    async with stored(tmp_path) as service:
-        await put(service)
-        slow = asyncio.create_task(upload(service, held.lines()))
-        await until(service, BATCH)
-        async with asyncio.timeout(20):
-            quick = await upload(service, whole())
-            assert (await add(service, [{"id": "one", "text": "t"}]))["indexed"] == 1
-            assert (await service.delete(f"{URL}/whole7")).status == 204
-        assert not slow.done()
-        assert (quick["indexed"], quick["unchanged"], quick["failed"]) == (601, 1, [])
-        held.go.set()
-        report = await slow
-        assert (report["indexed"], report["unchanged"], report["failed"]) == (600, 0, [])
-        found = (await service.get("/collections/mine")).json()
-        assert (found["documents"], found["state"]) == (1200, "complete")
-        assert (await service.get(f"{URL}/held300")).json()["metadata"] == {}
+    slow = asyncio.create_task(upload(mine, held.lines()))
+    await until(mine, BATCH)
+    async with asyncio.timeout(20):
+        quick = await upload(mine, whole())
+        assert (await add(mine, [{"id": "one", "text": "t"}]))["indexed"] == 1
+        assert (await mine.delete(f"{URL}/whole7")).status == 204
+    assert not slow.done()
+    assert (quick["indexed"], quick["unchanged"], quick["failed"]) == (601, 1, [])
+    held.go.set()
+    report = await slow
+    assert (report["indexed"], report["unchanged"], report["failed"]) == (600, 0, [])
+    found = (await mine.get("/collections/mine")).json()
+    assert (found["documents"], found["state"]) == (1200, "complete")
+    assert (await mine.get(f"{URL}/held300")).json()["metadata"] == {}
 
 
-async def test_an_upload_whose_collection_is_deleted_ends_with_404(tmp_path: Path) -> None:
+async def test_an_upload_whose_collection_is_deleted_ends_with_404(mine: Live) -> None:
     held = Held(600)
-    async with stored(tmp_path) as service:
-        await put(service)
-        request = service.post(URL, data=held.lines(), headers=NDJSON)
-        slow = asyncio.create_task(request)
-        await until(service, BATCH)
-        assert (await service.delete("/collections/mine")).status == 204
-        held.go.set()
-        check_problem(await slow, 404, "not-found")
+    request = mine.post(URL, data=held.lines(), headers=NDJSON)
+    slow = asyncio.create_task(request)
+    await until(mine, BATCH)
+    assert (await mine.delete("/collections/mine")).status == 204
+    held.go.set()
+    check_problem(await slow, 404, "not-found")
 
 
 async def test_a_client_that_stalls_is_told_what_is_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.1)
-    async with stored(tmp_path) as service:
-        await put(service)
-        problem = check_problem(
-            await service.post(URL, data=Held(300).lines(), headers=NDJSON), 408, "request-timeout"
-        )
-        assert (
-            f"The {BATCH + 10} documents before it are indexed; send the remaining ones."
-            in problem["detail"]
-        )
-        await until(service, BATCH + 10)
-        assert await add(service, [{"id": "one", "text": "t"}])
+    problem = check_problem(
+        await mine.post(URL, data=Held(300).lines(), headers=NDJSON), 408, "request-timeout"
+    )
+    assert (
+        f"The {BATCH + 10} documents before it are indexed; send the remaining ones."
+        in problem["detail"]
+    )
+    await until(mine, BATCH + 10)
+    assert await add(mine, [{"id": "one", "text": "t"}])
 
 
-async def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_bounded_in_bytes(mine: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "BATCH_BYTES", 10_000)
     sent = asyncio.Event()
 
@@ -125,13 +119,11 @@ async def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.M
             yield line("large", number, padding="x" * 1_000)
         await sent.wait()
 
-    async with stored(tmp_path) as service:
-        await put(service)
-        upload_task = asyncio.create_task(upload(service, large()))
-        await until(service, 9)
-        assert not upload_task.done()
-        sent.set()
-        assert (await upload_task)["indexed"] == 12
+    upload_task = asyncio.create_task(upload(mine, large()))
+    await until(mine, 9)
+    assert not upload_task.done()
+    sent.set()
+    assert (await upload_task)["indexed"] == 12
 
 
 async def state(service: Live) -> tuple[int, str]:
@@ -139,17 +131,15 @@ async def state(service: Live) -> tuple[int, str]:
     return found["documents"], found["state"]
 
 
-async def test_an_interrupted_upload_leaves_the_collection_building(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        cut = asyncio.create_task(upload(service, Held(600).lines()))
-        await until(service, BATCH)
-        assert await state(service) == (BATCH, "building")
-        cut.cancel()
-        await until(service, BATCH + 10)
-        assert await state(service) == (BATCH + 10, "building")
-        await upload(service, lines_of(f"held{number}" for number in range(600)))
-        assert await state(service) == (600, "complete")
+async def test_an_interrupted_upload_leaves_the_collection_building(mine: Live) -> None:
+    cut = asyncio.create_task(upload(mine, Held(600).lines()))
+    await until(mine, BATCH)
+    assert await state(mine) == (BATCH, "building")
+    cut.cancel()
+    await until(mine, BATCH + 10)
+    assert await state(mine) == (BATCH + 10, "building")
+    await upload(mine, lines_of(f"held{number}" for number in range(600)))
+    assert await state(mine) == (600, "complete")
 
 
 async def lines_of(ids: Iterable[str]) -> AsyncIterator[bytes]:
@@ -206,17 +196,15 @@ async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
             await upload.ingest()
 
 
-async def test_a_write_whose_client_leaves_before_its_turn_is_not_begun(tmp_path: Path) -> None:
-    async with stored(tmp_path) as service:
-        await put(service)
-        collections = service.app.state.runtime.stores.collections
-        waiting = collections._life.lock("mine").statistics
-        async with collections.writing("mine"):
-            left = [asyncio.create_task(upload(service, lines_of([f"d{n}"]))) for n in range(20)]
-            stays = asyncio.create_task(upload(service, lines_of(["stays"])))
-            await eventually(lambda: waiting().tasks_waiting == 21)
-            for each in left:
-                each.cancel()
-            await eventually(lambda: waiting().tasks_waiting == 1)
-        assert (await stays)["indexed"] == 1
-        assert await state(service) == (1, "complete")
+async def test_a_write_whose_client_leaves_before_its_turn_is_not_begun(mine: Live) -> None:
+    collections = mine.app.state.runtime.stores.collections
+    waiting = collections._life.lock("mine").statistics
+    async with collections.writing("mine"):
+        left = [asyncio.create_task(upload(mine, lines_of([f"d{n}"]))) for n in range(20)]
+        stays = asyncio.create_task(upload(mine, lines_of(["stays"])))
+        await eventually(lambda: waiting().tasks_waiting == 21)
+        for each in left:
+            each.cancel()
+        await eventually(lambda: waiting().tasks_waiting == 1)
+    assert (await stays)["indexed"] == 1
+    assert await state(mine) == (1, "complete")

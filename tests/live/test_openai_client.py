@@ -55,23 +55,6 @@ async def test_a_stream_sends_the_steps_as_they_happen_and_the_answer_when_it_st
         assert noted[0][0]["url_citation"]["url"].startswith(f"{service.url}/#passage=norma&")
 
 
-async def test_a_conversation_is_condensed_by_the_model() -> None:
-    engine = ScriptedGenerator(
-        [ScriptStep(match="Task: refine", reply="Where was Bellini born?"), *answering("Catania")]
-    )
-    messages = [
-        *QUESTION,
-        {"role": "assistant", "content": "Vincenzo Bellini"},
-        {"role": "user", "content": "And where was he born?"},
-    ]
-    async with live(engine) as service, client_of(service) as client:
-        found = await client.chat.completions.create(model="revelator-anrag", messages=messages)
-        message = found.choices[0].message
-    assert message.content == "Catania"
-    assert "Question: Where was Bellini born?" in message.reasoning_content
-    assert found.model == "revelator-anrag"
-
-
 async def test_models_are_the_loops_that_can_run() -> None:
     async with live() as service, client_of(service) as client:
         names = {model.id async for model in client.models.list()}

@@ -23,7 +23,6 @@ from service.answer.events import (
 from service.answer.narration import UNTOLD, Narrator
 from service.answer.request import Turn
 from service.api.openai.completions import (
-    Completing,
     content,
     error_body,
     links_to,
@@ -205,30 +204,6 @@ def test_citations_are_written_in_the_text_where_that_is_asked_for() -> None:
     assert [text[start:end] for start, end in found] == ["[1]", "[2]"]
     assert content(given, in_text=False) == ("Bellini", [(0, 7), (0, 7)])
     assert content(answer(), in_text=True) == ("Bellini", [])
-
-
-def test_a_completion_has_the_cost_and_why_it_ended() -> None:
-    wire = Completing("a1", "revelator", 7, LINK, with_usage=False)
-    whole = wire.body(answer(), "Route", in_text=False)
-    assert whole["id"] == "chatcmpl-a1"
-    assert whole["usage"] == {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
-    assert whole["choices"][0]["finish_reason"] == "stop"
-    late = wire.body(answer(stopped_by="deadline"), "", in_text=False)
-    assert late["choices"][0]["finish_reason"] == "length"
-
-
-def test_a_stream_ends_with_the_usage_only_where_it_is_wanted() -> None:
-    chunks = Completing("a1", "revelator", 7, LINK, with_usage=True).end(
-        answer(cited()), in_text=False
-    )
-    text, annotations, end, usage = chunks
-    assert text["choices"][0]["delta"] == {"content": "Bellini"}
-    assert len(annotations["choices"][0]["delta"]["annotations"]) == 1
-    assert end["choices"][0]["finish_reason"] == "stop"
-    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 34)
-    assert all(chunk["usage"] is None for chunk in chunks[:-1])
-    short = Completing("a1", "revelator", 7, LINK, with_usage=False).end(answer(), in_text=False)
-    assert not any("usage" in chunk for chunk in short)
 
 
 def test_every_event_is_told_or_left_to_the_answer() -> None:

@@ -13,11 +13,9 @@ import pytest
 from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message
 
 from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
 from service.api import admission as limits
-from service.api import wire as event_stream
 from service.api.admission import (
     Admission,
     Drain,
@@ -25,7 +23,7 @@ from service.api.admission import (
     WaitingQuestion,
     displaced_by,
 )
-from service.api.wire import EventStream, encode, read_lines
+from service.api.wire import encode, read_lines
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
@@ -171,26 +169,6 @@ def test_a_judgement_has_one_of_two_shapes_and_a_step_s_absent_answer_is_null() 
     assert ending == {"seq": 0, "ms": 0.0, "step": "1", "ending": True}
     closed = data_of(StepEnd(step="1"))
     assert closed["answer"] is None
-
-
-async def test_a_stream_in_which_nothing_happens_is_kept_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(event_stream, "PAUSE_S", 0.01)
-    gate, bodies = asyncio.Event(), list[bytes]()
-
-    async def events() -> AsyncIterator[bytes]:
-        yield b"one"
-        await gate.wait()
-        yield b"two"
-
-    async def send(message: Message) -> None:
-        bodies.append(message.get("body", b"head"))
-        if len(bodies) == 4:
-            gate.set()
-
-    await EventStream(events(), "wait").stream_response(send)
-    assert bodies == [b"head", b"one", b": wait\n\n", b": wait\n\n", b"two", b""]
 
 
 def waiting(order: str) -> list[WaitingQuestion]:
