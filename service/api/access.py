@@ -271,7 +271,8 @@ async def authenticate(request: Request) -> Tenant:
     access = access_of(request)
     tenant = await access.tenant(_given(request))
     principals = _principals(request, access, tenant)
-    tenant = tenant.model_copy(update={"principals": principals})
+    if principals != tenant.principals:
+        tenant = tenant.model_copy(update={"principals": principals})
     request.state.tenant = tenant
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
     access.count(request, "requests")

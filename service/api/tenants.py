@@ -35,8 +35,6 @@ import anyio.to_thread
 import structlog
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
@@ -45,10 +43,10 @@ from pydantic import (
 from service.api.wire import ISSUER_UNAVAILABLE, NOT_ALLOWED, TOKEN_REFUSED, Refusal
 from service.core.concurrency import retrieve
 from service.core.connections import tls_context
-from service.core.errors import ConfigurationError
+from service.core.errors import ConfigurationError, InvalidRequest
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
-from service.core.validation import Strict
+from service.core.validation import Strict, parse
 from service.retrieval.base import EVERYTHING, NOBODY, Principals
 
 if TYPE_CHECKING:
@@ -116,9 +114,7 @@ class Tenant(Strict):
 OWNER: Final = Tenant(name="default", rights=list(RIGHTS), principals=EVERYTHING)
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _File(Strict):
     tenants: list[Tenant] = []
 
 
@@ -163,26 +159,12 @@ def read_tenants(path: Path) -> list[Tenant]:
 
 def parse_tenants(text: str) -> list[Tenant]:
     """Parse a tenants file. Raises ValueError, which names the entry and never shows a digest."""
-    table = tomllib.loads(text)
     try:
-        tenants = _File.model_validate(table).tenants
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        lines = [f"{_entry(table, problem['loc'])}{problem['msg']}" for problem in problems[:5]]
-        raise ValueError("; ".join(lines)) from None
+        tenants = parse(_File, tomllib.loads(text)).tenants
+    except InvalidRequest as error:
+        raise ValueError(error.detail) from None
     _refuse_repeated(tenants)
     return tenants
-
-
-def _entry(table: Mapping[str, object], place: tuple[int | str, ...]) -> str:
-    """Return the place of an entry, such as `tenants.3 (search-team).rights.0: `."""
-    shown = [str(part) for part in place]
-    entries = table.get("tenants")
-    if len(place) > 1 and isinstance(place[1], int) and isinstance(entries, list):
-        entry = entries[place[1]]
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-            shown[1] += f" ({entry['name'][:64]})"
-    return ".".join(shown) + ": "
 
 
 def _refuse_repeated(tenants: Iterable[Tenant]) -> None:

@@ -214,7 +214,7 @@ def test_principals_of_a_key_are_limited(tmp_path: Path) -> None:
     from service.api.app import create_app
 
     settings = tenants(tmp_path, entry("sales", principals=["x" * 5_000, "y" * 5_000]))
-    with pytest.raises(ConfigurationError, match=r"\(sales\)\.principals: .*8,000.*have 10,000"):
+    with pytest.raises(ConfigurationError, match=r"tenants\.0\.principals: .*8,000.*have 10,000"):
         create_app(settings)
 
 

@@ -82,76 +82,44 @@ async def shipped(folder: Path, **sections: Any) -> AsyncIterator[Live]:
         yield Live(url, app, server, http)
 
 
-def claims_no_retrieval(answer: Answer) -> None:
-    """The shipped model was not taught facts, and says that it does not know."""
-    assert not answer.answered
-    assert (answer.usage.retrievals, answer.usage.llm_calls) == (0, 1)
-    assert [step.flags for step in answer.steps] == [["closed_book", "declined"]]
-
-
-def claims_one_retrieval(answer: Answer) -> None:
-    assert (answer.answered, answer.usage.retrievals, answer.usage.llm_calls) == (True, 1, 1)
-    assert answer.citations[0].title == "Laserblast"
-
-
-def claims_entropy_gate(answer: Answer) -> None:
-    """What it does not know is searched for."""
-    assert (answer.answered, answer.usage.retrievals, answer.usage.llm_calls) == (True, 1, 2)
-    assert [step.kind for step in answer.steps] == ["answer", "retrieve"]
-    assert answer.citations[0].title == "Laserblast"
-
-
-def claims_drafted(answer: Answer) -> None:
-    """Each retrieval has a window that was written from it; the rest and the answer come last."""
-    assert answer.answered
-    assert answer.steps[0].query == FILM
-    assert answer.steps[-1].kind == "answer"
-    written = [step for step in answer.steps if step.kind == "retrieve"]
-    assert all(step.answer and step.passages for step in written)
-    assert 1 <= answer.usage.retrievals == len(written) <= 2
-    assert [step.query for step in written[1:]] == [step.answer for step in written[:-1]]
-    rest = [step for step in answer.steps if step.kind == "answer" and step.thought]
-    assert answer.usage.generations == len(written) + len(rest)
-    assert answer.citations or "unsupported" in answer.steps[-1].flags
-
-
-def claims_flare(answer: Answer) -> None:
-    """With θ near 1 the shipped model doubts what it drafts, and writes it anew."""
-    assert answer.answered
-    first, *others = answer.steps
-    assert (first.kind, first.query, first.trigger) == ("retrieve", FILM, None)
-    again = [step for step in others if step.kind == "retrieve"]
-    assert again
-    for step in again:
-        assert step.trigger is not None
-        assert step.trigger.score <= step.trigger.threshold == 0.99
-        assert step.trigger.query == step.query
-    assert answer.usage.hallucinated == len(again) == answer.usage.retrievals - 1 == 1
-    assert answer.citations or "unsupported" in answer.steps[-1].flags
-
-
-CLAIMS: dict[str, Callable[[Answer], None]] = {
-    "no_retrieval": claims_no_retrieval,
-    "one_retrieval": claims_one_retrieval,
-    "entropy_gate": claims_entropy_gate,
-    "margin_gate": claims_entropy_gate,
-    "trend_gate": claims_entropy_gate,
-    "fixed_length": claims_drafted,
-    "fixed_sentence": claims_drafted,
-    "flare": claims_flare,
+# What is certain of a baseline with the shipped model, which was not taught facts: whether it
+# answers, the calls of the model, and the kinds of its steps. The others search as they doubt.
+BASELINES: dict[str, tuple[bool, int | None, list[str] | None]] = {
+    "no_retrieval": (False, 1, ["answer"]),
+    "one_retrieval": (True, 1, ["retrieve"]),
+    "entropy_gate": (True, 2, ["answer", "retrieve"]),
+    "margin_gate": (True, 2, ["answer", "retrieve"]),
+    "trend_gate": (True, 2, ["answer", "retrieve"]),
+    "fixed_length": (True, None, None),
+    "fixed_sentence": (True, None, None),
+    "flare": (True, None, None),
 }
 
 
-@pytest.mark.parametrize("loop", CLAIMS)
+@pytest.mark.parametrize("loop", BASELINES)
 async def test_the_baselines_answer_with_the_shipped_model(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drafting, "WINDOW", 8)
-    monkeypatch.setattr(flare, "THETA", 0.99)
+    monkeypatch.setattr(flare, "THETA", 0.99)  # it doubts what it drafts, and writes it anew
     async with shipped(tmp_path, dragin={"max_tokens": 32}) as service:
         answer = await asked_twice(service, FILM, loop=loop, max_steps=2, top_k=1)
-    assert answer.loop == loop
-    CLAIMS[loop](answer)
+    answered, calls, kinds = BASELINES[loop]
+    assert (answer.loop, answer.answered) == (loop, answered)
+    searched = [step for step in answer.steps if step.kind == "retrieve"]
+    assert len(searched) == answer.usage.retrievals
+    if kinds is not None:
+        assert (answer.usage.llm_calls, [step.kind for step in answer.steps]) == (calls, kinds)
+        assert answer.citations == [] if not answered else answer.citations[0].title == "Laserblast"
+        return
+    assert (answer.steps[0].query, answer.steps[-1].kind) == (FILM, "answer")
+    assert all(step.answer and step.passages for step in searched)
+    assert 1 <= len(searched) <= 2
+    assert answer.citations or "unsupported" in answer.steps[-1].flags
+    if loop == "flare":
+        assert answer.usage.hallucinated == len(searched) - 1 == 1
+    else:
+        assert [step.query for step in searched[1:]] == [step.answer for step in searched[:-1]]
 
 
 def claims_ircot(answer: Answer) -> None:

@@ -1,29 +1,24 @@
 """What works with clients that nobody here wrote, as one table.
 
-    python -m tests.clients [CLIENT …] [--url URL] [--record]
+    python -m tests.clients [CLIENT …] [--url URL]
 
 asks a server on the embedded default, over the shipped sample. Each cell is checked by what the
 client itself returned, and by the questions that the server counted. A CLIENT is a part of a name.
-`CLIENTS_PYTHON` and `CLIENTS_NODE` name the environments (`.ci/run` makes them). `OPEN_WEBUI` is
-the command of an Open WebUI, which is opened in Chromium: its picture goes to the folder
-`PAGE_SCREENSHOTS`, and with `--record` its requests are kept for the tests.
+`CLIENTS_PYTHON` and `CLIENTS_NODE` name the environments (`.ci/run` makes them).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.clients.matrix import CELLS, CLIENTS, HEADS, World, row
-from tests.clients.open_webui import row_of_open_webui
 from tests.live.test_from_nothing import served
 
-OPEN_WEBUI = "Open WebUI, in Chromium"
 QUESTION, ANSWER = "Who directed Once Upon a Time in the West?", "Sergio Leone"
 TITLE = "Once Upon a Time in the West"
 SLOW = "Who is the director of the film which was directed by the director of Laserblast?"
@@ -38,14 +33,11 @@ def show(name: str, found: Mapping[str, str | None]) -> bool:
     return not any(found.values())
 
 
-async def table(url: str, wanted: list[str], record: bool) -> bool:
+async def table(url: str, wanted: list[str]) -> bool:
     world = World(url, QUESTION, ANSWER, TITLE, SLOW)
     chosen = [each for each in CLIENTS if not wanted or any(w in each.name for w in wanted)]
     print(f"{'':28}" + "".join(f"{head:17}" for head in HEADS), flush=True)
     good = [show(each.name, await row(each, world)) for each in chosen]
-    if "OPEN_WEBUI" in os.environ and (not wanted or any(w in OPEN_WEBUI for w in wanted)):
-        pictures = os.environ.get("PAGE_SCREENSHOTS") or tempfile.gettempdir()
-        good.append(show(OPEN_WEBUI, await row_of_open_webui(world, pictures, record)))
     return all(good)
 
 
@@ -53,13 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="clients that nobody here wrote, as one table")
     parser.add_argument("clients", nargs="*")
     parser.add_argument("--url", help="a server that runs; without it one is started")
-    parser.add_argument("--record", action="store_true", help="keep the requests of Open WebUI")
     options = parser.parse_args()
     if options.url:
-        good = asyncio.run(table(options.url, options.clients, options.record))
+        good = asyncio.run(table(options.url, options.clients))
     else:
         with tempfile.TemporaryDirectory() as data, served(Path(data)) as server:
-            good = asyncio.run(table(server.url, options.clients, options.record))
+            good = asyncio.run(table(server.url, options.clients))
     sys.exit(not good)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.live import Raw, parse_sse
+from tests.support.live import Raw, live, parse_sse
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -121,16 +121,6 @@ async def test_what_does_not_end_in_time_ends_by_an_error_and_done() -> None:
     assert served.lines == ["closed, 0 calls left"]
 
 
-async def test_an_idle_server_stops_at_once() -> None:
-    async with serve(drain_s=60) as served:
-        idle = await Raw.ask(served.port, "/nowhere")  # leaves a kept-alive connection
-        await idle.until("not-found")
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.ended(30) < 15
-        await idle.close()
-    assert served.process.returncode == 0
-
-
 async def test_a_client_that_does_not_read_cannot_hold_the_process() -> None:
     async with serve("--words", "1000000", "--delay", "0", drain_s=0.2) as served:
         client = await Raw.ask(served.port, limit=1024, route="direct")
@@ -158,7 +148,7 @@ async def test_a_second_signal_exits_at_once() -> None:
 async def test_stores_are_flushed_and_the_directory_is_free_again(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "title": f"T{n}", "text": f"Text {n}."} for n in range(5)]
     for run in range(2):
-        async with serve(data=tmp_path, drain_s=1) as served:
+        async with serve(data=tmp_path, drain_s=60) as served:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as http:
                 if run == 0:
                     async with http.put("/collections/mine", json={}) as response:
@@ -168,19 +158,41 @@ async def test_stores_are_flushed_and_the_directory_is_free_again(tmp_path: Path
                         assert (await response.json())["indexed"] == 5
                 async with http.get("/collections/mine") as response:
                     found = await response.json()
+            idle = await Raw.ask(served.port, "/nowhere")  # leaves a kept-alive connection
+            await idle.until("not-found")
             served.process.send_signal(signal.SIGTERM)
             await served.ended(30)
+            await idle.close()
             assert served.process.returncode == 0
             assert (found["documents"], found["state"]) == (5, "complete")
 
 
+async def started(settings: dict[str, Any]) -> tuple[int | None, str]:
+    """Start the service, and stop it once it serves. The exit code, and what was logged."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.live.serve_scripted", json.dumps(settings),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    if await asyncio.wait_for(process.stdout.readline(), 30):
+        process.terminate()
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, errors.decode()
+
+
 async def test_a_taken_port_is_named_before_anything_is_opened() -> None:
-    async with serve() as served:
-        settings = json.dumps({"server": {"port": served.port}})
-        other = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.live.serve_scripted", settings,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
-        )  # fmt: skip
-        _, errors = await asyncio.wait_for(other.communicate(), 30)
-    assert other.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{served.port}" in errors.decode()
+    async with live() as service:
+        code, said = await started({"server": {"port": service.port}})
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1:{service.port}" in said
+
+
+async def test_a_template_without_a_way_to_decline_is_named(tmp_path: Path) -> None:
+    silent, declining = tmp_path / "answer.txt", tmp_path / "final.txt"
+    silent.write_text("$question ${passages}", encoding="utf-8")
+    declining.write_text("$question, or reply: no answer found", encoding="utf-8")
+    roles = {"reader": {"templates": str(tmp_path)}}
+    _, said = await started({"server": {"port": 0}, "roles": roles})
+    assert "does not allow the model to decline" in said
+    assert str(silent) in said
+    assert str(declining) not in said

@@ -78,7 +78,7 @@ def _described(tool: ToolSpec) -> types.Tool:
         input_schema=tool.schema,
         output_schema=tool.result.model_json_schema(mode="serialization"),
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.reads_only, destructive_hint=False, open_world_hint=False
+            read_only_hint=tool.right == "ask", destructive_hint=False, open_world_hint=False
         ),
     )
 
@@ -100,13 +100,13 @@ async def _called(
         await context.session.report_progress(steps, message=line)
 
     try:
-        result = await tool.call(request, called.arguments or {}, report)
+        text, value = await tool.call(request, called.arguments or {}, report)
     except RevelatorError as error:
         return _failed(disclosed(error, request).detail)
     except Exception as error:
         return _failed(await _unexpected(request, error))
     return types.CallToolResult(
-        content=[_text(result.text)], structured_content=result.value.model_dump(mode="json")
+        content=[_text(text)], structured_content=value.model_dump(mode="json")
     )
 
 

@@ -52,12 +52,8 @@ class IngestArguments(Strict):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """The result of a tool: text for people and models, an object for programs."""
-
-    text: str
-    value: BaseModel
+# Text for people and models, and an object for programs.
+ToolResult = tuple[str, BaseModel]
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,6 @@ class ToolSpec:
     arguments: type[BaseModel]
     result: type[BaseModel]
     run: Callable[[Request, Any, Report], Awaitable[ToolResult]]
-    reads_only: bool = True
 
     async def call(self, request: Request, arguments: object, report: Report) -> ToolResult:
         """Run the tool. Raises InvalidRequest, which names each wrong argument, and the errors of
@@ -114,7 +109,7 @@ async def _answer(request: Request, asked: AnswerRequest, report: Report) -> Too
     if isinstance(result, Problem):
         raise RevelatorError(result.detail)
     fields = result.model_dump(include=set(AnswerSummary.model_fields))
-    return ToolResult(content(result, in_text=True)[0], AnswerSummary.model_validate(fields))
+    return content(result, in_text=True)[0], AnswerSummary.model_validate(fields)
 
 
 async def _with_reports(
@@ -135,7 +130,7 @@ async def _search(request: Request, asked: SearchQuery, _: Report) -> ToolResult
         f"[{passage.rank}] {passage.title or TITLE_OF_NONE} ({passage.passage_id})\n{passage.text}"
         for passage in found.passages
     )
-    return ToolResult(text or "No passage matches.", found)
+    return text or "No passage matches.", found
 
 
 async def _ingest(request: Request, asked: IngestArguments, _: Report) -> ToolResult:
@@ -144,7 +139,7 @@ async def _ingest(request: Request, asked: IngestArguments, _: Report) -> ToolRe
     report = await ingest(request, stores, asked.collection, numbered(asked.documents))
     lines = [f"{report.indexed} indexed, {report.unchanged} unchanged, {len(report.failed)} failed"]
     lines += [f"document {failed.index}: {failed.problem}" for failed in report.failed]
-    return ToolResult("\n".join(lines), report)
+    return "\n".join(lines), report
 
 
 TOOLS: Final = {
@@ -174,7 +169,6 @@ TOOLS: Final = {
             IngestArguments,
             IngestReport,
             _ingest,
-            reads_only=False,
         ),
     )
 }
