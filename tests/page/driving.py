@@ -32,11 +32,14 @@ async def violations(tab: Any) -> str:
     return str(found.generate_report()) if found.violations_count else ""
 
 
-async def replay(tab: Any, *events: BaseEvent, url: str, folded: bool = False) -> None:
-    """Open the page, and answer its next question by these events."""
+async def replay(
+    tab: Any, *events: BaseEvent, url: str, folded: bool = False, until: str = DONE
+) -> None:
+    """Open the page, answer its next question by these events, and wait for what they lead to."""
     await tab.goto(url)
     await tab.route(
         "**/answer/stream",
         lambda route: route.fulfill(body=sse(*events), content_type="text/event-stream"),
     )
     await ask(tab, folded=folded)
+    await tab.wait_for_selector(until)

@@ -45,6 +45,15 @@ def body(answer: str = "Catania", **fields: Any) -> Answer:
     return Answer(answer=answer, **(given | fields))
 
 
+def answered(
+    *middle: BaseEvent, stop: Stop | None = None, answer: Answer | None = None
+) -> list[BaseEvent]:
+    """The events of a question that is answered, with those of its steps."""
+    stop = stop or Stop(stopped_by="answer", answered=True)
+    ready = AnswerReady(body=answer or body())
+    return [Start(id="a", question="Where?"), *middle, stop, ready, Done()]
+
+
 def sse(*events: BaseEvent) -> str:
     """The events as the body of a response, numbered, 10 ms apart."""
     lines = []

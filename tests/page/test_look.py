@@ -12,24 +12,21 @@ from typing import Any
 import pytest
 
 from service.answer.events import (
-    AnswerReady,
     BaseEvent,
-    Done,
     PassagesFound,
-    Start,
     StepEnd,
     StepStart,
-    Stop,
     Token,
 )
 from tests.page.driving import DONE, ask, replay, violations
-from tests.page.streams import body, every_event, passage
+from tests.page.streams import answered, every_event, passage
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptStep
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
 FRAME_MS = 100
+FAILED = ".run[data-phase=failed]"
 PHONE = {"width": 375, "height": 740}
 
 
@@ -38,8 +35,7 @@ async def test_no_fault_of_accessibility(browser: Any, scheme: str) -> None:
     """All of the page at once: a compound stream, a heat-map, citations, a passage, a problem."""
     async with live() as service, await browser.new_context(color_scheme=scheme) as context:
         tab = await context.new_page()
-        await replay(tab, *every_event(), url=service.url)
-        await tab.wait_for_selector(".run[data-phase=failed]")
+        await replay(tab, *every_event(), url=service.url, until=FAILED)
         assert not await violations(tab)
         await tab.click(".citation")
         assert not await violations(tab)
@@ -160,7 +156,7 @@ async def test_two_thousand_events_hold_up_no_frame(tab: Any) -> None:
 async def test_many_steps_with_large_passages_hold_up_no_frame(tab: Any) -> None:
     """2,000 events of 400 steps, with 11 MB of passages."""
     many = [passage(f"p{n}", f"{n} " * 3_000) for n in range(10)]
-    events: list[BaseEvent] = [Start(id="a", question="Where?")]
+    events: list[BaseEvent] = []
     for number in range(1, 401):
         step = str(number)
         events += [
@@ -170,12 +166,10 @@ async def test_many_steps_with_large_passages_hold_up_no_frame(tab: Any) -> None
             Token(step=step, role="draft", text="more"),
             StepEnd(step=step, answer="Catania"),
         ]
-    events += [Stop(stopped_by="answer", answered=True), AnswerReady(body=body()), Done()]
     async with live() as service:
 
         async def stream() -> None:
-            await replay(tab, *events, url=service.url)
-            await tab.wait_for_selector(DONE)
+            await replay(tab, *answered(*events), url=service.url)
             await tab.wait_for_selector(".step >> nth=399", state="attached")
 
         assert await longest_task_of(tab, stream) < FRAME_MS
@@ -213,8 +207,7 @@ FILLED = """async () => {
 async def test_a_phone_sees_all_of_it_in_one_column(browser: Any, pictures: Path) -> None:
     async with live() as service, await browser.new_context(viewport=PHONE) as context:
         tab = await context.new_page()
-        await replay(tab, *every_event(), url=service.url)
-        await tab.wait_for_selector(".run[data-phase=failed]")
+        await replay(tab, *every_event(), url=service.url, until=FAILED)
         width = await tab.evaluate("document.documentElement.scrollWidth")
         top = await tab.evaluate("document.querySelector('#results').getBoundingClientRect().top")
         await tab.screenshot(path=pictures / "phone.png", full_page=True)

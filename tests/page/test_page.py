@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from service.answer.events import (
-    AnswerReady,
     Done,
     Judgement,
     PassagesFound,
@@ -31,7 +30,7 @@ from service.core.errors import Draining
 from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
-from tests.page.streams import body, every_event, passage, sse
+from tests.page.streams import answered, body, every_event, passage, sse
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.live import answering, config, live, serving
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
@@ -132,7 +131,6 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
     ]
     async with live() as service:
         await replay(tab, *events, url=service.url)
-        await tab.wait_for_selector(DONE)
         states = await tab.locator(".found .label").all_inner_texts()
         counts = await tab.locator(".passages summary").all_inner_texts()
     assert states == [
@@ -142,7 +140,7 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "answered", "flags", "told"),
+    ("stop", "given", "flags", "told"),
     [
         ({"supported": True}, True, [], None),
         ({"supported": False}, True, ["unsupported"], "No passage supports this answer."),
@@ -152,11 +150,10 @@ async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
     ],
 )
 async def test_a_doubtful_answer_looks_like_one_and_steps_are_lines(
-    tab: Any, pictures: Path, stop: dict[str, Any], answered: bool, flags: list[Any],
+    tab: Any, pictures: Path, stop: dict[str, Any], given: bool, flags: list[Any],
     told: str | None,
 ) -> None:  # fmt: skip
-    events = [
-        Start(id="a", question="Where?"),
+    events = answered(
         StepStart(step="1", kind="route"),
         RouteChosen(route="single", loop="anrag", by="classifier", confidence=0.98),
         StepEnd(step="1", answer=None, flags=[], usage=CallUsage()),
@@ -164,14 +161,12 @@ async def test_a_doubtful_answer_looks_like_one_and_steps_are_lines(
         QueryIssued(step="2", query="Where was Bellini born?", retriever="hybrid"),
         PassagesFound(step="2", passages=[passage()]),
         StepEnd(step="2", answer="Catania", flags=flags, usage=CallUsage()),
-        Stop(stopped_by="answer", answered=answered, citations=[], **stop),
-        AnswerReady(body=body(answered=answered)),
-        Done(),
-    ]
+        stop=Stop(stopped_by="answer", answered=given, citations=[], **stop),
+        answer=body(answered=given),
+    )
     async with live() as service:
         await tab.emulate_media(color_scheme="dark")
         await replay(tab, *events, url=service.url, folded=True)
-        await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".status") == "route single, loop anrag"
         lines = await tab.locator(".step summary h4").all_inner_texts()
         assert [" ".join(each.split()) for each in lines] == [
@@ -181,7 +176,7 @@ async def test_a_doubtful_answer_looks_like_one_and_steps_are_lines(
         assert not await tab.locator(".passage").is_visible()
         doubt = await tab.inner_text(".doubt") if await tab.is_visible(".doubt") else None
         assert doubt == told or (told and doubt and doubt.startswith(told))
-        assert (await tab.locator(".answer.none").count() == 0) is answered
+        assert (await tab.locator(".answer.none").count() == 0) is given
         assert not await violations(tab)
         await tab.screenshot(path=pictures / f"folded-{'-'.join(flags)}.png", full_page=True)
         await tab.set_viewport_size({"width": 390, "height": 844})
@@ -195,9 +190,7 @@ async def test_an_answer_without_citations_says_so(tab: Any, cited: bool) -> Non
     citation = Citation(passage_id="p", title="", step="1", text="In Catania.", start=0, end=11)
     stop = Stop(stopped_by="answer", answered=True, citations=[citation] if cited else [])
     async with live() as service:
-        await replay(tab, Start(id="a", question="?"), stop, AnswerReady(body=body()), Done(),
-                     url=service.url)  # fmt: skip
-        await tab.wait_for_selector(DONE)
+        await replay(tab, *answered(stop=stop), url=service.url)
         assert await tab.is_visible("text=No passage is cited for this answer.") is not cited
 
 
@@ -208,19 +201,16 @@ async def test_texts_of_passages_are_never_markup(tab: Any) -> None:
     texts = [html, arabic, long]
     found = [passage(f"p{n}", text, title=text[:80], kept=True) for n, text in enumerate(texts)]
     quote = Citation(passage_id="p1", title=arabic, step="1", text=arabic[5:12], start=5, end=12)
-    events = [
-        Start(id="a", question=html),
+    events = answered(
         StepStart(step="1", kind="retrieve", question=html),
         PassagesFound(step="1", passages=found),
         Token(step="1", role="answer", text=html),
         StepEnd(step="1", answer=html),
-        Stop(stopped_by="answer", answered=True, citations=[quote]),
-        AnswerReady(body=body(html)),
-        Done(),
-    ]
+        stop=Stop(stopped_by="answer", answered=True, citations=[quote]),
+        answer=body(html),
+    )
     async with live() as service:
         await replay(tab, *events, url=service.url)
-        await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".answer") == html
         assert await tab.evaluate("window.hacked === undefined")
         assert await tab.locator(".run img, .run script, .run b").count() == 0
@@ -445,7 +435,6 @@ async def test_the_trace_is_what_was_sent(tab: Any) -> None:
     events = [*every_event()[:-2], Done()]
     async with live() as service:
         await replay(tab, *events, url=service.url)
-        await tab.wait_for_selector(DONE)
         async with tab.expect_download() as waiting:
             await tab.click("text=Download the trace")
         download = await waiting.value
@@ -483,19 +472,15 @@ async def test_a_passage_names_its_page_and_links_to_its_source(tab: Any) -> Non
     quote = Citation(
         passage_id="p1", title="Bellini", step="1", text="Bellini", start=0, end=7, page=1
     )
-    events = [
-        Start(id="a", question="Where?"),
+    events = answered(
         StepStart(step="1", kind="retrieve"),
         PassagesFound(step="1", passages=found),
         StepEnd(step="1"),
-        Stop(stopped_by="answer", answered=True, citations=[quote]),
-        AnswerReady(body=body()),
-        Done(),
-    ]
+        stop=Stop(stopped_by="answer", answered=True, citations=[quote]),
+    )
     links = []
     async with live() as service:
         await replay(tab, *events, url=service.url)
-        await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".citation") == "Bellini, page 1 Bellini"
         for number in range(len(urls)):
             await tab.click(f".passage >> nth={number}")
