@@ -113,12 +113,12 @@ async def test_the_baselines_answer_with_the_shipped_model(
         assert answer.citations == [] if not answered else answer.citations[0].title == "Laserblast"
         return
     assert (answer.steps[0].query, answer.steps[-1].kind) == (FILM, "answer")
-    assert all(step.answer and step.passages for step in searched)
     assert 1 <= len(searched) <= 2
     assert answer.citations or "unsupported" in answer.steps[-1].flags
     if loop == "flare":
         assert answer.usage.hallucinated == len(searched) - 1 == 1
     else:
+        assert all(step.answer and step.passages for step in searched)
         assert [step.query for step in searched[1:]] == [step.answer for step in searched[:-1]]
 
 
