@@ -7,8 +7,7 @@ on the same scripts over the same passages.
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,16 +16,13 @@ from typing import Any, Final
 from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
-from service.prompts.quoting import quote
 from service.strategies.chains import passage_lines
 from service.strategies.pipeline import answer_stream
-from service.text.tagging import open_splitter
-from tests.conformance.dragin_parity import WordRetriever, load_passages, load_questions
+from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.support.asking import ScriptedRetriever, inquiry
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 RECORD: Final = Path(__file__).with_name("chains_official.json")
-CASES: Final = 60
 SENTENCES: Final = 8  # most of a chain
 LONGEST: Final = 600  # words
 NEARLY_ANOTHER: Final = frozenset(["musique-00886"])
@@ -60,76 +56,6 @@ def retriever() -> WordRetriever:
             if len(passage.text.split(" ")) <= LONGEST and passage.passage_id not in NEARLY_ANOTHER
         ]
     )
-
-
-@cache
-def facts() -> list[str]:
-    """Sentences of the sample that can stand in a chain as they are."""
-    split = open_splitter("own").sentences
-    told = [sentence for passage in load_passages() for sentence in split(passage.text)]
-    return sorted({fact for fact in told if 20 < len(fact) < 160 and fact == quote(fact)})
-
-
-def questions() -> list[str]:
-    asked = load_questions()
-    return asked[:: len(asked) // CASES][:CASES]
-
-
-def ircot_scripts() -> Iterator[Script]:
-    """Chains of every length: facts, what only infers, sums, conclusions, and silence."""
-    draw = random.Random(16)
-    for number, question in enumerate(questions()):
-        told = draw.sample(facts(), 3 * SENTENCES)
-        length = number % (SENTENCES + 1)
-        lines = [_thought(draw, told[3 * n : 3 * n + 3]) for n in range(min(length, SENTENCES))]
-        end = draw.choice(
-            ["So the answer is: {}.", "So the answer is {}. More.", "The answer is: {}", "", " \n"]
-        )
-        yield Script(question, (*lines, end.format(told[0].split()[0]))[:SENTENCES])
-
-
-def _thought(draw: random.Random, told: Sequence[str]) -> str:
-    """One reply: its first sentence counts, others follow or not."""
-    first, *more = told
-    first = draw.choice([
-        first, first, first, f"Thus, {first}", f"So {first}", f"Therefore {first}",
-        f"That is, {first}", f"2,{draw.randrange(100, 999)} - 1960 = 50 years.", f"Sofia, {first}",
-    ])  # fmt: skip
-    return " ".join(["", first, *more[: draw.randrange(3)]])
-
-
-def iter_retgen_scripts() -> Iterator[Script]:
-    """Three generations each, no two alike."""
-    draw = random.Random(17)
-    for question in questions():
-        told = draw.sample(facts(), 6)
-        yield Script(
-            question,
-            tuple(f"{told[n]} So the answer is {told[n + 3].split()[0]}." for n in range(3)),
-        )
-
-
-def self_ask_scripts() -> Iterator[Script]:
-    """Questions that need up to four follow-up questions, and every way to conclude."""
-    draw = random.Random(18)
-    plain = {passage.title for passage in load_passages() if ":" not in passage.title}
-    titles = sorted(title for title in plain if title == quote(title))
-    shapes = ("Who made {}?", "When was {} made?", "Where is {}?", "What is {} known for?")
-    for number, question in enumerate(questions()):
-        count = number % 5
-        named = draw.sample(titles, count)
-        outputs = [f"\nFollow up: {draw.choice(shapes).format(name)}" for name in named]
-        if outputs:
-            outputs[0] = " Yes." + outputs[0]
-        answer = draw.choice(["Laserblast", "14 March 1902", "Michael Rae", "47", "Düsseldorf"])
-        conclusion = f"\nSo the final answer is: {answer}" + draw.choice(["", ".", "\n"])
-        ends = [[conclusion], [conclusion.lstrip("\n") if not outputs else conclusion]]
-        ends += [["\nThat is enough.", f" {answer}"], ["", f" {answer}"]]
-        end = list(draw.choice(ends))
-        if not outputs:
-            end = [f" No.\nSo the final answer is: {answer}"]
-        found = [draw.choice(["Paris", "1964", "Gordon Douglas", "a monastery"]) for _ in named]
-        yield Script(question, (*outputs, *end), tuple(found))
 
 
 def load_record(name: str) -> list[dict[str, Any]]:

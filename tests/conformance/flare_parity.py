@@ -97,17 +97,6 @@ def reply_to(term: str) -> str:
     return f"Who or what is {term}?" if len(term) % 7 else f"It is {term}."
 
 
-def row_of(state: State, output: Output) -> dict[str, Any]:
-    """An entry of the table, as records have it."""
-    return {
-        "written": state.written,
-        "passages": state.passages,
-        "text": "".join(text for text, _ in output.tokens),
-        "probabilities": [probability for _, probability in output.tokens],
-        "finish": output.finish,
-    }
-
-
 def outputs_of(row: Mapping[str, Any]) -> dict[State, Output]:
     return {
         State(each["written"], tuple(each["passages"])): Output(
