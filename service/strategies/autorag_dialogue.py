@@ -31,9 +31,7 @@ from service.strategies.reading.text import ends_with
 # and its text ends with the line, because they write prose around it and continue with the next
 # example.
 
-_FLAGS = re.IGNORECASE | re.MULTILINE
 _COLON = r"\*{0,2}\s*[:：]"
-_PADDED = r"(?:(?<![\s*])[\s*]+)?+"  # of a run only from its start, so that a search is linear
 
 
 class Form(NamedTuple):
@@ -47,29 +45,25 @@ class Form(NamedTuple):
     first: re.Pattern[str]
 
 
-ANYWHERE: Final = Form(
-    lines=False,
-    query=re.compile(rf"query{_COLON}", _FLAGS),
-    refined=re.compile(rf"refined query{_COLON}", _FLAGS),
-    final=re.compile(rf"final answer{_COLON}", _FLAGS),
-    final_prose=re.compile(r"final answer is\b\s*[:：]?", _FLAGS),
-    first=re.compile(
-        rf"{_PADDED}(?:(?:(?:initial|refined) )?query{_COLON}|final answer{_COLON})", _FLAGS
-    ),
-)
-_LINE = r"^[ \t>*_]*"
-_KIND = r"(?:(?:initial|refined|search|new|next|first) )?"
-_LEAD = r"(?:(?:so|thus|hence|therefore)\b,?[ \t]*)?"
-AT_LINES: Final = Form(
-    lines=True,
-    query=re.compile(rf"{_LINE}{_KIND}query{_COLON}", _FLAGS),
-    refined=re.compile(rf"{_LINE}refined query{_COLON}", _FLAGS),
-    final=re.compile(rf"{_LINE}final answer{_COLON}", _FLAGS),
-    final_prose=re.compile(rf"{_LINE}{_LEAD}(?:the|my|our) final answer is\b\s*[:：]?", _FLAGS),
-    first=re.compile(
-        rf"(?:(?<!\s)\s*\n)?+{_LINE}(?:{_KIND}query{_COLON}|final answer{_COLON})", _FLAGS
-    ),
-)
+def _form(lines: bool) -> Form:
+    at = r"^[ \t>*_]*" if lines else ""
+    kind = "initial|refined|search|new|next|first" if lines else "initial|refined"
+    # Of a run of padding only from its start, so that a search is linear.
+    padding = r"(?:(?<!\s)\s*\n)?+" if lines else r"(?:(?<![\s*])[\s*]+)?+"
+    prose = r"(?:(?:so|thus|hence|therefore)\b,?[ \t]*)?(?:the|my|our) " if lines else ""
+    query = f"(?:(?:{kind}) )?query{_COLON}"
+    patterns = (
+        f"{at}{query}",
+        f"{at}refined query{_COLON}",
+        f"{at}final answer{_COLON}",
+        rf"{at}{prose}final answer is\b\s*[:：]?",
+        f"{padding}{at}(?:{query}|final answer{_COLON})",
+    )
+    return Form(lines, *(re.compile(each, re.IGNORECASE | re.MULTILINE) for each in patterns))
+
+
+ANYWHERE: Final = _form(lines=False)
+AT_LINES: Final = _form(lines=True)
 _RULER = re.compile(r"(?:(?<!\s)[^\S\n]*(\n)(?:\s*\n)?)?+^[^\S\n]*#{3,}[^\S\n]*$", re.MULTILINE)
 _TURN_LABEL = re.compile(
     r"\A[\s*]*(?:analysis|intermediate answer(?:_\d+)?)\*{0,2}\s*[:：]\s*(?:\*\*\s*)?",
@@ -80,10 +74,6 @@ _AFTER_QUERY = re.compile(
     r"|(?:retrieved document|intermediate answer)(?:_\d+)?\s*[:：]|###",
     re.IGNORECASE,
 )
-_PADDING_CHARACTERS: Final = frozenset(" \t\n\r\f\v*")
-_PADDING = re.compile(r"[ \t\n\r\f\v*]+")
-_MARKERS: Final = ("initialquery:", "refinedquery:", "query:", "finalanswer:")
-_BEGINNINGS: Final = [(m[:size], size) for m in _MARKERS for size in range(len(m) + 1)]
 _LONGEST_MARKER: Final = 40  # with room for asterisks and spaces
 
 
@@ -112,18 +102,14 @@ def read_turn(text: str, form: Form = ANYWHERE) -> Turn:
     )
 
 
-def _own_part(text: str, form: Form, ended: bool = True) -> str:
-    """Return the turn without what an untuned model writes after a line of ``###``: other examples.
-
-    While it is being written, an end that may become such a line is not part of it yet.
-    """
-    if not form.lines:
+def _own_part(text: str, form: Form) -> str:
+    """Return the turn without what an untuned model writes after a line of ``###``: other
+    examples."""
+    ruler = _RULER.search(text) if form.lines else None
+    if ruler is None:
         return text
-    ruler = _RULER.search(text)
-    if ruler:  # it begins where its first line does, of those with nothing but white space
-        text = text[: ruler.end(1) if ruler.start() and ruler[1] else ruler.start()]
-    own = text
-    return own if ended else own.rstrip("# \t")
+    # It begins where its first line does, of those with nothing but white space.
+    return text[: ruler.end(1) if ruler.start() and ruler[1] else ruler.start()]
 
 
 def _value(text: str, form: Form) -> str:
@@ -170,23 +156,12 @@ def _tidy(answer: str) -> str:
 
 def reasoning_of(text: str, form: Form, *, ended: bool = False) -> str:
     """Return the reasoning of a turn up to its first marker, as far as it is certain while the turn
-    is being written: what may become a marker is held back."""
-    text = _own_part(text, form, ended)
+    is being written: its last letters, which may become a marker, are held back."""
+    text = _own_part(text, form)
     marker = form.first.search(text)
-    return text[: marker.start()] if marker else _known(text, ended)
-
-
-def _known(text: str, ended: bool) -> str:
-    """Return `text` without an end that may become part of a marker or turn out to be padding."""
-    if ended:
-        return text
-    tail = _PADDING.sub("", text[-_LONGEST_MARKER:]).lower()
-    held = max(size for beginning, size in _BEGINNINGS if tail.endswith(beginning))
-    end = len(text)
-    while end and (held or text[end - 1] in _PADDING_CHARACTERS):
-        end -= 1
-        held -= text[end] not in _PADDING_CHARACTERS
-    return text[:end]
+    if marker or ended:
+        return text[: marker.start()] if marker else text
+    return text[:-_LONGEST_MARKER].rstrip(" \t\n\r\f\v*")
 
 
 # ---- what follows a turn

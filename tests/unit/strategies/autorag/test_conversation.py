@@ -223,7 +223,8 @@ async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Excepti
 
 @pytest.mark.anyio
 async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
-    lost = ["Intermediate Answer_1: It is", " Verdi", EngineInterrupted("lost")]
+    long = ["Intermediate Answer_1: It is", " Verdi", " who is one of the best known of all"]
+    lost = [*long, EngineInterrupted("lost")]
     events = await run([ASKS, lost, ASKS_ON, ANSWERS])
     assert [e.step for e in events if isinstance(e, Withdraw)] == ["1"]
     assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."

@@ -74,7 +74,7 @@ FRAGMENTS = st.lists(
         "Final Answer:", "final answer", "Query:", "Refined ", "Initial Query:", "**", "*", " ",
         "\n", "Paris", "q", "Fin", "Qu", ":", "Intermediate Answer_1:", "Analysis:", "is",
     ]),
-    max_size=12,
+    max_size=40,
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ LINES = st.lists(
         "Final Answer:", "Final Answer: Rome", "Refined Query: q", "Query:", "Paris", "###", "",
         "**Final Answer:** Oslo", "The query: is", "Intermediate Answer_1: B.", "  ", "> Bern",
     ]),
-    max_size=8,
+    max_size=20,
 )  # fmt: skip
 
 
