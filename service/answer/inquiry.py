@@ -221,6 +221,11 @@ class OpenStep:
             )
         )
 
+    async def say(self, answer: str, role: TokenRole) -> None:
+        """Emit a whole answer, and keep it as that of this step."""
+        self.answer = answer
+        await self.emit(Token(role=role, text=answer))
+
     def flag(self, flag: Flag) -> None:
         if flag not in self.flags:
             self.flags.append(flag)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, Token, TokenRole
+from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, TokenRole
 from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep
 from service.core.domain import RetrieverName, StoppedBy
@@ -229,8 +229,7 @@ class Ircot(Chain):
         if cut and sentence and ends_with(completion.text, sentence):
             step.flag("shortened")
         if sentence:
-            step.answer = sentence
-            await step.emit(Token(role="draft", text=sentence))
+            await step.say(sentence, "draft")
         return sentence
 
 
@@ -317,14 +316,13 @@ class IterRetgen(Chain):
                     await self._write(step, last=not left)
                     if not left and self.answer:
                         shown = True
-                        await step.emit(Token(role=self.as_role, text=self.answer))
+                        await step.say(self.answer, self.as_role)
         if shown or (self.answer is None and self.declined):
             return Outcome(self.answer, self.stopped_by)
         if self.answer is None:
             return await self.answer_from(self.collected)
         async with self.step("answer") as step:
-            step.answer = self.answer
-            await step.emit(Token(role=self.as_role, text=self.answer))
+            await step.say(self.answer, self.as_role)
         return Outcome(self.answer, self.stopped_by)
 
     async def _write(self, step: OpenStep, *, last: bool) -> None:
@@ -503,18 +501,16 @@ class SelfAsk(Chain):
             reading = answers.read_answer(stated, self.question)
             if reading.declined:
                 step.flag("declined")
-                return
+                return None
             if reading.answer and not self._prompt().gives(reading.answer):
                 if not self.pairs:
                     step.flag("closed_book")
-                step.answer = reading.answer
-                await step.emit(Token(role=self.as_role, text=reading.answer))
-                return
+                return await step.say(reading.answer, self.as_role)
         if self.inquiry.abstains and not any(pair.answer for pair in self.pairs):
-            return
+            return None
         if self.templates.has(TEMPLATE):
             prompt = self._prompt(f"\n{FINAL}")
         else:
             memory = self.inquiry.settings.answers.invites_memory
             prompt = self.templates.final(self.question, self.pairs, memory=memory)
-        await write_answer(step, prompt, self.as_role)
+        return await write_answer(step, prompt, self.as_role)

@@ -304,8 +304,7 @@ class Drafting(Method):
         if not self.retrievals:
             step.flag("closed_book")
         if answer:
-            step.answer = answer
-            await step.emit(Token(role=self.as_role, text=answer))
+            await step.say(answer, self.as_role)
             await verify(step, self.question, list(self.found.values()))
         await step.end()
         return Outcome(answer or None, self.stopped_by)

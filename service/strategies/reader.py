@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from service.answer.calls import chat
-from service.answer.events import Place, RetrievedPassage, Token, TokenRole, Withdraw
+from service.answer.events import Place, RetrievedPassage, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep, discard
 from service.core.concurrency import gather
 from service.core.domain import Passage
@@ -121,7 +121,7 @@ async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
             step.flag("repaired")
         await step.emit(Withdraw(role=as_role, reason="repair"))
     if step.answer:
-        await step.emit(Token(role=as_role, text=step.answer))
+        await step.say(step.answer, as_role)
 
 
 async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) -> None:
@@ -154,10 +154,9 @@ async def vote(
         step.stopped_by = limits[0].stopped_by
     chosen = majority([first, *(each for each in drawn if isinstance(each, str))])
     if chosen != first:
-        step.answer = chosen
         step.flag("outvoted")
         await step.emit(Withdraw(role="answer", reason="repair"))
-        await step.emit(Token(role="answer", text=chosen))
+        await step.say(chosen, "answer")
 
 
 async def _sampled(
@@ -295,8 +294,8 @@ class EncoderReader:
             for at, spans in shown
             for start, end in spans or ((0, len(read[at].text)),)
         ]
-        step.answer, step.confidence, step.probability = reading.answer, *[reading.score] * 2
-        return await step.emit(Token(role=as_role, text=reading.answer))
+        step.confidence = step.probability = reading.score
+        return await step.say(reading.answer, as_role)
 
     async def verify(self, answer: str, passages: Sequence[Passage]) -> None:
         """Flag `answer` as unsupported if this reader does not find it in the passages. What it is

@@ -232,13 +232,11 @@ class Complex(Method):
         """Run GEN_FINAL. What a small reader would guess is computed where possible."""
         known = planner_of(self.reader).conclude(self.question, self.pairs)
         if known:
-            step.answer = known
             step.flag("computed")
-            await step.emit(Token(role="answer", text=known))
-            return
+            return await step.say(known, "answer")
         memory = self.inquiry.settings.answers.invites_memory
         prompt = self.templates.final(self.question, self.pairs, memory=memory)
-        await write_answer(step, prompt, "answer", PROSE_TOKENS)
+        return await write_answer(step, prompt, "answer", PROSE_TOKENS)
 
 
 # ---- compound
@@ -304,19 +302,18 @@ class Compound(Method):
         benchmark = self.request.conditions.merge_style == "benchmark"
         told = planner_of(self.reader).merge(pairs)
         if told or (benchmark and not templates.has("merge_benchmark")):
-            step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
-            await step.emit(Token(role="answer", text=step.answer))
-            return
+            whole = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
+            return await step.say(whole, "answer")
         ask = templates.merge_benchmark if benchmark else self.merge_prompt
         await write_answer(step, ask(self.question, pairs), "answer", self.merged_tokens)
         merged = step.answer
         if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
-            return
+            return None
         if merged:
             await step.emit(Withdraw(role="answer", reason="repair"))
         step.flag("repaired")
-        step.answer = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
-        await step.emit(Token(role="answer", text=step.answer))
+        whole = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
+        return await step.say(whole, "answer")
 
 
 class Survey(Compound):
@@ -365,8 +362,7 @@ class Survey(Compound):
         told = [pair for pair in pairs if pair.answer]
         if len(told) > 1:
             return await super()._merge(step, told, sound)
-        step.answer = told[0].answer
-        return await step.emit(Token(role="answer", text=step.answer or ""))
+        return await step.say(told[0].answer or "", "answer")
 
 
 def wants_survey(inquiry: Inquiry) -> bool:

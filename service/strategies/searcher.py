@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from service.answer.calls import Role, Roles, chat
-from service.answer.events import ThoughtWritten, Token, TokenRole
+from service.answer.events import ThoughtWritten, TokenRole
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import Passage
 from service.core.errors import LimitReached
@@ -341,8 +341,7 @@ class Searcher(Method):
             return
         if not self.seen:
             step.flag("closed_book")
-        step.answer = reading.answer
-        await step.emit(Token(role=self.as_role, text=reading.answer))
+        await step.say(reading.answer, self.as_role)
 
 
 class Corag(Searcher):
