@@ -15,7 +15,6 @@ from service.answer.events import (
     BaseEvent,
     Done,
     Failed,
-    RouteChosen,
     Start,
     StepEnd,
     StepStart,
@@ -106,14 +105,6 @@ async def test_unreadable_route_becomes_single_and_says_so() -> None:
     body = await body_of(script, {"": [NORMA, NOISE]}, "Who?")
     assert body.route == "single"
     assert flags(body) == {"route_parse_failed"}
-
-
-async def test_a_route_the_settings_do_not_allow_becomes_single() -> None:
-    allowed = Settings.model_validate({"routes": {"allowed": ["single", "direct"]}})
-    script = [route("complex"), *relevant("Norma"), say("Task: answer", "B")]
-    events = await events_of(script, {"": [NORMA, NOISE]}, "Who?", settings=allowed)
-    chosen = [event for event in events if isinstance(event, RouteChosen)]
-    assert [(event.route, event.by) for event in chosen] == [("single", "settings")]
 
 
 @pytest.mark.parametrize("hits", [[], [NOISE]], ids=["nothing found", "nothing relevant"])
@@ -457,10 +448,6 @@ async def test_failures_end_the_stream_by_error_and_done(
 
 
 async def test_missing_retrievers_are_named_in_the_body() -> None:
-    from service.strategies.pipeline import answer_stream
-    from tests.support.asking import ScriptedRetriever, inquiry
-    from tests.support.scripted import ScriptedGenerator
-
     engine = ScriptedGenerator([*relevant("Norma"), say("Task: answer", "x")])
     retriever = ScriptedRetriever({"": [NORMA, NOISE]}, missing=("dense",))
     asked = inquiry(engine, retriever, "q?", route="single")
@@ -493,6 +480,7 @@ async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> No
         script, {"": [NORMA, NOISE]}, "q?", route="single", limits={"timeout_s": 0.5}
     )
     assert (body.answer, body.stopped_by) == ("Vincenzo", "deadline")
+    assert flags(body) == {"shortened"}
 
 
 async def test_nothing_written_in_time_is_a_504() -> None:

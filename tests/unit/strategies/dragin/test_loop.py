@@ -438,15 +438,6 @@ async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
     assert text_of(events, "answer", "3") == "Catania"
 
 
-async def test_a_long_query_keeps_its_last_64_tokens() -> None:
-    words = [f"Norma{number}" for number in range(70)]
-    draft = DraftScript(f" {' '.join(words)} in Palermo. So.", loud={"Palermo.": 50.0})
-    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
-    own, conditions = settings(max_tokens=400), {"query_words": 200}
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, conditions=conditions)
-    assert of(events, Trigger)[0].query == " ".join(words[-64:])
-
-
 async def test_what_was_generated_is_counted() -> None:
     engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
     fold = Fold()

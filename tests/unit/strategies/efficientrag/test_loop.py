@@ -19,7 +19,7 @@ from service.encoders.efficientrag import Labelling
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
-from service.strategies.efficientrag import EfficientRag, as_tagged
+from service.strategies.efficientrag import EfficientRag, answer_in, as_tagged
 from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
@@ -331,3 +331,28 @@ async def test_an_example_of_the_prompt_is_no_answer_but_the_official_reader_s_s
     assert body.answered == official
     assert "prompt_example" in body.steps[-1].flags
     assert body.steps[-1].answer == ("Estonia" if official else None)
+
+
+# ---- the answer in the reader's JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"answer": "Catania"}', "Catania"),
+        ('```json\n{"Answer": "Catania",}\n```', "Catania"),
+        ('Here you are: {"answer": "Catania"} and more', "Catania"),
+        ('{"answer": 1831}', "1831"),
+        ('{"answer": true}', "yes"),
+        ('{"answer": ["Norma", "Aida"]}', "Norma, Aida"),
+        ("{'answer': 'Catania'}", "Catania"),
+        ('{"reply": "Catania"}', None),
+        ('{"answer": ""}', None),
+        ('{"answer": null}', None),
+        ("Catania", None),
+        ("", None),
+        ('{"answer": "Cata', None),
+    ],
+)
+def test_an_output_is_read_if_it_has_the_key(text: str, expected: str | None) -> None:
+    assert answer_in(text) == expected

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.rules import bridge_answer, last_clause, substitute_answers
+from service.strategies.planner import RulePlanner
+from service.strategies.rules import (
+    bridge_answer,
+    follow_up,
+    last_clause,
+    resolve_pronouns,
+    substitute_answers,
+)
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
@@ -239,3 +247,180 @@ async def test_a_small_model_asks_the_last_clause_first() -> None:
     body = await body_of(script, {"": [OPERA]}, asked, capabilities=SMALL, route="complex")
     assert [step.query for step in body.steps if step.query] == [clause, crossing]
     assert (body.answer, body.usage.llm_calls) == ("Linate", 5)
+
+
+# ---- pronouns of sub-questions, which are searched and read one by one (METHODS.md §1.3)
+
+BEER = "What is the flagship beer of Fjordheim Brewery?"
+DUNE = "Who wrote Dune?"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "question", "standing"),
+    [
+        (BEER, "How strong is it?", "How strong is the flagship beer of Fjordheim Brewery?"),
+        (
+            BEER,
+            "And what is its colour?",
+            "And what is the flagship beer of Fjordheim Brewery's colour?",
+        ),
+        (
+            "What are your opening hours?",
+            "Are they the same on Sundays?",
+            "Are your opening hours the same on Sundays?",
+        ),
+        ("When was Narvik Rederi founded?", "Where is it based?", "Where is Narvik Rederi based?"),
+        ("How high is the Eiffel Tower?", "Who built it?", "Who built the Eiffel Tower?"),
+        ("What is the Eiffel Tower made of?", "How tall is it?", "How tall is the Eiffel Tower?"),
+        (DUNE, "When was it published?", "When was Dune published?"),
+        (DUNE, "When was he born?", "When was the person who wrote Dune born?"),
+        (
+            "Who is the director of Dune?",
+            "What is his nationality?",
+            "What is the director of Dune's nationality?",
+        ),
+        ("Who is the director of Dune?", "When was it released?", "When was Dune released?"),
+        (
+            "Who are the founders of Orkla?",
+            "Where did they meet?",
+            "Where did the founders of Orkla meet?",
+        ),
+        ("When was Marie Curie born?", "Where did she die?", "Where did Marie Curie die?"),
+        ("Where did Marie Curie study?", "Who was her husband?", "Who was Marie Curie's husband?"),
+        ("Where did Marie Curie study?", "Who taught her?", "Who taught Marie Curie?"),
+    ],
+)
+def test_what_a_pronoun_stands_for(earlier: str, question: str, standing: str) -> None:
+    assert resolve_pronouns(question, [Pair(earlier, None)]) == standing
+
+
+@pytest.mark.parametrize(
+    ("earlier", "question"),
+    [
+        ("Is Oslo larger than Bergen?", "When was it founded?"),  # which of the two?
+        ("When does the café open?", "Is it closed on Mondays?"),
+        (BEER, "How long does it take to brew?"),
+        (BEER, "What time is it?"),
+        (BEER, "Where did Ida Moe learn her trade?"),
+        (BEER, "Does the brewery sell it?"),
+        (BEER, "Who founded Fjordheim Brewery?"),
+    ],
+)
+def test_what_is_not_plain_stays(earlier: str, question: str) -> None:
+    assert resolve_pronouns(question, [Pair(earlier, None)]) == question
+
+
+BREWERY = passage("brewery", "The flagship beer of Fjordheim Brewery has 7.2 %.", "Brewery")
+
+
+@pytest.mark.anyio
+async def test_parts_of_a_compound_question_are_searched_without_pronouns() -> None:
+    parts = json.dumps({"thought": "two", "decomposition": [BEER, "How strong is it?"]})
+    script = [
+        ScriptStep(parts, "Task: decompose"),
+        ScriptStep("true", "Task: relevance", times=2),
+        ScriptStep("Polar Night", ["Task: answer", BEER]),
+        ScriptStep("7.2 %", ["Task: answer", "How strong is the flagship beer of Fjordheim"]),
+        ScriptStep("Polar Night, 7.2 %", "Task: merge"),
+    ]
+    asked = "What is the flagship beer of Fjordheim Brewery and how strong is it?"
+    body = await body_of(script, {"": [BREWERY]}, asked, route="compound")
+    assert (body.answer, body.steps[2].query) == (
+        "Polar Night, 7.2 %", "How strong is the flagship beer of Fjordheim Brewery?",
+    )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_a_next_question_names_what_was_found() -> None:
+    script = [
+        ScriptStep("no", "Task: ending"),
+        ScriptStep(BEER, "Task: refine"),
+        ScriptStep("true", "Task: relevance", times=2),
+        ScriptStep("Polar Night", ["Task: answer", BEER]),
+        ScriptStep("no", "Task: ending"),
+        ScriptStep("How strong is it?", "Task: refine"),
+        ScriptStep("7.2 %", ["Task: answer", "How strong is Polar Night?"]),
+        ScriptStep("yes", "Task: ending"),
+        ScriptStep("7.2 %", "Task: final"),
+    ]
+    asked = "How strong is the flagship beer of Fjordheim Brewery?"
+    body = await body_of(script, {"": [BREWERY]}, asked, route="complex", loop="anrag")
+    assert (body.answer, body.steps[2].query) == ("7.2 %", "How strong is Polar Night?")
+
+
+# ---- messages that continue a conversation, as questions that can be understood alone
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "message", "question"),
+    [
+        (
+            "How many days of annual leave does an employee have?",
+            "29 days",
+            "When does it expire?",
+            "When does annual leave expire?",
+        ),
+        (
+            "How much does the HP-90 cost?",
+            "5 EUR",
+            "What is its weight?",
+            "What is HP-90's weight?",
+        ),
+        (
+            "How much does the HP-90 cost?",
+            "5 EUR",
+            "And the HP-35?",
+            "How much does the HP-35 cost?",
+        ),
+        (
+            "What is the daily allowance for Norway?",
+            "74 EUR",
+            "What about France?",
+            "What is the daily allowance for France?",
+        ),
+        (
+            "What is the daily allowance for Norway?",
+            "74 EUR",
+            "And the hotel limit?",
+            "What is the hotel limit for Norway?",
+        ),
+        (
+            "How long is the guarantee of the pump?",
+            "two years",
+            "And of the motor?",
+            "How long is the guarantee of the motor?",
+        ),
+        (
+            "What is the notice period of the contract with Kessel?",
+            "six months",
+            "When does it begin?",
+            "When does the contract with Kessel begin?",
+        ),
+        ("How long are invoices kept?", "10 years", "And e-mails?", "How long are e-mails kept?"),
+        (
+            "Where does the welding course take place?",
+            "Oslo",
+            "But what does it cost?",
+            "What does welding course cost?",
+        ),
+        ("Who composed Norma?", "Bellini", "Where was he born?", "Where was Bellini born?"),
+        ("Who composed Norma?", "Bellini", "Why?", None),
+        ("Who composed Norma?", "Bellini", "How long does it take to learn it?", None),
+    ],
+)
+def test_what_is_meant_is_in_the_question(
+    asked: str, answer: str, message: str, question: str | None
+) -> None:
+    assert follow_up(message, [Pair(asked, answer)]) == question
+
+
+def test_the_first_message_continues_nothing() -> None:
+    assert follow_up("And the HP-35?", []) is None
+
+
+def test_messages_continue_each_other() -> None:
+    history = [
+        Pair("How much does the HP-90 cost?", "5 EUR"),
+        Pair("And the HP-35?", "3 EUR"),
+    ]
+    assert RulePlanner().continued("What is its weight?", history) == "What is HP-35's weight?"

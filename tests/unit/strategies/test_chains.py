@@ -1,0 +1,340 @@
+"""Methods that reason in text: IRCoT, ITER-RETGEN and Self-Ask over scripted engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.answer.fold import collect
+from service.core.domain import Answer, RetrieverName
+from service.core.settings import Settings
+from service.engines.base import Capabilities
+from service.strategies.chains import (
+    next_query,
+    next_sentence,
+)
+from service.strategies.pipeline import answer_stream
+from service.strategies.registry import LOOPS
+from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+pytestmark = pytest.mark.anyio
+NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
+BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania in 1801.", "Bellini")
+HITS = {"Where was": [NORMA], "Vincenzo Bellini": [BELLINI, NORMA]}
+QUESTION = "Where was the composer of Norma born?"
+FACT = "Norma was composed by Vincenzo Bellini."
+IRCOT: dict[str, Any] = {"loop": "ircot", "route": "single"}
+
+
+def thinks(written: str, reply: str) -> ScriptStep:
+    """The next sentence, where the prompt ends in the text so far."""
+    return ScriptStep(reply, lambda request: (request.prompt or "").endswith(f"Answer:{written}"))
+
+
+def reads(reply: str) -> ScriptStep:
+    return ScriptStep(reply, "Task: answer")
+
+
+CHAIN = [
+    thinks("", f" {FACT} Vincenzo Bellini was born in Rome. So the answer is Rome."),
+    thinks(f" {FACT}", " Vincenzo Bellini was born in Catania."),
+    thinks(f" {FACT} Vincenzo Bellini was born in Catania.", "So the answer is: Catania."),
+]
+
+
+@pytest.mark.parametrize(
+    ("written", "retriever", "query"),
+    [
+        ([], "hybrid", "Where is Norma set?"),
+        ([], "bm25", "Norma set?"),
+        (["Norma is set in Gaul."], "dense", "Norma is set in Gaul."),
+        (["Norma is set in Gaul."], "bm25", "Norma set in Gaul."),
+        (["Norma is old.", "Thus, it is dull."], "hybrid", "Norma is old."),
+        (["So it is.", "Hence no."], "hybrid", "Where is Norma set?"),
+    ],
+)
+def test_the_query_is_the_newest_fact_or_the_question(
+    written: list[str], retriever: RetrieverName, query: str
+) -> None:
+    assert next_query(" Where is Norma set? ", written, retriever) == query
+
+
+def test_the_first_sentence_that_is_new() -> None:
+    assert next_sentence(" One. Two. Three.", []) == "One."
+    assert next_sentence("One. Two. Three.", ["One."]) == "Two."
+    assert next_sentence("One.", ["One."]) == ""
+    assert next_sentence(" \n", []) == ""
+
+
+async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
+    body = await body_of([*CHAIN, reads("Catania")], HITS, QUESTION, **IRCOT)
+    assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
+    assert [(step.kind, step.query, step.answer) for step in body.steps] == [
+        ("retrieve", QUESTION, FACT),
+        ("retrieve", FACT, "Vincenzo Bellini was born in Catania."),
+        ("retrieve", "Vincenzo Bellini was born in Catania.", "So the answer is: Catania."),
+        ("answer", None, "Catania"),
+    ]
+    assert (body.usage.llm_calls, body.usage.retrievals) == (4, 3)
+    assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
+    assert [step.flags for step in body.steps] == [[], [], ["no_new_evidence"], []]
+
+
+async def test_the_limit_of_steps_ends_the_chain_not_the_question() -> None:
+    body = await body_of([*CHAIN[:2], reads("Catania")], HITS, QUESTION, max_steps=2, **IRCOT)
+    assert (body.answer, body.stopped_by, body.usage.steps) == ("Catania", "max_steps", 2)
+
+
+async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
+    copied = "The Glass Orchard was directed by Paul Renner."
+    body = await body_of([thinks("", copied), reads("Catania")], HITS, QUESTION, **IRCOT)
+    assert body.steps[0].flags == ["prompt_example"]
+    assert body.steps[0].answer is None
+    assert body.usage.retrievals == 1
+
+
+async def test_two_passages_of_one_text_are_one() -> None:
+    twin = passage("twin", NORMA.text, NORMA.title)
+    hits = {"": [NORMA, twin]}
+    body = await body_of(
+        [thinks("", "So the answer is: no."), reads("Bellini")], hits, "Who made it?", **IRCOT
+    )
+    assert [p.reason for p in body.steps[0].passages] == ["collected", "collected before"]
+
+
+async def test_nothing_found_abstains_or_is_answered_from_memory() -> None:
+    script = [thinks("", "So the answer is no answer found.")]
+    body = await body_of(script, {}, QUESTION, **IRCOT)
+    assert not body.answered
+    assert body.steps[0].flags == ["no_evidence"]
+    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    closed = [*script, ScriptStep("Catania", "Task: closed")]
+    body = await body_of(closed, {}, QUESTION, settings=own, **IRCOT)
+    assert (body.answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
+
+
+async def test_out_of_calls_what_was_collected_is_read() -> None:
+    limits = {"max_llm_calls": 2}
+    body = await body_of([CHAIN[0], reads("Catania")], HITS, QUESTION, limits=limits, **IRCOT)
+    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Catania", "budget", 2)
+
+
+async def test_a_small_model_is_shown_what_it_has_room_for() -> None:
+    able = Capabilities(context_tokens=600, passages=1, templates="compact")
+    engine = ScriptedGenerator([*CHAIN, reads("Catania")], capabilities=able)
+    body = await collect(answer_stream(inquiry(engine, ScriptedRetriever(HITS), QUESTION, **IRCOT)))
+    assert isinstance(body, Answer)
+    assert "Bellini: Vincenzo" in (engine.requests[1].prompt or "")
+    assert "[2]" not in (engine.requests[1].prompt or "")
+    kept = {p.passage_id for step in body.steps for p in step.passages if p.kept}
+    assert kept == {"norma"}
+    assert body.steps[-1].flags == ["unsupported"]
+
+
+def test_a_template_set_without_demonstrations_is_refused(tmp_path: Any) -> None:
+    (tmp_path / "answer.txt").write_text("$question ${passages}", encoding="utf-8")
+    engine = ScriptedGenerator()
+    asked = inquiry(engine, ScriptedRetriever({}), QUESTION, prompts=str(tmp_path))
+    for name in ("ircot", "iter_retgen"):
+        loop: Any = LOOPS[name]
+        assert "dragin_demonstrations.txt" in loop.missing(asked.roles, asked.settings)
+
+
+# ---- ITER-RETGEN
+
+BY_GENERATION = {"Vincenzo Bellini": [BELLINI], "Where was": [NORMA]}
+FIRST = "Norma was composed by Vincenzo Bellini. So the answer is Rome."
+ITER_RETGEN: dict[str, Any] = {"loop": "iter_retgen", "route": "single"}
+
+
+def writes(context: str, reply: str) -> ScriptStep:
+    """A generation from the passages of one retrieval alone."""
+    return ScriptStep(reply, lambda request: f"Context:\n[1] {context}" in (request.prompt or ""))
+
+
+async def test_the_same_generation_again_ends_early() -> None:
+    script = [writes("Norma: ", FIRST), writes("Bellini: ", FIRST)]
+    body = await body_of(script, BY_GENERATION, QUESTION, max_steps=9, **ITER_RETGEN)
+    assert (body.answer, body.usage.retrievals, body.usage.llm_calls) == ("Rome", 2, 2)
+    assert [step.kind for step in body.steps] == ["retrieve", "retrieve", "answer"]
+
+
+async def test_the_newest_answer_stands_at_a_limit() -> None:
+    script = [writes("Norma: ", FIRST)]
+    body = await body_of(
+        script, BY_GENERATION, QUESTION, limits={"max_retrievals": 1}, **ITER_RETGEN
+    )
+    assert (body.answer, body.stopped_by) == ("Rome", "budget")
+    assert [step.kind for step in body.steps] == ["retrieve", "answer"]
+
+
+async def test_a_generation_that_concludes_nothing_leaves_its_passages_to_a_reader() -> None:
+    script = [
+        writes("Norma: ", "Norma was composed by Vincenzo Bellini."),
+        ScriptStep("Catania", "Task: answer"),
+    ]
+    body = await body_of(script, {"": [NORMA]}, QUESTION, max_steps=1, **ITER_RETGEN)
+    assert (body.answer, [step.kind for step in body.steps]) == ("Catania", ["retrieve", "answer"])
+
+
+async def test_a_copied_generation_is_neither_answer_nor_query() -> None:
+    copied = "The Glass Orchard was directed by Paul Renner. So the answer is Paul Renner."
+    script = [writes("Norma: ", copied), ScriptStep("Catania", "Task: answer")]
+    body = await body_of(script, BY_GENERATION, QUESTION, **ITER_RETGEN)
+    assert body.answer == "Catania"
+    assert body.steps[0].flags == ["prompt_example"]
+    assert body.usage.retrievals == 1
+
+
+async def test_a_declined_generation_is_no_answer() -> None:
+    told = "It is not known where he was born. So the answer is no answer found."
+    script = [writes("Norma: ", told)]
+    body = await body_of(script, BY_GENERATION, QUESTION, max_steps=1, **ITER_RETGEN)
+    assert not body.answered
+    assert body.steps[0].flags == ["declined"]
+    assert body.steps[0].answer is None
+
+
+async def test_nothing_found_abstains_without_a_call() -> None:
+    body = await body_of([], {}, QUESTION, **ITER_RETGEN)
+    assert (body.answered, body.usage.llm_calls, body.usage.retrievals) == (False, 0, 1)
+    assert body.steps[0].flags == ["no_evidence"]
+
+
+# ---- Self-Ask
+
+BY_QUESTION = {"Who composed": [NORMA], "Where was Vincenzo": [BELLINI]}
+ONE, TWO = "Who composed Norma?", "Where was Vincenzo Bellini born?"
+SELF_ASK: dict[str, Any] = {"loop": "self_ask", "route": "single"}
+FULL: dict[str, Any] = {**SELF_ASK, "prompts": "full"}
+NEEDED = "Are follow up questions needed here:"
+ONCE = f" Yes.\nFollow up: {ONE}\nIntermediate answer: Vincenzo Bellini."
+
+
+def turn(history: str, reply: str) -> ScriptStep:
+    def ends(request: Any) -> bool:
+        return request.messages[-1].content.endswith(f"Question: {QUESTION}\n{NEEDED}{history}")
+
+    return ScriptStep(reply, ends)
+
+
+def finds(question: str, reply: str) -> ScriptStep:
+    return ScriptStep(reply, f"\nQuestion: {question}\nDoc1")
+
+
+async def test_follow_up_questions_are_answered_by_searches() -> None:
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        finds(ONE, "Vincenzo Bellini"),
+        turn(ONCE, f"\nFollow up: {TWO}"),
+        finds(TWO, "Catania"),
+        turn(f"{ONCE}\nFollow up: {TWO}\nIntermediate answer: Catania.",
+             "\nSo the final answer is: Catania."),
+    ]  # fmt: skip
+    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
+    assert [(s.kind, s.question, s.query, s.answer, s.llm_calls) for s in body.steps] == [
+        ("retrieve", ONE, ONE, "Vincenzo Bellini", 2),
+        ("retrieve", TWO, TWO, "Catania", 2),
+        ("answer", QUESTION, None, "Catania", 1),
+    ]
+    assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
+    assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
+
+
+async def test_the_limit_of_follow_up_questions_asks_for_the_conclusion() -> None:
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        finds(ONE, "Vincenzo Bellini"),
+        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, max_steps=1, **FULL)
+    assert (body.answer, body.stopped_by) == ("Vincenzo Bellini", "max_steps")
+
+
+async def test_a_question_asked_before_is_not_searched_again() -> None:
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        finds(ONE, "Vincenzo Bellini"),
+        turn(ONCE, "Follow up: who composed Norma"),
+        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
+    assert (body.usage.retrievals, body.steps[-1].flags) == (1, ["refine_loop"])
+
+
+async def test_an_answer_from_memory_is_flagged() -> None:
+    script = [turn("", " No.\nSo the final answer is: Catania")]
+    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
+    assert (body.answer, body.usage.retrievals, body.citations) == ("Catania", 0, [])
+    assert body.steps[0].flags == ["closed_book"]
+
+
+async def test_an_example_is_neither_asked_nor_an_answer() -> None:
+    copied = "Follow up: Who founded Brannick?"
+    script = [
+        turn("", copied),
+        turn("", f"Follow up: {ONE}"),
+        finds(ONE, "Vincenzo Bellini"),
+    ]
+    script += [
+        turn(ONCE, "So the final answer is: Estonia"),
+        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
+    assert body.answer == "Vincenzo Bellini"
+    assert all("Brannick" not in (step.query or "") for step in body.steps)
+
+
+async def test_what_nothing_tells_is_not_made_up() -> None:
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        finds(ONE, "no answer found"),
+        turn(
+            f" Yes.\nFollow up: {ONE}\nIntermediate answer: no answer found.",
+            "So the final answer is: no answer found",
+        ),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
+    assert not body.answered
+    assert [step.flags for step in body.steps] == [["declined"], ["declined"]]
+
+
+async def test_the_settings_may_let_the_model_answer_its_questions() -> None:
+    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        ScriptStep("Vincenzo Bellini", f"\nQuestion: {ONE}\nAnswer:"),
+        turn(ONCE, "So the final answer is: Vincenzo Bellini"),
+    ]
+    body = await body_of(script, {}, QUESTION, settings=own, **FULL)
+    assert (body.answer, body.steps[0].flags) == (
+        "Vincenzo Bellini",
+        ["no_evidence", "closed_book"],
+    )
+
+
+async def test_a_set_without_the_prompt_asks_in_the_forms_of_the_roles() -> None:
+    script = [
+        ScriptStep(ONE, ["Task: refine", '""nothing""']),
+        ScriptStep("Vincenzo Bellini", ["Task: answer", ONE]),
+        ScriptStep("no", ["Task: ending", "Vincenzo"]),
+        ScriptStep(TWO, ["Task: refine", "**answer-1**"]),
+        ScriptStep("Catania", ["Task: answer", TWO]),
+        ScriptStep("yes", ["Task: ending", "Catania"]),
+        ScriptStep("Catania", "Task: final"),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, **SELF_ASK)
+    assert (body.answer, body.usage.retrievals, body.usage.llm_calls) == ("Catania", 2, 7)
+    assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
+
+
+async def test_the_last_call_concludes() -> None:
+    script = [
+        turn("", f" Yes.\nFollow up: {ONE}"),
+        finds(ONE, "Vincenzo Bellini"),
+        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
+    ]
+    body = await body_of(script, BY_QUESTION, QUESTION, limits={"max_llm_calls": 3}, **FULL)
+    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Vincenzo Bellini", "budget", 3)
