@@ -74,14 +74,6 @@ class Maxima:
         torch.maximum(later, others.amax(dim=1), out=later)
         self.size = end
 
-    def fold_one(self, weights: Tensor) -> None:
-        """Add a single row, (heads, size + 1)."""
-        size = self.size
-        earlier = self._state[:, :, :size]
-        torch.maximum(earlier, weights[:, :size], out=earlier)
-        self._state[0, :, size] = weights[:, size]
-        self.size = size + 1
-
     @property
     def nbytes(self) -> int:
         return self._state.numel() * self._state.element_size()

@@ -113,7 +113,7 @@ class Tracked:
         packet: Packet = {"heads": weights.shape[0], "row": mean[self.wish.first :]}
         if row >= self._watched:
             maxima = self._made(weights)
-            maxima.fold_one(weights[:, self._watched :])
+            maxima.fold(weights[:, None, self._watched :])
             packet["means"] = maxima.means()
         return packet
 
