@@ -1,13 +1,13 @@
-"""All of a group's work ends before the group does."""
+"""All of a group's work ends before the group does, and queries of one turn go together."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import pytest
 
-from service.core.concurrency import as_done, closing, gather
+from service.core.concurrency import Batcher, as_done, closing, gather
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +85,107 @@ async def test_a_failure_cancels_the_others() -> None:
     with pytest.raises(ValueError, match="no"):
         await worked_off(work, [9.0, -1.0])
     assert (work.running, work.most) == (0, 2)
+
+
+class Server:
+    """Doubles numbers; answers 0 with an exception; fails or waits when told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.failure: Exception | None = None
+        self.gate = anyio.Event()
+        self.gate.set()
+
+    async def send(self, numbers: Sequence[int]) -> list[int | Exception]:
+        self.sent.append(list(numbers))
+        await self.gate.wait()
+        if self.failure:
+            raise self.failure
+        return [2 * number or ValueError("nought") for number in numbers]
+
+
+async def ask_all(batcher: Batcher[int, int], numbers: Sequence[int]) -> list[int]:
+    async def ask(number: int) -> int:
+        return await batcher.ask(number)
+
+    return await gather([lambda number=number: ask(number) for number in numbers])  # type: ignore[misc]
+
+
+async def test_queries_of_one_turn_go_together_and_each_gets_its_own() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 3)
+    assert await ask_all(batcher, [1, 2, 3, 4]) == [2, 4, 6, 8]
+    assert sorted(map(len, server.sent)) == [1, 3]
+    assert await batcher.ask(5) == 10
+    assert server.sent[-1] == [5]
+
+
+async def test_one_that_fails_fails_alone() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 8)
+    answers: list[int] = []
+    failures: list[str] = []
+
+    async def ask(number: int) -> None:
+        try:
+            answers.append(await batcher.ask(number))
+        except ValueError as error:
+            failures.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for number in (1, 0, 2):
+            group.start_soon(ask, number)
+    assert (sorted(answers), failures, len(server.sent)) == ([2, 4], ["nought"], 1)
+
+
+async def test_a_failed_request_fails_all_of_it() -> None:
+    server = Server()
+    server.failure = RuntimeError("out")
+    with pytest.raises(RuntimeError, match="out"):
+        await Batcher[int, int](server.send, 8).ask(1)
+
+
+@pytest.mark.parametrize("leaving", [1, 2])
+async def test_a_request_goes_on_for_those_that_stay(leaving: int) -> None:
+    server, answers, ended = Server(), list[int](), list[int]()
+    server.gate = anyio.Event()
+    send = server.send
+
+    async def sent(numbers: Sequence[int]) -> list[int | Exception]:
+        try:
+            return await send(numbers)
+        finally:
+            ended.append(len(numbers))
+
+    batcher = Batcher[int, int](sent, 8)
+    scopes = [anyio.CancelScope() for _ in range(leaving)]
+
+    async def asked(number: int) -> None:
+        if number <= leaving:
+            with scopes[number - 1]:
+                await batcher.ask(number)
+        else:
+            answers.append(await batcher.ask(number))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked, 1)
+            group.start_soon(asked, 2)
+            await anyio.wait_all_tasks_blocked()
+            assert server.sent == [[1, 2]]
+            for scope in scopes:
+                scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            assert ended == ([2] if leaving == 2 else [])  # without callers it is cancelled
+            server.gate.set()
+    assert answers == ([] if leaving == 2 else [4])
+
+
+async def test_a_caller_that_leaves_before_the_request_is_not_in_it() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 8)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await batcher.ask(1)
+    assert await batcher.ask(2) == 4
+    assert server.sent == [[2]]

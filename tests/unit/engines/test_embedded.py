@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -85,30 +82,6 @@ async def test_a_card_of_a_later_format_is_refused(
 
     with pytest.raises(EngineFailure, match=r"format: .*created by another version"):
         await engine.check()
-
-
-def test_the_engine_imports_no_torch(compiled: Path) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from service.engines.base import GenerationRequest, Message, complete\n"
-        "from service.engines.factory import open_generator\n"
-        "from service.core.settings import EngineSettings\n"
-        "async def main():\n"
-        f"    settings = EngineSettings(kind='embedded', model={str(compiled)!r})\n"
-        "    engine = open_generator('embedded', settings)\n"
-        "    ask = GenerationRequest(messages=(Message('user', 'a'),), choices=('true', 'false'))\n"
-        "    assert (await complete(engine, ask)).text in ('true', 'false')\n"
-        "    await engine.aclose()\n"
-        "asyncio.run(main())\n"
-        "print([name for name in ('torch', 'transformers', 'onnx') if name in sys.modules])\n"
-    )
-
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ),
-    )  # fmt: skip
-
-    assert shown.stdout.strip() == "[]"
 
 
 async def test_a_long_question_is_asked_by_its_beginning_and_its_end(

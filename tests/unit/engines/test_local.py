@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.core.errors import EngineFailure
+from service.core.errors import ConfigurationError, EngineFailure
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.local import LocalGenerator
@@ -101,6 +101,10 @@ async def test_weights_cut_short_are_told_with_the_remedy(
         await open_local(model=str(folder)).check()
 
 
-async def test_a_folder_that_does_not_exist_is_told(open_local: OpenLocal, tmp_path: Path) -> None:
+async def test_a_folder_that_does_not_exist_or_is_not_named_is_told(
+    open_local: OpenLocal, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"engines\.local\.model"):
+        open_local(model=None)
     with pytest.raises(EngineFailure, match=r"the folder .*/gone does not exist"):
         await open_local(model=str(tmp_path / "gone")).check()

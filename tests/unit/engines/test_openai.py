@@ -14,11 +14,18 @@ import pytest
 from aiohttp import web
 
 from service.core.concurrency import closing
-from service.core.errors import EngineFailure, EngineLimited, EngineRefusal, EngineTimeout
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    EngineLimited,
+    EngineRefusal,
+    EngineTimeout,
+)
 from service.core.settings import EngineSettings
 from service.engines import openai, vllm
 from service.engines.base import Completion, GenerationRequest, Message, TokenUsage, complete
 from service.engines.encoding import fold_system, merge_turns, simplest
+from service.engines.factory import open_generator
 from service.engines.openai import OpenAIGenerator
 from tests.stubs.closing_server import ClosingServer
 from tests.stubs.openai_server import StubServer
@@ -376,6 +383,8 @@ async def test_check_tells_what_is_wrong() -> None:
     async with engine_on(server) as generator:
         with pytest.raises(EngineFailure, match="did not accept the connection"):
             await generator.check()
+    with pytest.raises(ConfigurationError, match=r"engines\.remote.*needs urls"):
+        open_generator("remote", EngineSettings(kind="openai"))
 
 
 # ---- connections

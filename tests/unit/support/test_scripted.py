@@ -1,4 +1,4 @@
-"""The scripted engine fails on calls that are not in its script, and on steps that were never used."""
+"""The scripted engine fails on calls that are not in its script, and on steps left unused."""
 
 from __future__ import annotations
 

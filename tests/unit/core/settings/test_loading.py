@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import Settings, load_settings
+from service.core.settings.__main__ import render
+from service.core.settings.engines import REQUEST_FIELDS
+from service.engines.base import GenerationRequest, Message
+from service.engines.openai_wire import Mode, build_body
+
+ROOT = Path(__file__).parents[4]
+OPENAI = "[engines.x]\nkind = 'openai'\nurls = ['http://127.0.0.1:9/v1']\n"
 
 
 @pytest.fixture(autouse=True)
@@ -90,8 +98,22 @@ def test_an_empty_variable_is_one_that_was_not_given(monkeypatch: pytest.MonkeyP
         ("[engines.x]\nkind = 'openai'\nurls = ['host:8000']", "host:8000"),
         ("[routes]\nallowed = ['quick']", "routes.allowed"),
         ("[server", "TOML"),
+        *[
+            (f"{OPENAI}extra_body = {value}", r"engines\.x\.extra_body: .*dictionary")
+            for value in ("3", '"top_k"', "[1]", "true", '"{"')
+        ],
+        *[
+            (f"{OPENAI}extra_body = {{ top_k = 1, {field} = 1 }}", f"extra_body: .*sets '{field}'")
+            for field in ("model", "messages", "max_tokens", "stream", "response_format")
+        ],
+        (f"{OPENAI}extra_body = {{ chat_template_kwargs = 3 }}", "kwargs must be an object"),
+        *[
+            (f"[engines.x]\nkind = '{kind}'\nextra_body = {{ top_k = 1 }}",
+             f"extra_body is sent to servers.*'{kind}'")
+            for kind in ("local", "embedded")
+        ],
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_is_refused_by_name(text: str, named: str) -> None:
     Path("revelator.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=named):
@@ -134,3 +156,36 @@ def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch
 def test_a_settings_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         load_settings(tmp_path)
+
+
+def test_additional_fields_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = OPENAI + 'extra_body = { top_k = 20, provider = { order = ["a"] } }'
+    local = '\n[engines.y]\nkind = "local"\nextra_body = { chat_template_kwargs = { x = 1 } }'
+    Path("revelator.toml").write_text(given + local, encoding="utf-8")
+    extra = load_settings().engines["x"].extra_body
+    assert extra == {"top_k": 20, "provider": {"order": ["a"]}}
+    monkeypatch.setenv("REVELATOR_ENGINES__X__EXTRA_BODY", '{"top_k": 30}')  # as JSON
+    assert load_settings().engines["x"].extra_body["top_k"] == 30
+
+
+def test_every_field_that_is_ever_sent_is_guarded() -> None:
+    chat = GenerationRequest(
+        messages=(Message("user", "q"),), stop=("x",), logprobs=True, choices=("a", "b")
+    )
+    raw = GenerationRequest(prompt="q", logprobs=True)
+    modes: tuple[Mode, ...] = ("vllm", "json_schema", "none")
+    for mode in modes:
+        for request in (chat, raw):
+            assert set(build_body(request, "m", mode)) <= REQUEST_FIELDS
+
+
+def test_the_reference_is_made_from_the_settings() -> None:
+    kept = (ROOT / "deploy" / "SETTINGS.md").read_text(encoding="utf-8")
+    assert kept == render(), "run: python -m service.core.settings > deploy/SETTINGS.md"
+
+
+def test_every_setting_is_described() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", render(), re.MULTILINE)
+    assert len(rows) > 80
+    assert not [name for name, _, told in rows if not told]
+    assert ("port", "`8000`", "Port to listen on. 0 selects a free port.") in rows
