@@ -111,14 +111,6 @@ async def test_calls_at_once_spread_by_their_tokens() -> None:
         assert [server.requests for server in servers] == [5, 5]
 
 
-async def test_the_first_delta_names_its_worker() -> None:
-    async with stubs(1) as (server,), pool_of(server) as pool, closing(pool.stream(ask())) as out:
-        named = [delta.worker async for delta in out]
-
-    assert named[0] == name_of(server)
-    assert set(named[1:]) == {None}
-
-
 @pytest.mark.parametrize("failure", ["drop", "garbage", "html", "no_choices", "error_event", 500])
 async def test_what_fails_before_any_output_is_made_again_elsewhere(failure: Any) -> None:
     seen = Seen()
@@ -209,17 +201,6 @@ async def test_all_workers_down_says_so_and_recovers() -> None:
         assert (await complete(pool, ask())).text == "It is Paris ."
 
 
-async def test_a_name_that_cannot_be_looked_up_fails_the_check() -> None:
-    settings = EngineSettings.model_validate(
-        {"kind": "vllm", "urls": [f"http://{'a' * 64}:8000/v1"], "resolve": True}
-    )
-    pool = open_generator("workers", settings)
-    async with asyncio.timeout(10):
-        with pytest.raises(EngineFailure, match=r"'workers': a{64} is not a valid host name"):
-            await pool.check()
-    await pool.aclose()
-
-
 async def test_a_call_that_waits_for_a_place_fails_when_the_pool_is_closed() -> None:
     async with (
         stubs(1, failure="silent") as (server,),
@@ -240,16 +221,11 @@ async def test_a_call_that_waits_for_a_place_fails_when_the_pool_is_closed() -> 
 
 
 async def test_calls_go_only_where_the_model_is_served() -> None:
-    async with stubs(2) as (one, other), pool_of(one, other) as pool:
+    async with stubs(2) as (one, other), pool_of(one, other, model="absent") as pool:
         other.models = ("stub-model", "adapter")
         for number in range(6):
             await complete(pool, ask(f"q{number}", model="adapter"))
-
         assert (one.requests, other.requests) == (0, 6)
-
-
-async def test_a_model_that_no_worker_serves() -> None:
-    async with stubs(1) as (server,), pool_of(server, model="absent") as pool:
         with pytest.raises(EngineFailure, match="serves stub-model, not absent"):
             await pool.check()
 
@@ -264,11 +240,16 @@ async def test_priority_is_asked_for_until_the_server_says_that_it_has_none() ->
     assert asked == [None, -1, None, None, None]
 
 
-async def test_a_session_header_names_the_question() -> None:
-    async with stubs(1) as (server,), pool_of(server) as pool:
-        await complete(pool, ask("q7"))
+async def test_a_call_names_its_question_and_its_first_delta_the_worker() -> None:
+    async with (
+        stubs(1) as (server,),
+        pool_of(server) as pool,
+        closing(pool.stream(ask("q7"))) as out,
+    ):
+        named = [delta.worker async for delta in out]
 
     assert server.headers[0]["x-session-id"] == "q7"
+    assert named == [name_of(server), *[None] * (len(named) - 1)]
 
 
 async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
@@ -282,11 +263,13 @@ async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
 
 
 async def test_the_table_of_workers() -> None:
-    async with stubs(2) as (one, other), pool_of(one, other) as pool:
+    async with stubs(2) as (one, other), pool_of(one, other, pool={"outage_s": 0.1}) as pool:
         other.version = "0.31.0"
         other.info = {"protocol": PROTOCOL, "signals": False, "reason": "a part of vLLM has moved"}
         await pool.check()
         rows = {row.name: row for row in pool.workers()}
+        with pytest.raises(EngineFailure, match="no token signals: a part of vLLM has moved"):
+            await complete(pool, ask(signals="entropy"))
 
     first, second = rows[name_of(one)], rows[name_of(other)]
     assert first.profile == Profile(("stub-model",), is_vllm=True, version="0.32.0")

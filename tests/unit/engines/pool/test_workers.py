@@ -38,10 +38,10 @@ def worker(name: str, *models: str, phase: Any = "up") -> Worker:
 
 
 class World:
-    def __init__(self, *workers: Worker, **pool: Any) -> None:
+    def __init__(self, *workers: Worker, most: int = 64, **pool: Any) -> None:
         self.workers = {worker.name: worker for worker in workers}
         self.flights: list[tuple[str, int]] = []
-        settings = EngineSettings.model_validate({"kind": "vllm", "urls": ["http://a:80"]})
+        settings = EngineSettings(kind="vllm", urls=["http://a:80"], max_concurrency=most)
         limits = PoolLimits(**{"per_worker": 1, **pool})
         self.admission = WorkerAdmission(
             "e", settings, self.workers, lambda *flight: self.flights.append(flight), limits
@@ -113,20 +113,21 @@ async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None
         assert world.admission.waiting == 0
 
 
-async def test_too_many_wait() -> None:
-    world = World(worker("a"), waiting=0)
+@pytest.mark.parametrize(
+    ("limits", "most", "said"),
+    [
+        ({"waiting": 0}, 64, "calls are waiting"),
+        ({"wait_s": 0.01}, 64, r"no worker .* became free within 0.01 s"),
+        ({"wait_s": 0.01, "per_worker": 5}, 1, "became free"),  # of all workers together
+    ],
+)
+async def test_what_cannot_be_placed_is_refused(
+    limits: dict[str, Any], most: int, said: str
+) -> None:
+    world = World(worker("a"), most=most, **limits)
 
     async with world.taken(WaitingCall("first")):
-        with pytest.raises(Overloaded, match="calls are waiting"):
-            async with world.taken(WaitingCall("second")):
-                pass
-
-
-async def test_it_took_too_long() -> None:
-    world = World(worker("a"), wait_s=0.01)
-
-    async with world.taken(WaitingCall("first")):
-        with pytest.raises(Overloaded, match=r"no worker .* became free within 0.01 s"):
+        with pytest.raises(Overloaded, match=said):
             async with world.taken(WaitingCall("second")):
                 pass
     assert world.admission.waiting == 0
@@ -146,20 +147,6 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
         world.workers["a:80"].phase = "up"
         world.admission.dispatch()
     assert got == ["a:80"]
-
-
-async def test_the_limit_over_all_workers_holds() -> None:
-    world = World(worker("a"), worker("b"), worker("c"), per_worker=5, wait_s=0.01)
-    settings = EngineSettings.model_validate(
-        {"kind": "vllm", "urls": ["http://a:80"], "max_concurrency": 2}
-    )
-    limits = PoolLimits(wait_s=0.01)
-    world.admission = WorkerAdmission("e", settings, world.workers, lambda *_: None, limits)
-
-    async with world.taken(WaitingCall("p")), world.taken(WaitingCall("q")):
-        with pytest.raises(Overloaded):
-            async with world.taken(WaitingCall("r")):
-                pass
 
 
 async def test_questions_under_way_go_first_and_a_call_without_a_place_holds_up_nobody() -> None:
