@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,11 +21,7 @@ from service.core.settings import EngineSettings
 from service.encoders.in_process import InProcess
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.reasoning import Reasoning
-from service.engines.signals import (
-    ScoreRequest,
-    Scoring,
-    Span,
-)
+from service.engines.signals import ScoreRequest, Scoring, Span
 from service.engines.training_notes import read_training_notes
 
 if TYPE_CHECKING:
@@ -32,25 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Delta, Scoring)
 Item = Delta | Scoring | EngineFailure
+Items = asyncio.Queue[Item]
 # a question may send more than ten judgements at once, and must not be refused because of itself
 WAITING_PER_CALL: Final = 16
-
-
-class Call:
-    """A call. The thread sends items to the caller's event loop. A caller that leaves sets
-    `cancelled`."""
-
-    def __init__(self, request: GenerationRequest | ScoreRequest) -> None:
-        self.request = request
-        self.items: asyncio.Queue[Item] = asyncio.Queue()
-        self.cancelled = False
-        self._loop = asyncio.get_running_loop()
-
-    def send(self, item: Item) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self.items.put_nowait, item)
-        except RuntimeError:  # the loop is closed, so nobody waits there
-            self.cancelled = True
 
 
 class InProcessGenerator(Generator):
@@ -74,7 +55,7 @@ class InProcessGenerator(Generator):
         self._notes = read_training_notes(Path(self._model))
         self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
         self._thread = InProcess(f"engine {name!r}", self._open, EngineFailure)
-        self._calls: set[Call] = set()
+        self._calls: set[Items] = set()  # what each receives
         self._verified = False  # by `check_files`
         self._failed = False  # the last attempt to open the model
         self._closed = False
@@ -123,16 +104,16 @@ class InProcessGenerator(Generator):
         return self._reasoning.stream(request, self._stream)
 
     async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        async with self._call(request) as call:
+        async with self._call(request) as items:
             while True:
-                delta = await self._next(call, Delta)
+                delta = await self._next(items, Delta)
                 yield delta
                 if delta.finish is not None:
                     return
 
     async def score(self, request: ScoreRequest) -> Scoring:
-        async with self._call(request) as call:
-            return await self._next(call, Scoring)
+        async with self._call(request) as items:
+            return await self._next(items, Scoring)
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
         return (await self._opened()).spans(text)
@@ -154,16 +135,15 @@ class InProcessGenerator(Generator):
     async def aclose(self) -> None:
         """Fail all calls, and wait for the end of the current pass. A second call does nothing."""
         self._closed = True
-        for call in self._calls:
-            call.items.put_nowait(
-                EngineFailure(f"engine {self._name!r} was closed during the call")
-            )
+        closed = EngineFailure(f"engine {self._name!r} was closed during the call")
+        for items in self._calls:
+            items.put_nowait(closed)
         if self._thread.model is not None:
             await self._thread.run(lambda model, gone: None)
 
     @asynccontextmanager
-    async def _call(self, request: GenerationRequest | ScoreRequest) -> AsyncIterator[Call]:
-        """Queue a call. Leaving the context ends it."""
+    async def _call(self, request: GenerationRequest | ScoreRequest) -> AsyncIterator[Items]:
+        """Queue a call, and yield what it receives. Leaving the context ends it."""
         obstacle = (await self._opened()).network.no_signals
         if obstacle and (isinstance(request, ScoreRequest) or request.signals):
             raise EngineFailure(f"engine {self._name!r} does not provide token signals: {obstacle}")
@@ -172,34 +152,45 @@ class InProcessGenerator(Generator):
                 f"{len(self._calls) - 1} calls are waiting at engine {self._name!r}; try again "
                 f"later, or raise engines.{self._name}.max_concurrency"
             )
-        call = Call(request)
-        self._calls.add(call)
-        try:
-            async with running(self._thread.run(lambda model, gone: self._run(call, model, gone))):
-                yield call
-        finally:
-            call.cancelled = True
-            self._calls.discard(call)
+        items: Items = asyncio.Queue()
+        loop = asyncio.get_running_loop()
 
-    def _run(self, call: Call, model: LanguageModel, gone: Event) -> None:
-        """Compute a call, in the thread."""
+        def send(item: Item) -> None:
+            loop.call_soon_threadsafe(items.put_nowait, item)
+
+        self._calls.add(items)
+        try:
+            async with running(self._thread.run(partial(self._run, request, send))):
+                yield items
+        finally:
+            self._calls.discard(items)
+
+    def _run(
+        self,
+        request: GenerationRequest | ScoreRequest,
+        send: Callable[[Item], None],
+        model: LanguageModel,
+        gone: Event,
+    ) -> None:
+        """Compute a call, in the thread, until it has ended or its caller is `gone`."""
         self.running = 1
         try:
-            for item in model.answer(call.request):
-                if self._closed or call.cancelled or gone.is_set():
-                    return
-                if item is not None:
-                    call.send(item)
+            items = model.answer(request)
+            while not (self._closed or gone.is_set()):
+                if (item := next(items)) is not None:
+                    send(item)
+        except StopIteration:
+            return
         except BaseException as error:
             if not is_failure(error):
                 raise
             model.forget()
-            reason = f"{error or type(error).__name__}".splitlines()[0][:300]
-            call.send(EngineFailure(f"engine {self._name!r} failed in a call: {reason}"))
+            reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+            send(EngineFailure(f"engine {self._name!r} failed in a call: {reason}"))
         finally:
             self.running = 0
 
-    async def _next(self, call: Call, kind: type[T]) -> T:
+    async def _next(self, items: Items, kind: type[T]) -> T:
         """Return the next item of a call. While the engine computes other calls, this one waits for
         its turn as long as its caller allows; only an engine without progress counts as silent.
         """
@@ -207,7 +198,7 @@ class InProcessGenerator(Generator):
             passes = self.forward_passes
             try:
                 async with asyncio.timeout(self._settings.timeout_s):
-                    item = await call.items.get()
+                    item = await items.get()
             except TimeoutError:
                 if self.forward_passes == passes:
                     raise self._silence() from None
