@@ -55,10 +55,8 @@ def interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
 
     Resampling equal values gives an interval of width 0. If all values are 0 or all are 1, the
     Wilson interval of a share (1927) is returned instead, since a few questions do not prove
-    perfection. Raises ValueError if there are no values.
+    perfection.
     """
-    if not values:
-        raise ValueError("an interval needs values")
     own, count = np.asarray(values, float), len(values)
     mean = float(own.mean())
     if set(values) <= {mean}:
@@ -75,11 +73,8 @@ def interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Compare two methods on the same questions, in the same order.
 
-    The paired bootstrap gives the interval and `randomisation` the probability. Raises ValueError
-    if there are no values or their numbers differ.
+    The paired bootstrap gives the interval and `randomisation` the probability.
     """
-    if len(ours) != len(theirs) or not ours:
-        raise ValueError("a paired comparison needs the same questions on both sides, and some")
     deltas = [one - other for one, other in zip(ours, theirs, strict=True)]
     same = min(deltas) == max(deltas)
     found = Interval(deltas[0], deltas[0], deltas[0]) if same else interval(deltas)

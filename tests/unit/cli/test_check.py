@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -116,13 +115,6 @@ def test_a_role_whose_model_nobody_serves(
 
     assert code == 1
     assert "no worker of default serves 'hanrag'; they serve stub-model" in output
-
-
-def test_the_router_that_is_used_by_default(
-    workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, output = check(monkeypatch, [worker.url for worker in workers])
-    assert re.search(r"router +the model of the role revelator", output)
 
 
 def test_who_routes_where_it_is_not_the_model(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from service.cli.examples import EXAMPLES
 from service.cli.main import app
 from service.evaluation.datasets import FORMATS
+from service.strategies.registry import LOOPS
 from tests.support.commands import commands, inline, parsed
 
 ROOT = Path(__file__).parents[3]
@@ -47,9 +48,10 @@ def test_help_names_the_extra(command: str, extra: str) -> None:
     assert f"pip install '.[{extra}]'" in " ".join(result.output.split())
 
 
-def test_help_names_every_format_of_datasets() -> None:
+def test_help_names_every_format_of_datasets_and_every_loop() -> None:
     output = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "2000"}).output
     assert f"Formats: {', '.join(FORMATS)}." in " ".join(output.split())
+    assert f"Loops: {', '.join(sorted(LOOPS))}." in " ".join(output.split())
 
 
 def test_the_exit_codes_are_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from service.answer.events import (
@@ -23,7 +24,7 @@ from service.answer.events import (
     Token,
     Trigger,
 )
-from service.cli.terminal import EventPrinter
+from service.cli.terminal import EventPrinter, print_banner
 from service.core.domain import CallUsage, Citation
 from service.core.errors import EngineFailure
 from service.strategies.pipeline import problem_of
@@ -113,3 +114,20 @@ def test_a_trigger_may_look_like_markup() -> None:
 def test_a_failure_says_what_and_why() -> None:
     problem = problem_of(EngineFailure("engine 'default' refused the connection"), "r1")
     assert "refused the connection (503)" in shown(Failed(problem=problem))
+
+
+def test_the_commands_send_a_key_if_the_server_requires_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_banner("http://127.0.0.1:1", keys=True)
+    shown = capsys.readouterr().out
+    assert shown.count('-H "X-API-Key: $REVELATOR_KEY"') == shown.count("curl ") == 3
+
+
+def test_the_address_and_a_command_of_each_route_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_banner("http://127.0.0.1:1")
+    first, *samples = capsys.readouterr().out.splitlines()
+    assert first.startswith("Revelator is running at http://127.0.0.1:1 (open it in a browser")
+    assert sum(line.startswith("curl -N http://127.0.0.1:1/answer/stream") for line in samples) == 3

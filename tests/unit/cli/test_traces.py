@@ -63,16 +63,6 @@ def test_a_bad_trace_does_not_hide_the_others(traces: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_rows_beside_traces_are_not_explained(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
-    opened(Engine())
-    file, folder = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "both"
-    code, shown = run("evaluate", file, "--methods", "single", "--out", folder, "--trace", folder)
-    assert code == 0, shown
-    assert (folder / "rows.jsonl").exists()
-    code, shown = run("explain", folder)
-    assert (code, shown.count("d/single/1: ")) == (0, 1)
-
-
 @pytest.mark.parametrize("command", ["replay", "explain"])
 def test_a_trace_that_was_cut_short_is_one_line_and_exit_code_2(traces: Path, command: str) -> None:
     file = traces / "d" / "single" / "1.jsonl"

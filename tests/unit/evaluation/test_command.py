@@ -21,10 +21,12 @@ from service.core.errors import (
     LoopUnavailable,
     StoreError,
 )
-from service.core.settings import EngineSettings, Settings
+from service.core.settings import EngineSettings, RoleSettings, Settings
 from service.engines.base import GenerationRequest
 from service.evaluation import command
 from service.evaluation.command import MOST_OUT, EvaluationOptions, evaluate_datasets
+from service.evaluation.entries import described, with_engine
+from service.evaluation.methods import Method, method_of, methods_of
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
@@ -290,6 +292,8 @@ async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: 
         ({"ray": "local", "url": "http://h"}, "--ray cannot be combined with --url"),
         ({"routes": ["d=scenic"]}, "--route-of 'scenic' is unknown; known: direct, "),
         ({"routes": ["e=direct"]}, "there is no dataset 'e'"),
+        ({"robustness": True}, "--robustness needs --out"),
+        ({"robustness": True, "url": "http://h", "out": Path("o")}, "--robustness needs --out"),
     ],
 )
 async def test_what_cannot_be_evaluated_is_told_before_anything_is_asked(
@@ -409,3 +413,69 @@ async def test_a_folder_that_cannot_be_used(tmp_path: Path, opened: Opened) -> N
     (out / "run.json").write_text('{"version": 99}')
     with pytest.raises(StoreError, match="was not written by this version"):
         await evaluated(file, out=out)
+
+
+async def test_a_method_may_change_fields_of_the_request() -> None:
+    assert method_of("one_retrieval@top_k=10") == Method(
+        "one_retrieval@top_k=10", "complex", "one_retrieval", {"top_k": 10}
+    )
+    assert method_of("single/autorag@max_steps=2@retriever=bm25") == Method(
+        "single/autorag@max_steps=2@retriever=bm25", "single", "autorag",
+        {"max_steps": 2, "retriever": "bm25"},
+    )  # fmt: skip
+    named = methods_of(["one_retrieval, one_retrieval@top_k=10,one_retrieval@top_k=20"])
+    assert [method.fields.get("top_k") for method in named] == [None, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("one_retrieval@top_k=many", "'top_k=many' is not FIELD=VALUE; the fields are top_k, "),
+        ("one_retrieval@top_k", "'top_k' is not FIELD=VALUE"),
+        ("one_retrieval@", "'' is not FIELD=VALUE"),
+        ("one_retrieval@question=Who?", "'question=Who?' is not FIELD=VALUE"),
+        ("spiral@top_k=1", "method 'spiral' is unknown"),
+        ("all@top_k=1", "each also with @FIELD=VALUE; and all, only without it"),
+    ],
+)
+async def test_a_field_that_cannot_be_changed(name: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        method_of(name)
+
+
+async def test_each_variant_asks_with_its_own_fields(
+    tmp_path: Path,
+    opened: Opened,
+) -> None:
+    retriever = opened(Engine())
+    methods = ["one_retrieval", "one_retrieval@top_k=7", "one_retrieval@retriever=bm25"]
+    file = dataset(tmp_path / "d.jsonl", "Rome")
+    code, _ = await evaluated(file, methods=methods, top_k=2, concurrency=1)
+    assert code == 0
+    assert [request.top_k for request in retriever.requests] == [2, 7, 2]
+    assert [request.retriever for request in retriever.requests] == ["hybrid", "hybrid", "bm25"]
+
+
+async def test_another_engine_has_none_of_the_models_of_the_first() -> None:
+    roles = {
+        "revelator": RoleSettings(engine="a", model="m", templates="compact"),
+        "reader": RoleSettings(engine="b", model="own"),
+        "judge": RoleSettings(engine="a", model="x"),
+    }
+    settings = Settings(engines={"a": EngineSettings(), "b": EngineSettings()}, roles=roles)
+    found = with_engine(settings, "b").roles
+    other = RoleSettings(engine="b")
+    assert found == {"revelator": other, "reader": roles["reader"], "judge": other}
+    assert with_engine(settings, None) is settings
+
+
+async def test_what_changes_no_answer_is_not_part_of_the_settings() -> None:
+    one = Settings(engines={"default": EngineSettings()})
+    other = Settings(
+        engines={"default": EngineSettings(), "unused": EngineSettings()},
+        tracing={"url": "http://collector:4318"},
+        data_dir="/elsewhere",
+    )
+    changed = Settings(engines={"default": EngineSettings(timeout_s=1)})
+    assert described(one) == described(other)
+    assert described(one) != described(changed)

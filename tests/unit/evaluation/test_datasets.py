@@ -1,15 +1,439 @@
-"""Gold questions out of JSONL; every bad line is named before anything runs."""
+"""Gold questions: each published format is told by its content and read by its own fields, and what
+is wrong is named with its place. The samples are our own, in the form of the published files."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.evaluation.datasets import DatasetError, load_file, named_file, read_question
+from service.evaluation.datasets import (
+    DatasetError,
+    GoldQuestion,
+    load_file,
+    named_file,
+    read_datasets,
+    read_question,
+)
+from service.retrieval.documents import content_id
+
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Oslo_Harbour",
+            "paragraphs": [
+                {
+                    "context": "Oslo has a harbour. It opened in 1907.",
+                    "qas": [
+                        {
+                            "id": "s1",
+                            "question": "When did the harbour open?",
+                            "answers": [
+                                {"text": "1907", "answer_start": 33},
+                                {"text": "in 1907", "answer_start": 30},
+                            ],
+                        },
+                        {
+                            "id": "s2",
+                            "question": "Who closed the harbour?",
+                            "answers": [],
+                            "is_impossible": True,
+                        },
+                    ],
+                }
+            ],
+        }
+    ],
+}
+TRIVIAQA = {
+    "Domain": "Web",
+    "Data": [
+        {
+            "Question": "Which city is the capital of Norway?",
+            "QuestionId": "t1",
+            "Answer": {
+                "Value": "Oslo",
+                "Aliases": ["Oslo", "Christiania"],
+                "NormalizedAliases": ["oslo", "christiania"],
+                "Type": "WikipediaEntity",
+            },
+            "EntityPages": [],
+        }
+    ],
+}
+CONTEXT = [["Anna Berg", ["Anna Berg painted.", " She lived in Oslo."]], ["Oslo", ["A city."]]]
+HOTPOTQA = [
+    {
+        "_id": "h1",
+        "question": "Where did the painter Berg live?",
+        "answer": "Oslo",
+        "supporting_facts": [["Anna Berg", 0], ["Anna Berg", 1], ["Oslo", 0]],
+        "context": CONTEXT,
+        "type": "bridge",
+        "level": "hard",
+    }
+]
+WIKI2 = [
+    {
+        **HOTPOTQA[0],
+        "_id": "w1",
+        "evidences": [["Anna Berg", "residence", "Oslo"]],
+        "answer_id": "Q585",
+    }
+]
+MUSIQUE = [
+    {
+        "id": "2hop__1_2",
+        "question": "Where did the painter of Dawn live?",
+        "paragraphs": [
+            {
+                "idx": 0,
+                "title": "Dawn",
+                "paragraph_text": "Berg painted it.",
+                "is_supporting": True,
+            },
+            {"idx": 1, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False},
+        ],
+        "question_decomposition": [],
+        "answer": "Oslo",
+        "answer_aliases": ["Christiania"],
+        "answerable": True,
+    },
+    {
+        "id": "2hop__1_2",
+        "question": "Where did the painter of Dawn live?",
+        "paragraphs": [
+            {"idx": 0, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False}
+        ],
+        "answer": "Oslo",
+        "answer_aliases": [],
+        "answerable": False,
+    },
+]
+IIRC = [
+    {
+        "pid": "p1",
+        "title": "Anna Berg",
+        "text": "She studied at an academy.",
+        "links": [{"target": "Academy of Oslo", "indices": [15, 25]}],
+        "questions": [
+            {
+                "qid": "i1",
+                "question": "Which of her schools were in Oslo?",
+                "answer": {
+                    "type": "span",
+                    "answer_spans": [{"text": " Academy of Oslo"}, {"text": "the academy"}],
+                },
+                "context": [
+                    {"text": "studied", "passage": "main"},
+                    {"text": "in Oslo", "passage": "academy of oslo"},
+                ],
+            },
+            {
+                "qid": "i2",
+                "question": "How old was it?",
+                "answer": {"type": "value", "answer_value": "34", "answer_unit": "years"},
+                "context": [],
+            },
+            {
+                "qid": "i3",
+                "question": "Did it last longer than her life?",
+                "answer": {"type": "binary", "answer_value": "yes"},
+                "context": [],
+            },
+            {"qid": "i4", "question": "Who?", "answer": {"type": "none"}, "context": []},
+        ],
+    }
+]
+STRATEGYQA = [
+    {
+        "qid": "y1",
+        "term": "Oslo",
+        "question": "Could a ship reach Oslo?",
+        "answer": True,
+        "facts": ["Oslo has a harbour."],
+        "decomposition": ["Where is Oslo?", "Does #1 have a harbour?"],
+        "evidence": [
+            [[["Oslo-1"]], [["Oslo-2", "Ship-4"], "operation"]],
+            [[["Harbour-1"]], ["no_evidence"]],
+        ],
+    }
+]
+HIPPORAG = [
+    {
+        "id": "r1",
+        "question": "Who painted Dawn?",
+        "reference": ["Anna Berg", "Berg"],
+        "paragraphs": [{"title": "Dawn", "text": "Berg painted it.", "is_supporting": True}],
+    }
+]
+FLASHRAG = [
+    {
+        "id": "dev_0",
+        "question": "Where did the painter Berg live?",
+        "golden_answers": ["Oslo"],
+        "metadata": {"supporting_facts": {"title": ["Anna Berg", "Oslo"], "sent_id": [0, 0]}},
+    }
+]
+POPQA = "\n".join(
+    "\t".join(fields)
+    for fields in (
+        ("id", "subj", "prop", "obj", "s_wiki_title", "question", "possible_answers"),
+        ("7", "Anna Berg", "occupation", "painter", "Anna Berg", "What is Anna Berg's occupation?",
+         '"[""painter"", ""artist""]"'),
+    )
+)  # fmt: skip
+WEBQUESTIONS = [
+    {
+        "url": "http://example.org/view/en/anna_berg",
+        "targetValue": '(list (description "Dawn \\"I\\"") (description Dusk))',
+        "utterance": "what did anna berg paint?",
+    }
+]
+NQ_OPEN = [{"question": "who painted dawn", "answer": ["Anna Berg", "Berg"]}]
+COMPOUND = [
+    {
+        "entity": "Oslo",
+        "docs": ["…"],
+        "question": "When did it open, and who painted it?",
+        "answer": "1907 && Berg",
+        "parts": ["1907", ["Berg", "Anna Berg"]],
+    }
+]
+
+
+DIGITS = "1" * 4_301  # more than Python converts
+
+# The fields of a row in our own form that tell its gold route.
+ROUTED = {
+    "complex": [
+        *({"type": kind} for kind in ("bridge", "comparison", "bridge_comparison", "inference",
+                                      "compositional", "2hop", "3hop1", "4hop3")),
+        {"hops": [{"question": "a"}, {"question": "b"}]},
+        {"kind": "complex"},
+    ],
+    "compound": [{"parts": ["a", "b"]}, {"sub_questions": []}, {"type": "bridge", "parts": ["a"]}],
+    "direct": [{"choices": {"A": "x"}}, {"route": "direct", "type": "bridge"}],
+    "single": [{"kind": "single"}],
+    None: [{}, {"type": "factoid"}, {"type": 2}, {"type": None}, {"kind": "odd"}, {"hops": [{}]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"), [(route, own) for route, found in ROUTED.items() for own in found]
+)
+def test_the_gold_route_of_our_own_form(
+    route: str | None, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(json.dumps({"question": "Q?", "answers": ["x"], **fields}))
+    assert load_file(path)[0][0].route == route
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value)
+
+
+def as_lines(rows: Sequence[object]) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def titles(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def passages(*texts: tuple[str, str]) -> frozenset[str]:
+    return frozenset(content_id(title, text) for title, text in texts)
+
+
+DAWN = passages(("Dawn", "Berg painted it."))
+HARBOUR = passages(("Oslo Harbour", "Oslo has a harbour. It opened in 1907."))
+CASES = {
+    "squad": (
+        as_json(SQUAD),
+        [
+            ("s1", ("1907", "in 1907"), "single", HARBOUR),
+            ("s2", (), "single", HARBOUR),
+        ],
+    ),
+    "triviaqa": (as_json(TRIVIAQA), [("t1", ("Oslo", "Christiania"), "single", titles())]),
+    "hotpotqa": (as_json(HOTPOTQA), [("h1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
+    "2wiki": (as_json(WIKI2), [("w1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
+    "musique": (
+        as_lines(MUSIQUE),
+        [
+            ("2hop__1_2", ("Oslo", "Christiania"), "complex", DAWN),
+            ("2hop__1_2-unanswerable", (), "complex", titles()),
+        ],
+    ),
+    "iirc": (
+        as_json(IIRC),
+        [
+            ("i1", ("Academy of Oslo", "the academy"), "complex",
+             titles("anna berg", "academy of oslo")),
+            ("i2", ("34",), "complex", titles()),
+            ("i3", ("yes",), "complex", titles()),
+        ],
+    ),
+    "strategyqa": (
+        as_json(STRATEGYQA),
+        [("y1", ("yes",), "complex", titles("Oslo-1", "Oslo-2", "Ship-4"))],
+    ),
+    "hipporag": (as_json(HIPPORAG), [("r1", ("Anna Berg", "Berg"), None, DAWN)]),
+    "flashrag": (as_lines(FLASHRAG), [("dev_0", ("Oslo",), None, titles("anna berg", "oslo"))]),
+    "popqa": (POPQA, [("7", ("painter", "artist"), "single", titles("anna berg"))]),
+    "webquestions": (as_json(WEBQUESTIONS), [("1", ('Dawn "I"', "Dusk"), "single", titles())]),
+    "nq_open": (as_lines(NQ_OPEN), [("1", ("Anna Berg", "Berg"), "single", titles())]),
+    "jsonl": (as_lines(COMPOUND), [("1", ("1907 && Berg",), "compound", titles())]),
+}  # fmt: skip
+
+
+def told(question: GoldQuestion) -> tuple[Any, ...]:
+    gold = question.supporting | question.supporting_titles
+    return question.id, question.answers, question.route, gold
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_format_is_told_by_its_content(name: str, tmp_path: Path) -> None:
+    content, questions = CASES[name]
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    loaded, known = load_file(path)
+    assert known.name == name
+    assert [told(question) for question in loaded] == questions
+    assert loaded == load_file(path, name)[0]
+
+
+def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
+    path, aliases = tmp_path / "dev.json", tmp_path / "id_aliases.json"
+    path.write_text(as_json(WIKI2))
+    row = {"Q_id": "Q585", "aliases": ["Christiania"], "demonyms": ["Oslovian"]}
+    aliases.write_text(as_lines([{"Q_id": "Q1", "aliases": ["x"], "demonyms": []}, row]))
+    assert load_file(path)[0][0].answers == ("Oslo", "Christiania", "Oslovian")
+    (with_aliases,) = read_datasets([str(path)])
+    assert with_aliases.as_json()["aliases"] == sha256(aliases.read_bytes()).hexdigest()
+    aliases.write_text('{"Q_id": "Q585"}\n')
+    with pytest.raises(DatasetError, match=r"id_aliases\.json:1: is not an object with Q_id"):
+        load_file(path)
+
+
+def test_musique_without_ids(tmp_path: Path) -> None:
+    rows = [{**MUSIQUE[1], "id": None, "question": f"Question {n}?"} for n in (1, 2)]
+    path = tmp_path / "file"
+    path.write_text(as_lines(rows))
+    assert [question.id for question in load_file(path)[0]] == ["1", "2"]
+
+
+def test_hotpotqa_with_columns(tmp_path: Path) -> None:
+    """The form that the data set hubs publish."""
+    row = {**HOTPOTQA[0], "id": "h1", "supporting_facts": {"title": ["Oslo"], "sent_id": [0]}}
+    path = tmp_path / "file"
+    path.write_text(as_lines([row]))
+    assert load_file(path)[0][0].supporting_titles == {"oslo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("array", '[\n{"question": "Q?",\n "answer": "x"},\n{"question": ""}]',
+         ": element 2: question: String should have at least 1 character"),
+        ("cut short", '[{"question": "Q?", "answer": "x"},\n {"question": "Q', ":2: is not JSON: "),
+        ("no comma", '[{"question": "Q?", "answer": "x"}\n {}]', ":2: is not JSON: Expecting ','"),
+        ("element", '[\n7]', ": element 1: is not a JSON object"),
+        ("squad", as_json({"data": [{"paragraphs": [{"context": "c", "qas": [
+            {"id": "1", "question": "Q?", "answers": []}]}]}]}),
+         ": element 1: question 1: has no answer"),
+        ("squad", as_json({"data": [{"paragraphs": [{"qas": []}]}]}),
+         ": element 1: `context` is missing or not a string"),
+        ("broken squad", '{\n"data": [}', ":2: is not JSON: "),
+        ("twice", as_lines([{**STRATEGYQA[0]}, {**STRATEGYQA[0]}]),
+         ":2: the id 'y1' occurs earlier, at file:1"),
+        ("twice in one line", as_json([HOTPOTQA[0], HOTPOTQA[0]]),
+         ": element 2: the id 'h1' occurs earlier, at file: element 1"),
+        ("facts", as_json([{**HOTPOTQA[0], "supporting_facts": "Oslo"}]),
+         ": element 1: `supporting_facts` is neither a list of [title, sentence] nor an object"),
+        *(("facts", as_lines([HOTPOTQA[0], {**HOTPOTQA[0], "supporting_facts": facts}]),
+           ":2: `supporting_facts` is neither a list of [title, sentence] nor an object")
+          for facts in ({"title": None}, {"title": "Oslo"}, [[["Oslo"], 0]])),
+        *(("triviaqa", as_lines([{"Question": "Q?", "Answer": {"Value": "x", "Aliases": given}}]),
+           ":1: `Aliases` is missing or not a list") for given in (None, "Oslo")),
+        ("iirc", as_json([{"links": [], "questions": [{"answer": {}, "context": None}]}]),
+         ": element 1: `context` is missing or not a list"),
+        ("digits in an array", f'[{{"question": "Q?", "answer": "x"}},\n {{"id": {DIGITS}}}]',
+         ":1: contains an integer with too many digits"),
+        ("digits in a line", f'{{"question": "Q?", "answer": "x"}}\n{{"id": {DIGITS}}}',
+         ":2: contains an integer with too many digits"),
+        ("digits in the first line", f'{{"id": {DIGITS}}}\n{{"question": "Q?", "answer": "x"}}',
+         ":1: contains an integer with too many digits"),
+        ("digits in a document", f'{{\n"data": [{DIGITS}]}}',
+         ":1: contains an integer with too many digits"),
+        ("deep document", '{\n"data": ' + "[" * 100_000, ":1: is nested too deep"),
+        ("two arrays", f"{as_json(HOTPOTQA)}\n\n{as_json(HOTPOTQA)}\n",
+         ":3: is not JSON: Extra data"),
+        ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'[' * 100_000}\n",
+         ":2: `possible_answers` is not a JSON list"),
+        ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'x' * 131_073}\n",
+         ":2: is not a row of a table: field larger than field limit"),
+        ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\t[broken\n",
+         ":2: `possible_answers` is not a JSON list"),
+        ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\n", ":2: has 2 fields, but the first"),
+        ("webquestions", as_json([{"utterance": "q", "targetValue": "(list)"}]),
+         ": element 1: has no answer"),
+        ("surrogate", '[{"id": "1", "question": "Q?", "reference": ["x"], "paragraphs": '
+         '[{"title": "", "text": "\\ud83d"}]}]', ": element 1: a paragraph contains a lone"),
+        ("deep", "[" * 100_000, ":1: is n"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(
+    name: str, content: str, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DatasetError) as caught:
+        load_file(path)
+    assert caught.value.problems[0].startswith(f"{path}{problem}"), caught.value.problems
+
+
+def test_mixed_encodings_are_told_by_line_and_byte(tmp_path: Path) -> None:
+    lines = [
+        as_lines([NQ_OPEN[0]]).encode(),
+        '{"question": "é", "answer": ["x"]}'.encode("latin-1"),
+    ]
+    path = tmp_path / "file"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DatasetError) as caught:
+        load_file(path)
+    assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
+    path.write_bytes(b"[" + b",\n".join(lines) + b"]")
+    with pytest.raises(DatasetError) as caught:
+        load_file(path)
+    assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
+    path.write_text(as_lines(NQ_OPEN), encoding="utf-16")
+    with pytest.raises(DatasetError, match="is not UTF-8 at byte 0"):
+        load_file(path)
+
+
+def test_beir_has_its_passages_from_the_qrels_and_says_what_is_missing(tmp_path: Path) -> None:
+    queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels" / "test.tsv"
+    qrels.parent.mkdir()
+    qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\nq1\tp2\t0\n")
+    row = {"_id": "q1", "text": "Where did Berg live?", "metadata": {"answer": "Oslo"}}
+    queries.write_text(json.dumps(row))
+    (question,) = load_file(queries)[0]
+    assert (question.answers, question.supporting) == (("Oslo",), {"p1"})
+    queries.write_text(json.dumps({**row, "metadata": {}}))
+    for file, told in ((queries, "these queries have no answers"), (qrels, "no questions; name")):
+        with pytest.raises(DatasetError, match=told):
+            load_file(file)
+    qrels.write_text("query-id\tcorpus-id\tscore\nq1\tp1\tmany\n")
+    with pytest.raises(DatasetError, match=r"test\.tsv:2: is not a row"):
+        load_file(queries)
 
 
 @pytest.mark.parametrize(
@@ -37,16 +461,6 @@ def test_parts() -> None:
     assert joined.parts == (("Rome",), ("1984",))
     assert listed.parts == (("Rome",), ("1984", "in 1984"))
     assert listed.golds == ("Rome", "1984", "in 1984")
-
-
-def test_the_rest_of_a_row() -> None:
-    row = {
-        "id": 7, "question": "Q?", "answer": "x", "route": "complex",
-        "supporting_passage_ids": ["p"], "hops": [{"anything": 1}],
-    }  # fmt: skip
-    question = read_question(row, "1")
-    assert (question.id, question.route) == ("7", "complex")
-    assert question.supporting == frozenset({"p"})
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,6 @@ def test_the_last_verdict_of_a_reply(reply: str, verdict: float | None) -> None:
     assert read_verdict(reply) == verdict
 
 
-async def test_a_verdict_stands_beside_the_other_scores() -> None:
-    assert (await judged("correct")).scores == {"em": 0.0, "judge": 1.0}
-    wrong = await judged("incorrect")
-    assert (wrong.scores["judge"], wrong.judge_error) == (0.0, None)
-
-
 async def test_failures_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = await judged("Who knows?")
     assert (unread.scores["judge"], unread.judge_error) == (None, "no verdict: 'Who knows?'")

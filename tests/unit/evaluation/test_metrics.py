@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.evaluation.metrics import (
-    VERSIONS,
     FoundPassage,
     QuestionResult,
     cut_prediction,
-    f1,
     normalise,
     parts_found,
     score,
@@ -34,12 +32,6 @@ def said(text: str, *citations: Citation) -> QuestionResult:
     return QuestionResult(text, True, "single", citations)
 
 
-def test_the_verdict_rule_is_an_option() -> None:
-    assert f1("yes it is", "yes") > 0
-    assert f1("yes it is", "yes", yes_no=True) == 0
-    assert f1("Yes.", "yes", yes_no=True) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "cut"),
     [
@@ -52,12 +44,6 @@ def test_the_verdict_rule_is_an_option() -> None:
 )
 def test_cut(text: str, cut: str) -> None:
     assert cut_prediction(text) == cut
-
-
-def test_accuracy_takes_any_alias() -> None:
-    question = GoldQuestion("1", "Q?", ("USA", "United States"))
-    assert score(said("In the United States."), question)["accuracy"] == 1
-    assert score(said("In Canada."), question)["accuracy"] == 0
 
 
 def test_compound_scores_parts_by_any_alias() -> None:
@@ -90,12 +76,6 @@ def test_where_no_citation_can_hold_the_answer() -> None:
     assert score(said("Paris"), direct)["citation_hit"] is None
 
 
-def test_route_accuracy() -> None:
-    assert score(said("x"), GoldQuestion("1", "Q?", ("x",), route="single"))["route_accuracy"] == 1
-    assert score(said("x"), GoldQuestion("1", "Q?", ("x",), route="complex"))["route_accuracy"] == 0
-    assert score(said("x"), GoldQuestion("1", "Q?", ("x",)))["route_accuracy"] is None
-
-
 @settings(deadline=None)
 @given(ANSWERS, st.booleans())
 def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
@@ -124,16 +104,6 @@ def test_every_score_lies_between_0_and_1(prediction: str, gold: str, yes_no: bo
         assert value is None or 0 <= value <= 1
 
 
-@settings(deadline=None)
-@given(TEXTS, ANSWERS)
-def test_the_rule_for_verdicts_only_ever_lowers(prediction: str, gold: str) -> None:
-    assert f1(prediction, gold, yes_no=True) <= f1(prediction, gold)
-
-
-def test_evaluators_carry_a_version() -> None:
-    assert min(VERSIONS.values()) >= 1
-
-
 def test_an_answer_of_100_kb_is_normalised_once() -> None:
     """However many gold answers it is compared with: TriviaQA has hundreds of aliases."""
     golds = tuple(f"Alias {n}" for n in range(300))
@@ -143,24 +113,6 @@ def test_an_answer_of_100_kb_is_normalised_once() -> None:
     assert scores["em"] == scores["f1"] == scores["lenient_em"] == 0
     compared = 5 * len(golds)  # by EM, F1, precision, recall and accuracy
     assert normalise.cache_info().hits >= compared - 1
-
-
-@pytest.mark.parametrize(
-    ("prediction", "gold", "value"),
-    [
-        ("Jean-Luc Berg", "berg jean luc", 1),
-        ("New York", "NewYork", 1),
-        ("yes", "True", 1),
-        ("true", "yes", 0),
-        ("no", "False", 1),
-        ("Berg Berg", "Berg Oslo", 0),
-        ("Oslo Berg", "Berg Berg", 1),
-        ("Anna Berg", "Berg", 0),
-        ("x_y", "x y", 1),
-    ],
-)
-def test_the_lenient_match(prediction: str, gold: str, value: float) -> None:
-    assert score(said(prediction), GoldQuestion("1", "Q?", (gold,)))["lenient_em"] == value
 
 
 def test_where_there_is_no_answer_abstaining_is_right() -> None:

@@ -138,16 +138,6 @@ def test_the_html_asks_for_nothing_and_runs_nothing() -> None:
     assert "\n# Who?" not in markdown
 
 
-def test_cells_cannot_break_a_table() -> None:
-    page = Page("T")
-    page.table(["a", "b"], [["x|y", "1\n2"]])
-    page.text("*no*")
-    page.folded("f", ["a\nb"])
-    assert page.markdown() == (
-        "# T\n\n| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n\n\\*no\\*\n\n**f**\n\n    a b\n"
-    )
-
-
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
 def test_lines_cannot_leave_their_block(end: str) -> None:
     page = Page("T")

@@ -11,7 +11,6 @@ import pytest
 
 from service.answer.request import PreparedRequest
 from service.core.domain import ScoredPassage
-from service.core.errors import InvalidRequest
 from service.engines.base import GenerationRequest
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.document import robustness_cells
@@ -167,14 +166,6 @@ async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
     opened(again := Gullible())
     await evaluated(file, **asked)
     assert again.asked == []
-
-
-@pytest.mark.parametrize(
-    "options", [{"robustness": True}, {"robustness": True, "url": "http://h", "out": Path("o")}]
-)
-async def test_what_robustness_needs(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="--robustness needs --out"):
-        await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), **options)
 
 
 def row(id: str, accuracy: float, dataset: str = "d") -> Row:

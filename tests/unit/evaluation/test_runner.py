@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 
 from service.answer.events import (
@@ -31,29 +29,20 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 ROME = passage("rome", "Rome is the capital of Italy.")
 
 
-def asking(script: dict[str, Any], most: list[int] | None = None) -> Ask:
+def asking(script: dict[str, Any]) -> Ask:
     """The real stream over a scripted reader: `closed_book` and `single` questions."""
-    running = [0]
 
     async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        running[0] += 1
-        if most is not None:
-            most.append(running[0])
-        try:
-            reply = script[request.question]
-            steps = [ScriptStep("true", "Task: relevance", times=None), ScriptStep(reply)]
-            retriever = ScriptedRetriever({"": [ROME]})
-            asked = inquiry(
-                ScriptedGenerator(steps),
-                retriever,
-                request.question,
-                route=request.route,
-                loop=request.loop,
-            )
-            async for event in answer_stream(asked):
-                yield event
-        finally:
-            running[0] -= 1
+        steps = [
+            ScriptStep("true", "Task: relevance", times=None),
+            ScriptStep(script[request.question]),
+        ]
+        asked = inquiry(
+            ScriptedGenerator(steps), ScriptedRetriever({"": [ROME]}), request.question,
+            route=request.route, loop=request.loop,
+        )  # fmt: skip
+        async for event in answer_stream(asked):
+            yield event
 
     return ask
 
@@ -85,42 +74,6 @@ async def test_a_row_says_what_was_asked_answered_and_spent() -> None:
         "supporting_recall": None, "supporting_precision": None, "pool_recall": None,
         "route_accuracy": None,
     }  # fmt: skip
-
-
-@pytest.mark.anyio
-async def test_rows_come_as_they_end_and_concurrency_is_bounded() -> None:
-    most: list[int] = []
-    script = {f"Question {n}?": str(n) for n in range(20)}
-
-    others_ended, ended = anyio.Event(), [0]
-
-    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        if request.question == "Question 0?":
-            await others_ended.wait()
-        async for event in asking(script, most)(request):
-            await anyio.lowlevel.checkpoint()
-            yield event
-        ended[0] += 1
-        if ended[0] == 19:
-            others_ended.set()
-
-    rows = await rows_of([gold(n, str(n)) for n in range(20)], ask)
-    assert sorted(row.id for row in rows) == sorted(f"q{n}" for n in range(20))
-    assert rows[-1].id == "q0", "a slow question holds no other back"
-    assert all(row.scores["em"] == 1 for row in rows)
-    assert max(most) <= 3
-
-
-@pytest.mark.anyio
-async def test_a_failed_question_is_a_row_counted_wrong() -> None:
-    script = {"Question 1?": EngineFailure("gone"), "Question 2?": "Rome"}
-    rows = await rows_of([gold(1, "Rome", route="single"), gold(2, "Rome")], asking(script))
-    assert [row.answered for row in rows] == [False, True]
-    assert rows[0].error == "urn:revelator:problem:engine-unavailable: gone"
-    assert rows[0].scores["em"] == rows[0].scores["citation_hit"] == 0
-    assert rows[0].retrievals == 1
-    means = means_of(rows)
-    assert (means["questions"], means["failed"], means["em"]) == (2, 1, 0.5)
 
 
 async def _cut_short(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
@@ -165,31 +118,6 @@ async def test_the_route_is_scored_where_the_service_chose_it() -> None:
     assert [row.scores["route_accuracy"] for row in free] == [1, 0, None]
     named = await rows_of(questions, _cut_short)
     assert [row.scores["route_accuracy"] for row in named] == [None, None, None]
-
-
-@pytest.mark.anyio
-async def test_an_abstention_is_no_failure_and_counts_as_unanswered() -> None:
-    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        asked = inquiry(ScriptedGenerator(), ScriptedRetriever({}), "Q?", route="single")
-        async for event in answer_stream(asked):
-            yield event
-
-    (row,) = await rows_of([gold(1, "no")], ask)
-    assert (row.error, row.answered, row.scores["accuracy"]) == (None, False, 0)
-    assert row.prediction
-
-
-@pytest.mark.anyio
-async def test_gold_routes_are_asked_for_where_there_are_any() -> None:
-    asked: list[tuple[str, str]] = []
-
-    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        asked.append((request.route, request.loop))
-        yield Done()
-
-    questions = [gold(1, "x", route="complex"), gold(2, "x", route="direct"), gold(3, "x")]
-    await rows_of(questions, ask, prepared(loop="autorag"), gold_routes=True)
-    assert asked == [("complex", "autorag"), ("direct", "default"), ("auto", "autorag")]
 
 
 @pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 
 from service.answer.events import AnswerReady, BaseEvent
 from service.answer.request import PreparedRequest
-from service.core.domain import Answer, Problem
-from service.core.errors import EngineFailure, StoreError
+from service.core.domain import Answer
+from service.core.errors import StoreError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
 from service.evaluation.runner import Ask, Task, ask_one
@@ -60,22 +60,6 @@ async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) 
     assert trace.header.key == Key("d", "single/anrag", "q/1")
     assert trace.header.gold == GOLD
     assert trace.header.request["route"] == "single"
-
-
-@pytest.mark.anyio
-async def test_a_failed_question_is_kept_too(tmp_path: Path) -> None:
-    path, _ = await kept_trace(tmp_path, EngineFailure("gone"))
-    trace = read_trace(path)
-    assert isinstance(trace.result, Problem)
-    assert trace.result.detail == "gone"
-
-
-@pytest.mark.anyio
-async def test_a_question_that_is_asked_again_replaces_its_trace(tmp_path: Path) -> None:
-    path, _ = await kept_trace(tmp_path, EngineFailure("gone"))
-    again, _ = await kept_trace(tmp_path)
-    assert again == path
-    assert isinstance(read_trace(path).result, Answer)
 
 
 @pytest.mark.anyio

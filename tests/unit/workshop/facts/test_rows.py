@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import TrainingRow, read_rows
-from service.workshop.facts.splits import is_held_out
+from service.workshop.facts.rows import TrainingRow, read_lines, read_rows
+from service.workshop.facts.splits import Split, canonical_form, is_held_out, side_of
 
 NAMES = [f"Film {number}" for number in range(100)]
 KNOWN = next(name for name in NAMES if not is_held_out(name))
@@ -105,3 +105,51 @@ def test_a_question_people_wrote_is_held_out_by_its_own_text(tmp_path: Path) -> 
     with pytest.raises(InvalidRequest, match="only to test"):
         list(read_rows(file))
     assert TrainingRow.model_validate(row(question=KNOWN, provenance=people)).side == "train"
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Who  wrote “Heat”?", "who wrote heat"),
+        ("Straße (film)", "strasse film"),
+        ("ＦＵＬＬ width", "full width"),
+        ("snake_case it's", "snake_case it s"),
+        ("  ", ""),
+    ],
+)
+def test_normal_form(text: str, normal: str) -> None:
+    assert canonical_form(text) == normal
+
+
+KNOWN, HELD_OUT = "Canberra", "Paris"
+
+
+@pytest.mark.parametrize(
+    ("titles", "answers", "written", "side"),
+    [
+        ([KNOWN], [KNOWN], None, "train"),
+        ([], [], None, "train"),
+        ([KNOWN], [], "Canberra?", "train"),
+        ([KNOWN, HELD_OUT], [HELD_OUT], None, "test"),  # what leads there may be of either side
+        ([KNOWN, HELD_OUT], [KNOWN], None, None),
+        ([KNOWN, HELD_OUT], [KNOWN, HELD_OUT], None, None),
+        ([HELD_OUT], [], None, None),
+        ([], [], "Paris?", "test"),
+        ([KNOWN], [KNOWN], "paris", "test"),
+    ],
+)
+def test_what_may_train_and_what_may_test(
+    titles: list[str], answers: list[str], written: str | None, side: Split | None
+) -> None:
+    assert side_of(titles, answers, written) == side
+
+
+def test_counts_of_the_design(shared_data: Path) -> None:
+    wiki, squad = (
+        [row["title"] for row in read_lines(shared_data / name / "corpus.jsonl")]
+        for name in ("2wikimultihopqa", "squad")
+    )
+    articles = set(squad)
+    assert sum(map(is_held_out, wiki)) == 1253
+    assert sum(is_held_out(title) for title in articles) == 7
+    assert len(articles) == 24

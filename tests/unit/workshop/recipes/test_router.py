@@ -26,7 +26,6 @@ from service.workshop.recipes.router import (
     RouterSettings,
     cheapest_route,
     fit_temperature,
-    negative_log_likelihood,
     questions_of,
 )
 from tests.unit.workshop.recipes.rows import write_data
@@ -64,10 +63,6 @@ def test_the_cheapest_that_is_right(
     methods = [*METHODS, *(method for method in right if method not in METHODS)]
     rows = [row(method, float(method in right), gold_route=given) for method in methods]
     assert cheapest_route(rows) == label
-
-
-def test_a_score_that_does_not_apply_is_not_right() -> None:
-    assert cheapest_route([row("no_retrieval", None), row("ircot", 0.5)]) is None
 
 
 def write(folder: Path, rows: list[Row]) -> Path:
@@ -126,15 +121,6 @@ def test_the_head_gives_what_the_network_gave() -> None:
     card = RouterCard(layers=3, longest=128, temperature=1.0)
     chances = network.head(card).probabilities(vectors.numpy())
     assert torch.allclose(torch.tensor(chances), logits.softmax(1), atol=1e-5)
-
-
-def test_the_likelihood_of_labels() -> None:
-    logits = [[math.log(3), 0.0], [0.0, 0.0]]
-    assert negative_log_likelihood(logits, [0, 1], 1.0) == pytest.approx(
-        -(math.log(0.75) + math.log(0.5)) / 2
-    )
-    hotter = 1 / (1 + math.sqrt(1 / 3))
-    assert negative_log_likelihood(logits[:1], [0], 2.0) == pytest.approx(-math.log(hotter))
 
 
 @pytest.mark.parametrize(("right", "margin"), [(3, 6.0), (3, 0.2), (2, 4.0)])

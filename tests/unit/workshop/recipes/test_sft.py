@@ -16,7 +16,6 @@ torch = need("torch", "transformers")
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.workshop.facts.splits import is_held_out
-from service.workshop.recipes import run as runs
 from service.workshop.recipes import sft
 from service.workshop.recipes.run import train_recipe
 from tests.stubs.tiny_model import save_tiny_model
@@ -63,34 +62,6 @@ def data(tmp_path: Path) -> dict[str, Any]:
 def train(data: dict[str, Any], folder: Path, *assignments: str) -> dict[str, Any]:
     model = f"model={folder.parent / 'model'}"
     return train_recipe("sft", out=folder, assignments=[*COMMON, model, *assignments], **data)
-
-
-def test_the_batch_that_trains_counts_replies_alone(data: Any, tmp_path: Path) -> None:
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTTrainer
-
-    from service.engines.encoding import PromptEncoder
-    from service.workshop.facts.rows import TrainingRow
-
-    settings, values = runs.read_settings(
-        sft.RECIPE, None, None, [*COMMON, f"model={tmp_path / 'model'}"]
-    )
-    encoder = PromptEncoder(AutoTokenizer.from_pretrained(settings.model))
-    chats = [TrainingRow.model_validate(row) for row in rows(4)]
-    encoded = sft.token_rows(settings, chats, encoder, 0)
-    trainer = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(settings.model),
-        args=runs._arguments(sft.RECIPE, values, tmp_path),
-        train_dataset=Dataset.from_list([row._asdict() for row in encoded]),
-        processing_class=encoder.tokenizer,
-    )
-    batch = next(iter(trainer.get_train_dataloader()))
-    assert batch["labels"].shape == batch["input_ids"].shape
-    for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
-        said = labels[labels != -100]
-        assert encoder.tokenizer.decode(said).strip() in {"single</s>", "true</s>"}
-        assert torch.equal(ids[labels != -100], said)
 
 
 def test_an_adapter_comes_out(data: Any, tmp_path: Path) -> None:

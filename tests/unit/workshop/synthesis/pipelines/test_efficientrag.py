@@ -150,11 +150,6 @@ def test_labels_that_fail_leave_the_passage_unmarked_and_the_next_hop_out() -> N
     ]  # fmt: skip
 
 
-def test_what_the_search_does_not_find_is_counted() -> None:
-    outcome, _, _ = run_by_hand(PIPELINE, item_of(LINE), GOOD, {QUESTION: [NORMA, BELLINI]})
-    assert outcome.lost == {"search: no negative": 2}
-
-
 def chain(*dependencies: list[str]) -> str:
     parts = {
         str(n): {"sub_question": "Q?", "answer": "a", "dependency": dependency}

@@ -109,21 +109,6 @@ def test_a_chain_teaches_every_step_and_when_to_end() -> None:
     assert not outcome.lost
 
 
-def test_endings_are_two_to_one_however_long_the_chain() -> None:
-    hops = tuple(Link(f"What is {n}?", str(n)) for n in range(4))
-    outcome, _, _ = run_by_hand(
-        PIPELINE, item_of(ChainedQuestion("Which?", "complex", ("3",), hops)), judge
-    )
-    assert Counter(target for _, target in said(outcome, "ending")) == {"no": 2, "yes": 1}
-
-
-def test_the_teacher_judges_with_the_full_prompt_whatever_the_rows_have() -> None:
-    _, asked, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
-    prompts = [ask.messages[-1].content for ask in asked if ask.stage == "relevance"]
-    assert prompts[0] == TemplateSet("full").relevance(WHO, VERDI)
-    assert len(prompts) == 5
-
-
 def test_a_single_question_passes_the_refiner_as_it_is() -> None:
     asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge, {WHERE: [VERDI]})

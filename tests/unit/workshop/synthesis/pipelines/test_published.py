@@ -46,11 +46,6 @@ def test_hops_name_passages_that_are_other_lines() -> None:
     assert item.source.question == asked.question
 
 
-def test_hops_name_passages_of_their_line() -> None:
-    item = one({**NORMA_QUESTION, "passages": [NORMA, BELLINI]})
-    assert item.source.titles == ("Norma (opera)", "Vincenzo Bellini")
-
-
 def test_a_passage_that_is_not_there_makes_no_item_since_it_might_be_held_out() -> None:
     reading = read(NORMA_QUESTION, NORMA)
     assert not reading.items
