@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -67,24 +68,24 @@ FAILURES: dict[str, Callable[[str], Exception]] = {
 }
 
 
-async def check_silent(
-    path: Callable[[Live], Any], said: list[str], **given: Any
-) -> list[dict[str, Any]]:
-    """Run the path with the log at info; nothing of the marks is in the log or in `said`. Returns
-    the log's lines."""
-    stream = io.StringIO()
+@asynccontextmanager
+async def silent(
+    engine: Any = None, retriever: FakeRetriever | None = None
+) -> AsyncIterator[tuple[Live, list[str], list[dict[str, Any]]]]:
+    """A service with its log at info, what it said, and at the end its log's lines: nothing of the
+    marks is in them, or in a trace."""
+    stream, said, lines = io.StringIO(), list[str](), list[dict[str, Any]]()
     settings: Settings = config(server={"keys": [KEY]})
-    async with live(given.get("engine"), settings=settings, retriever=given.get("retriever")) as at:
+    async with live(engine, settings=settings, retriever=retriever or passages()) as at:
         configure_logging("info", stream)
         at.http.headers["Authorization"] = f"Bearer {KEY}"
         spans = trace(at)
-        await path(at)
-    lines, traced = stream.getvalue(), spans()
+        yield at, said, lines
     for mark in MARKS:
-        assert mark not in lines
-        assert mark not in traced
+        assert mark not in stream.getvalue()
+        assert mark not in spans()
         assert mark not in "".join(said)
-    return [json.loads(line) for line in lines.splitlines()]
+    lines += [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def trace(at: Live) -> Callable[[], str]:
@@ -105,41 +106,6 @@ def trace(at: Live) -> Callable[[], str]:
 
 def passages() -> FakeRetriever:
     return FakeRetriever({"sample": [Passage("p1", "Rivers", PASSAGE)]})
-
-
-async def test_questions_that_are_answered() -> None:
-    async def path(at: Live) -> None:
-        assert (await at.ask(QUESTION))[0] == 200
-        assert (await at.stream(QUESTION))[-1][0] == "done"
-        assert "event: done" in (await at.get("/answer/stream", params={"question": QUESTION})).text
-
-    lines = await check_silent(path, [], retriever=passages())
-    assert [line["event"] for line in lines].count("question") == 3
-
-
-@pytest.mark.parametrize("where", ["engine", "retriever"])
-@pytest.mark.parametrize("name", FAILURES)
-async def test_questions_that_fail(name: str, where: str) -> None:
-    said: list[str] = []
-
-    async def path(at: Live) -> None:
-        status, body = await at.ask(QUESTION, route="single")
-        said.append(body.get("detail", ""))
-        events = await at.stream(QUESTION, route="single")
-        said.extend(data["problem"]["detail"] for kind, data in events if kind == "error")
-        assert status >= 500
-
-    failure = FAILURES[name]
-    given: dict[str, Any] = {"retriever": passages()}
-    if where == "engine":
-        given["engine"] = Telling(failure)
-    else:
-        given["retriever"] = TellingRetriever(failure)
-    lines = await check_silent(path, said, **given)
-    unexpected = [line for line in lines if line["event"] == "question failed"]
-    for line in unexpected:
-        assert "Traceback (most recent call last):" in line["exception"]
-    assert bool(unexpected) == name.startswith("what nobody expects")
 
 
 Told = tuple[bool, str]
@@ -177,7 +143,21 @@ async def by_mcp(at: Live, tool: str = "answer", **arguments: Any) -> Told:
     return not result.is_error, result.content[0].text if result.is_error else ""
 
 
+async def own(at: Live) -> Told:
+    status, body = await at.ask(QUESTION, route="single")
+    return status == 200, body.get("detail", "")
+
+
+async def own_stream(at: Live) -> Told:
+    events = await at.stream(QUESTION, route="single")
+    assert events[-1][0] == "done"
+    failed = [data["problem"]["detail"] for kind, data in events if kind == "error"]
+    return not failed, "".join(failed)
+
+
 WAYS: dict[str, Callable[[Live], Awaitable[Told]]] = {
+    "answer": own,
+    "answer, streamed": own_stream,
     "chat": chat,
     "chat, streamed": lambda at: chat(at, stream=True),
     "responses": respond,
@@ -186,141 +166,95 @@ WAYS: dict[str, Callable[[Live], Awaitable[Told]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_questions_by_other_interfaces(way: str) -> None:
-    told: list[Told] = []
-
-    async def path(at: Live) -> None:
-        told.append(await WAYS[way](at))
-
-    lines = await check_silent(path, [], retriever=passages())
-    assert told == [(True, "")]
-    assert [line["event"] for line in lines].count("question") == 1
+async def test_questions_that_are_answered() -> None:
+    async with silent() as (at, _, lines):
+        for way, ask in WAYS.items():
+            assert await ask(at) == (True, ""), way
+        assert "event: done" in (await at.get("/answer/stream", params={"question": QUESTION})).text
+    assert [line["event"] for line in lines].count("question") == len(WAYS) + 1
 
 
 @pytest.mark.parametrize("where", ["engine", "retriever"])
-@pytest.mark.parametrize("name", ["a refusal in JSON", "what nobody expects, for a reason"])
-@pytest.mark.parametrize("way", WAYS)
-async def test_questions_by_other_interfaces_that_fail(way: str, name: str, where: str) -> None:
-    said: list[str] = []
-
-    async def path(at: Live) -> None:
-        answered, error = await WAYS[way](at)
-        assert not answered
-        assert error
-        said.append(error)
-
+@pytest.mark.parametrize("name", FAILURES)
+async def test_questions_that_fail(name: str, where: str) -> None:
     failure = FAILURES[name]
-    given: dict[str, Any] = {"retriever": passages()}
-    if where == "engine":
-        given["engine"] = Telling(failure)
-    else:
-        given["retriever"] = TellingRetriever(failure)
-    await check_silent(path, said, **given)
+    engine = Telling(failure) if where == "engine" else None
+    retriever = TellingRetriever(failure) if where == "retriever" else None
+    async with silent(engine, retriever) as (at, said, lines):
+        for way, ask in WAYS.items():
+            answered, error = await ask(at)
+            assert (answered, bool(error)) == (False, True), way
+            said.append(error)
+    unexpected = [line for line in lines if line["event"] == "question failed"]
+    for line in unexpected:
+        assert "Traceback (most recent call last):" in line["exception"]
+    assert len(unexpected) == (len(WAYS) if name.startswith("what nobody expects") else 0)
 
 
 async def test_a_search_that_fails_for_a_reason_nobody_expects() -> None:
-    said: list[str] = []
-
-    async def path(at: Live) -> None:
+    async with silent(retriever=TellingRetriever(ValueError)) as (at, said, lines):
         found, error = await by_mcp(at, "search", query=QUESTION)
         assert not found
         said.append(error)
-
-    lines = await check_silent(path, said, retriever=TellingRetriever(ValueError))
     assert "request failed" in [line["event"] for line in lines]
 
 
-async def test_requests_of_other_interfaces_that_are_refused() -> None:
-    said: list[str] = []
-    asked: list[tuple[str, Any]] = [
-        ("/v1/chat/completions", {"model": "x", "messages": [{"role": "user", "content": MARK}]}),
-        ("/v1/chat/completions", {"model": "revelator", "messages": QUESTION}),
-        ("/v1/chat/completions", {"model": "revelator", "messages": [{"role": QUESTION}]}),
-        ("/v1/chat/completions", {"model": "revelator", "messages": [], "n": QUESTION}),
-        ("/v1/responses", {"model": "revelator", "input": [QUESTION]}),
-        ("/v1/responses", {"model": "revelator", "input": QUESTION * 200}),
-        ("/v1/responses", QUESTION),
-        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": QUESTION}),
-        ("/mcp", QUESTION),
-    ]
-
-    async def path(at: Live) -> None:
-        for url, body in asked:
-            response = await at.post(url, json=body)
-            if url == "/mcp":  # its protocol sends what was wrong back to who sent it
-                assert "error" in response.text
-            else:
-                assert response.status >= 400
-                said.append(response.text)
-        wrong = {"Authorization": "Bearer Numbatfield"}
-        for url in ("/v1/chat/completions", "/v1/responses", "/mcp"):
-            response = await at.post(url, json={}, headers=wrong)
-            assert response.status in (401, 403)
-            said.append(response.text)
-
-    await check_silent(path, said, retriever=passages())
-
-
-async def test_tools_that_are_called_wrongly() -> None:
-    said: list[str] = []
-    wrong: list[dict[str, Any]] = [
-        {"query": QUESTION * 200}, {"query": QUESTION, "top_k": MARK},
-        {"query": QUESTION, "filter": MARK}, {"query": [QUESTION]},
-    ]  # fmt: skip
-
-    async def path(at: Live) -> None:
-        for arguments in wrong:
-            found, error = await by_mcp(at, "search", **arguments)
-            assert not found
-            said.append(error)
-
-    await check_silent(path, said, retriever=passages())
-
-
-async def test_requests_that_are_refused() -> None:
-    said: list[str] = []
-    bodies: list[Any] = [
+WRONG_KEY = {"Authorization": "Bearer Numbatfield"}
+AS_JSON = {"Content-Type": "application/json"}
+# Paths, what is sent to them, and the statuses that it gets.
+REFUSED: list[tuple[str, dict[str, Any], int]] = [
+    *(("/answer", {"json": body}, 422) for body in (
         {"question": QUESTION * 200}, {"question": [QUESTION]},
         {"question": QUESTION, "top_k": MARK}, {"question": QUESTION, "loop": MARK},
         {"question": QUESTION, "filter": {"x": MARK}},
         {"question": QUESTION, "route": "direct", "loop": "anrag"}, QUESTION,
-    ]  # fmt: skip
+    )),
+    ("/answer", {"data": f'{{"question": "{MARK}', "headers": AS_JSON}, 400),
+    ("/answer", {"data": f'{{"question": "{MARK}"}}{MARK}', "headers": AS_JSON}, 400),
+    ("/answer", {"json": {}, "headers": {"Authorization": "", "X-API-Key": "Numbatfield"}}, 403),
+    *((path, {"json": {}, "headers": WRONG_KEY}, 403) for path in ("/answer", "/mcp")),
+    *((path, {"json": {}, "headers": WRONG_KEY}, 401)
+      for path in ("/v1/chat/completions", "/v1/responses")),
+    ("/v1/chat/completions",
+     {"json": {"model": "x", "messages": [{"role": "user", "content": MARK}]}}, 404),
+    *(("/v1/chat/completions", {"json": {"model": "revelator"} | body}, 400) for body in (
+        {"messages": QUESTION}, {"messages": [{"role": QUESTION}]},
+        {"messages": [], "n": QUESTION},
+    )),
+    *(("/v1/responses", {"json": body}, 400) for body in (
+        {"model": "revelator", "input": [QUESTION]}, QUESTION,
+    )),
+]  # fmt: skip
 
-    async def path(at: Live) -> None:
-        for body in bodies:
-            response = await at.post("/answer", json=body)
-            assert response.status == 422
-            said.append(response.text)
-        as_json = {"Content-Type": "application/json"}
-        for data in (f'{{"question": "{MARK}', f'{{"question": "{MARK}"}}{MARK}'):
-            response = await at.post("/answer", data=data, headers=as_json)
-            assert response.status == 400
+
+async def test_requests_that_are_refused() -> None:
+    async with silent() as (at, said, _):
+        for path, sent, status in REFUSED:
+            response = await at.post(path, **sent)
+            assert response.status == status, (path, sent)
             said.append(response.text)
         query = {"question": QUESTION, "top_k": MARK}
         said.append((await at.get("/answer/stream", params=query)).text)
-        for headers in (
-            {"Authorization": "Bearer Numbatfield"},
-            {"Authorization": "", "X-API-Key": "Numbatfield"},
-        ):
-            response = await at.post("/answer", json={}, headers=headers)
-            assert response.status == 403
-            said.append(response.text)
-
-    await check_silent(path, said, retriever=passages())
+        for body in ({"jsonrpc": "2.0", "id": 1, "method": QUESTION}, QUESTION):
+            # this protocol sends what was wrong back to who sent it
+            assert "error" in (await at.post("/mcp", json=body)).text
+        for arguments in (
+            {"query": QUESTION * 200}, {"query": QUESTION, "top_k": MARK},
+            {"query": QUESTION, "filter": MARK}, {"query": [QUESTION]},
+        ):  # fmt: skip
+            found, error = await by_mcp(at, "search", **arguments)
+            assert not found
+            said.append(error)
 
 
 async def test_connections_that_break() -> None:
-    async def path(at: Live) -> None:
+    async with silent(ScriptedGenerator(answering(delay=0.05))) as (at, _, __):
         for text in (f"GET /{MARK} {MARK}\r\n\r\n", f"POST /answer HTTP/1.1\r\n{MARK}\r\n\r\n"):
             raw = await Raw.ask(at.port, question=QUESTION)
             raw.writer.write(text.encode())
             await raw.close()
         at.http.headers.pop("Authorization")
         await at.ask(QUESTION)
-
-    engine = ScriptedGenerator(answering(delay=0.05))
-    await check_silent(path, [], engine=engine, retriever=passages())
 
 
 async def test_at_level_debug_a_traceback_says_what_happened() -> None:

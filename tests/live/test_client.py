@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -17,10 +16,9 @@ from service.core.errors import (
     EngineFailure,
     InvalidRequest,
     NotFound,
-    Overloaded,
 )
 from tests.faults.proxy import free_port, proxied
-from tests.support.live import answering, config, eventually, live
+from tests.support.live import config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
@@ -90,32 +88,6 @@ async def test_a_stream_that_only_breaks_is_given_up() -> None:
             await client.answer("Who?")
         with pytest.raises(EngineFailure, match="revelator serve"):
             await client.collections()
-
-
-async def test_a_busy_server_is_asked_again_when_it_says() -> None:
-    settings = config(server={"max_running": 1})
-    async with live(answering(delay=0.05), settings=settings) as server:
-        async with Client(server.url) as client:
-            answers = await asyncio.gather(*(client.answer(f"Who {n}?") for n in range(8)))
-        assert {answer.answer for answer in answers} == {"Vincenzo Bellini"}
-        assert await server.metric('revelator_rejected_total{reason="busy"}') > 0
-
-
-async def test_a_client_without_patience_is_told_when_to_come_back() -> None:
-    gate = asyncio.Event()
-    settings = config(server={"max_running": 1})
-    async with live([ScriptStep(reply="x", gate=gate, times=None)], settings=settings) as server:
-        async with Client(server.url, patience_s=0) as client:
-            results = await asyncio.gather(
-                *(
-                    asyncio.wait_for(client.answer("Who?", route="direct", timeout_s=1), 20)
-                    for _ in range(8)
-                ),
-                return_exceptions=True,
-            )
-        refused = [each for each in results if isinstance(each, Overloaded)]
-        assert refused
-        assert all((each.retry_after or 0) >= 1 for each in refused)
 
 
 async def test_a_reader_that_leaves_ends_a_question_that_is_not_resumed() -> None:

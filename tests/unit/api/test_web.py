@@ -24,21 +24,16 @@ FILES = sorted(FOLDER.iterdir())
 ROOT = Path(__file__).parents[3]
 
 
-async def test_the_page_needs_no_key_and_the_api_does() -> None:
-    settings = config(server={"keys": ["secret"]})
-    async with live(settings=settings) as service:
+async def test_the_page_needs_no_key_and_its_policy_allows_only_its_own_files() -> None:
+    async with live(settings=config(server={"keys": ["secret"]})) as service:
         page = await service.get("/")
-        script = await service.get("/page/app.js")
-        assert (page.status, script.status) == (200, 200)
         assert "<title>Revelator</title>" in page.text
+        assert (await service.get("/page/app.js")).status == 200
         assert (await service.get("/collections")).status == 401
-
-
-async def test_the_policy_allows_only_its_own_files() -> None:
-    async with live() as service:
-        page = await service.get("/")
-        policy = page.headers["Content-Security-Policy"]
-        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        paths = (await service.get("/openapi.json")).json()["paths"]
+    assert not [path for path in paths if path == "/" or path.startswith("/page")]
+    policy = page.headers["Content-Security-Policy"]
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert directives["default-src"] == "'none'"
     assert directives["script-src"] == directives["style-src"] == directives["connect-src"]
@@ -73,12 +68,6 @@ async def test_nothing_else_is_served(name: str) -> None:
         assert response.status == 404
         problem = response.json()
     assert problem["type"] == "urn:revelator:problem:not-found"
-
-
-async def test_the_api_reference_does_not_list_the_page() -> None:
-    async with live() as service:
-        paths = (await service.get("/openapi.json")).json()["paths"]
-    assert not [path for path in paths if path == "/" or path.startswith("/page")]
 
 
 def test_the_files_are_small_and_name_no_other_host() -> None:

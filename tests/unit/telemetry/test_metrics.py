@@ -18,7 +18,7 @@ from service.answer.events import (
 )
 from service.core.domain import Problem
 from service.core.settings import EngineSettings
-from service.engines.base import GenerationRequest, Message, TokenUsage, complete
+from service.engines.base import GenerationRequest, Message, complete
 from service.engines.factory import open_generator
 from service.telemetry.metrics import Metrics
 from tests.stubs.closing_server import ClosingServer
@@ -72,25 +72,6 @@ def test_a_question_cut_off_counts_as_cancelled_even_before_its_route() -> None:
     assert found["revelator_question_seconds_count", "none,none"] == 1
 
 
-def test_calls_searches_and_workers() -> None:
-    metrics = Metrics()
-    for _ in range(2):
-        metrics.generation("judge", "w1", 0.2, 0.1, TokenUsage(10, 3))
-    metrics.wasted(4)
-    metrics.search("tantivy", 0.01, False)
-    metrics.search("tantivy", 0.01, True)
-    metrics.worker_up("w1", True)
-    metrics.worker_in_flight("w1", 1)
-    found = samples(metrics)
-    assert found["revelator_generation_seconds_count", "judge,w1"] == 2
-    assert found["revelator_time_to_first_token_seconds_sum", "w1"] == pytest.approx(0.2)
-    assert found["revelator_tokens_total", "prompt,judge"] == 20
-    assert found["revelator_wasted_tokens_total", ""] == 4
-    assert found["revelator_retrieval_seconds_count", "tantivy"] == 2
-    assert found["revelator_retrieval_failures_total", "tantivy"] == 1
-    assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
-
-
 def left(metrics: Metrics) -> None:
     """`w1` leaves a pool of two."""
     for worker in ("w1", "w2"):
@@ -132,13 +113,6 @@ def test_backends_and_caches() -> None:
     assert found["revelator_retrieval_retries_total", "qdrant"] == 1
     assert found["revelator_cache_requests_total", "query_embeddings,hit"] == 2
     assert found["revelator_cache_requests_total", "query_embeddings,miss"] == 1
-
-
-def test_two_of_them_share_nothing() -> None:
-    one, two = Metrics(), Metrics()
-    one.rejected("busy")
-    assert samples(one)["revelator_rejected_total", "busy"] == 1
-    assert samples(two)["revelator_rejected_total", "busy"] == 0
 
 
 @pytest.mark.anyio
