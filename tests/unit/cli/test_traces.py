@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from tests.unit.evaluation.test_command import Engine, Opened, dataset, opened  # noqa: F401
+from tests.unit.evaluation.conftest import opened  # noqa: F401
+from tests.unit.evaluation.evaluating import Engine, Opened, dataset
 
 
 def run(*words: str | Path) -> tuple[int, str]:

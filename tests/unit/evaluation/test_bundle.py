@@ -19,13 +19,7 @@ from service.evaluation.methods import method_of
 from service.evaluation.published import Figure, differences, figures
 from tests.stubs.signal_engine import SignalEngine
 from tests.support.scripted import ScriptStep
-from tests.unit.evaluation.test_command import (  # noqa: F401
-    Engine,
-    Opened,
-    dataset,
-    evaluated,
-    opened,
-)
+from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated
 from tests.unit.strategies.dragin.test_loop import FIRST, LAST, REWRITTEN
 
 
@@ -104,7 +98,7 @@ def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str
 
 
 @pytest.mark.anyio
-async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened) -> None:
     file, out = dataset(tmp_path / "musique.jsonl", "Rome"), tmp_path / "out"
     retriever = opened(Engine())
     code, _ = await evaluated(file, methods=["auto"], bundle="hanrag", out=out)
@@ -123,7 +117,7 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
 @pytest.mark.anyio
 async def test_a_bundle_alone_sets_conditions(
     tmp_path: Path,
-    opened: Opened,  # noqa: F811
+    opened: Opened,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one of the file, with a tagger that needs no model."""
@@ -147,7 +141,7 @@ async def test_a_bundle_alone_sets_conditions(
 
 
 @pytest.mark.anyio
-async def test_what_a_bundle_sets_cannot_be_given(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+async def test_what_a_bundle_sets_cannot_be_given(tmp_path: Path, opened: Opened) -> None:
     file = dataset(tmp_path / "d.jsonl", "Rome")
     opened(Engine())
     with pytest.raises(InvalidRequest, match="omit --methods and --url"):

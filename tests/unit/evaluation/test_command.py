@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from service.core.errors import (
     ConfigurationError,
@@ -22,83 +20,22 @@ from service.core.errors import (
     StoreError,
 )
 from service.core.settings import EngineSettings, RoleSettings, Settings
-from service.engines.base import GenerationRequest
 from service.evaluation import command
-from service.evaluation.command import MOST_OUT, EvaluationOptions, evaluate_datasets
+from service.evaluation.command import MOST_OUT
 from service.evaluation.entries import described, with_engine
 from service.evaluation.methods import Method, method_of, methods_of
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
 from tests.conftest import need
-from tests.support.asking import ScriptedRetriever, passage
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated
 
 pytestmark = pytest.mark.anyio
-
-ROME = passage("rome", "Rome is the capital of Italy.")
-
-
-def dataset(path: Path, *answers: str, **more: Any) -> Path:
-    lines = [
-        json.dumps({"question": f"Question {n} of {path.stem}?", "answer": answer, **more})
-        for n, answer in enumerate(answers, 1)
-    ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-class Engine:
-    """Says `Rome`, and judges every passage relevant. `fails` may raise for a request instead."""
-
-    def __init__(self, fails: Callable[[str], Exception | None] = lambda text: None) -> None:
-        self.asked: list[str] = []
-        self._fails = fails
-        steps = [
-            ScriptStep("true", "Task: relevance", times=None),
-            ScriptStep(self._reply, times=None),
-        ]
-        self.generator = ScriptedGenerator(steps)
-
-    def _reply(self, request: GenerationRequest) -> str:
-        text = render(request)
-        if failure := self._fails(text):
-            raise failure
-        self.asked += re.findall(r"Question \d+ of \w+\?", text)[-1:]
-        return "Rome"
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], ScriptedRetriever]:
-    """Lets the command use this engine."""
-
-    def use(engine: Engine) -> ScriptedRetriever:
-        retriever = ScriptedRetriever({"": [ROME]})
-        opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
-        monkeypatch.setattr(command, "open_runtime", opening)
-        return retriever
-
-    return use
-
-
-async def evaluated(
-    *datasets: Path | str, settings: Settings | None = None, **options: Any
-) -> tuple[int, str]:
-    screen = Console(file=io.StringIO(), width=150)
-    given = EvaluationOptions(
-        [str(path) for path in datasets], **{"methods": ["single"], **options}
-    )
-    code = await evaluate_datasets(settings or Settings(), given, screen)
-    assert isinstance(screen.file, io.StringIO)
-    return code, screen.file.getvalue()
-
-
-Opened = Callable[[Engine], ScriptedRetriever]
 
 
 async def test_every_dataset_by_every_method(tmp_path: Path, opened: Opened) -> None:

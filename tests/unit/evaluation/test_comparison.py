@@ -4,9 +4,7 @@ closed form."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ from service.evaluation.comparison import (
     unproven,
     verdicts,
 )
-from service.evaluation.rows import Row
+from tests.unit.evaluation.evaluating import rows
 
 
 def run(name: str, right: int, calls: float = 1, tokens: float = 500, first: int = 0) -> MethodRun:
@@ -125,18 +123,6 @@ def test_variants_are_of_one_family(method: str, own: str) -> None:
     assert family(method) == own
 
 
-def row(method: str, id: str, em: float | None, **more: Any) -> Row:
-    given = {
-        "question": "Q?", "gold": ("x",), "gold_route": None, "prediction": "x", "answered": True,
-        "parts": 0, "parts_found": 0, "dataset": "d", "scores": {"em": em},
-    }  # fmt: skip
-    return Row(**{**given, **more}, method=method, id=id)
-
-
-def rows(method: str, ems: Sequence[float | None], **more: Any) -> list[Row]:
-    return [row(method, str(n), em, **more) for n, em in enumerate(ems)]
-
-
 def test_every_loop_meets_both_baselines_at_both_budgets() -> None:
     table = [
         *rows("autorag", [1] * 20, llm_calls=1, prompt_tokens=10),
@@ -145,7 +131,7 @@ def test_every_loop_meets_both_baselines_at_both_budgets() -> None:
         *rows("entropy_gate", [0] * 20, llm_calls=1, prompt_tokens=10),
         *rows("no_retrieval", [1] * 20),
     ]
-    found = verdicts(table, "em")
+    found = verdicts(table, "f1")
     assert [(v.loop, v.baseline, v.budget, v.result) for v in found] == [
         (loop, baseline, budget, result)
         for loop, result in (("autorag", "beats"), ("dragin", "does not beat"))

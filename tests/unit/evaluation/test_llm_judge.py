@@ -22,7 +22,7 @@ from service.evaluation.rows import Row, read_rows
 from service.runtime import open_runtime
 from tests.support.asking import ScriptedRetriever
 from tests.support.scripted import Reply, ScriptedGenerator, ScriptStep, render
-from tests.unit.evaluation.test_command import ROME, Engine, dataset
+from tests.unit.evaluation.evaluating import ROME, Engine, dataset
 
 pytestmark = pytest.mark.anyio
 SETTINGS = Settings(engines={"default": EngineSettings(), "strict": EngineSettings()})

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +21,6 @@ from service.evaluation.document import (
     write_report,
 )
 from service.evaluation.markup import Page
-from service.evaluation.metrics import VERSIONS
 from service.evaluation.published import (
     COUNTS,
     NOT_COMPARABLE,
@@ -32,13 +29,7 @@ from service.evaluation.published import (
     is_of,
 )
 from service.evaluation.rows import Row, commit, machine
-from tests.unit.evaluation.test_command import (  # noqa: F401
-    Engine,
-    Opened,
-    dataset,
-    evaluated,
-    opened,
-)
+from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row, rows
 
 RUN = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
 HOSTILE = "<script>alert('x')</script> | \n# Who? & `why` [a](http://example.org)"
@@ -52,21 +43,8 @@ def lines_of(heading: str, report: Report) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def row(method: str, id: str, f1: float, **more: Any) -> Row:
-    given: dict[str, Any] = {
-        "question": f"Question {id}?", "gold": ("x",), "gold_route": None, "prediction": "y",
-        "answered": True, "parts": 0, "parts_found": 0, "dataset": "d", "ms": 1_000.0,
-        "scores": dict.fromkeys(VERSIONS) | {"em": float(f1 == 1), "f1": f1, "accuracy": f1},
-    }  # fmt: skip
-    return Row(**{**given, **more}, method=method, id=id)
-
-
-def rows(method: str, scores: Sequence[float], **more: Any) -> list[Row]:
-    return [row(method, str(n), score, **more) for n, score in enumerate(scores)]
-
-
 @pytest.mark.anyio
-async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -> None:
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo"), tmp_path / "out"
     opened(Engine())
     traces = tmp_path / "traces"
@@ -158,7 +136,7 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
 @pytest.mark.anyio
 async def test_without_the_extra_there_are_rows_and_no_report(
     tmp_path: Path,
-    opened: Opened,  # noqa: F811
+    opened: Opened,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.core.extras.importlib.util.find_spec", lambda name: None)
@@ -255,7 +233,7 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: Opened) -> None:
     file, traces = dataset(tmp_path / "d.jsonl", "Oslo"), tmp_path / "traces"
     for out in ("first", "second"):
         opened(Engine())

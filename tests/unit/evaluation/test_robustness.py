@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,11 @@ from service.evaluation.poison import (
     poisoned,
     victims_of,
 )
-from service.evaluation.rows import Row, read_rows
+from service.evaluation.rows import read_rows
 from service.retrieval.base import SearchRequest, anyone
 from tests.support.asking import ScriptedRetriever, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
-from tests.unit.evaluation.test_command import (  # noqa: F401
-    Engine,
-    Opened,
-    dataset,
-    evaluated,
-    opened,
-)
+from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row
 
 pytestmark = pytest.mark.anyio
 NORMA = GoldQuestion("1", "Who composed Norma?", ("Vincenzo Bellini", "Bellini"))
@@ -144,7 +137,7 @@ class Gullible(Engine):
 
 async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
     tmp_path: Path,
-    opened: Opened,  # noqa: F811
+    opened: Opened,
 ) -> None:
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Rome", "Oslo"), tmp_path / "out"
     opened(engine := Gullible())
@@ -168,19 +161,13 @@ async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
     assert again.asked == []
 
 
-def row(id: str, accuracy: float, dataset: str = "d") -> Row:
-    return Row(
-        id, "Q?", ("x",), None, "y", True, {"accuracy": accuracy}, 0, 0, dataset=dataset, method="m"
-    )
-
-
 def test_only_what_was_right_can_be_lost() -> None:
-    attack = Attack("plants", 2)
-    clean = [row("1", 1), row("2", 1), row("3", 0), row("4", 1)]
-    under = [row("1", 0, attack.of("d")), row("2", 1, attack.of("d")), row("3", 1, attack.of("d"))]
+    under = Attack("plants", 2).of("d")
+    clean = [row("m", "1"), row("m", "2"), row("m", "3", 0), row("m", "4")]
+    found = [row("m", "1", 0, dataset=under), *(row("m", n, dataset=under) for n in "23")]
     cells = ["m", "3", "0.667", "0.667", "– / 0.50 / –", "– / – / –", "– / – / –", "– / – / –"]
-    assert robustness_cells("m", clean, {row.key: row for row in under}) == cells
+    assert robustness_cells("m", clean, {row.key: row for row in found}) == cells
     assert robustness_cells("m", clean, {}) == []
     out = "urn:revelator:problem:engine-unavailable: gone"
-    missing = [*under, replace(row("4", 0, attack.of("d")), error=out)]
+    missing = [*found, row("m", "4", 0, dataset=under, error=out)]
     assert robustness_cells("m", clean, {row.key: row for row in missing}) == cells

@@ -1,0 +1,25 @@
+"""What an evaluation of the tests opens."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from service.evaluation import command
+from service.runtime import open_runtime
+from tests.support.asking import ScriptedRetriever
+from tests.unit.evaluation.evaluating import ROME, Engine, Opened
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Lets the command use this engine."""
+
+    def use(engine: Engine) -> ScriptedRetriever:
+        retriever = ScriptedRetriever({"": [ROME]})
+        opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
+        monkeypatch.setattr(command, "open_runtime", opening)
+        return retriever
+
+    return use
