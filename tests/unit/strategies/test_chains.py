@@ -12,7 +12,6 @@ from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.strategies.chains import (
     next_query,
-    next_sentence,
 )
 from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
@@ -59,13 +58,6 @@ def test_the_query_is_the_newest_fact_or_the_question(
     written: list[str], retriever: RetrieverName, query: str
 ) -> None:
     assert next_query(" Where is Norma set? ", written, retriever) == query
-
-
-def test_the_first_sentence_that_is_new() -> None:
-    assert next_sentence(" One. Two. Three.", []) == "One."
-    assert next_sentence("One. Two. Three.", ["One."]) == "Two."
-    assert next_sentence("One.", ["One."]) == ""
-    assert next_sentence(" \n", []) == ""
 
 
 async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:

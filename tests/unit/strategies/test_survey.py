@@ -14,7 +14,6 @@ from service.strategies.pipeline import answer_stream
 from service.strategies.routes import MAX_DOCUMENTS, SURVEYED
 from service.strategies.rules import LONGEST_SURVEY, asks_for_survey
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
-from tests.support.live import answering, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.strategies.test_handlers import flags, relevant, say
 
@@ -178,23 +177,3 @@ async def test_another_handling_that_is_named_is_respected(
     events = await events_of(spoken, HITS, QUESTION, **options)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", by)
-
-
-async def test_a_survey_over_http_shows_each_document_in_the_stream() -> None:
-    spoken = [
-        ScriptStep(match=[READS, '"Norma'], reply="Norma is by Vincenzo Bellini.", times=None),
-        ScriptStep(match=[READS, '"Bellini'], reply="Bellini was born in Catania.", times=None),
-        ScriptStep(match=READS, reply="no answer found", times=None),
-        ScriptStep(match=MERGES, reply="Bellini of Catania composed Norma.", times=None),
-    ]
-    question = "What are these documents about?"
-    async with live([*spoken, *answering()]) as service:
-        status, body = await service.ask(question)
-        wire = await service.stream(question)
-    assert (status, body["answer"]) == (200, "Bellini of Catania composed Norma.")
-    assert body["route"] == "compound"
-    assert sorted(each["passage_id"] for each in body["citations"]) == ["bellini", "norma"]
-    named = [data["question"] for name, data in wire if name == "step" and "." in data["step"]]
-    assert sorted(named) == [f"{question} ({title})" for title in ("Bellini", "Norma", "Palermo")]
-    drafts = {d["step"] for name, d in wire if name == "token" and d["role"] == "draft"}
-    assert len(drafts) >= 2

@@ -231,24 +231,6 @@ async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
     assert standing(events, "answer") == "Catania, Sicily"
 
 
-@pytest.mark.anyio
-async def test_the_budget_names_itself() -> None:
-    events = await run([ASKS, ASKS_ON], limits={"max_llm_calls": 2})
-    assert stop(events) == Stop(stopped_by="budget", answered=True)
-
-
-@pytest.mark.anyio
-async def test_closing_the_loop_aborts_the_call() -> None:
-    engine = ScriptedGenerator([ScriptStep(ASKS), ScriptStep(ANSWERS, delay=0.01)])
-    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, loop="autorag")
-    loop = loop_events(Autorag, asked, QUESTION)
-    async for event in loop:
-        if isinstance(event, Token):
-            break
-    await loop.aclose()  # type: ignore[attr-defined]
-    assert (engine.running, engine.aborted) == (0, 1)
-
-
 FEW_SHOT = Settings.model_validate({"autorag": {"mode": "few_shot"}})
 
 

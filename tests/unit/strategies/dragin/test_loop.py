@@ -220,17 +220,6 @@ async def test_a_hit_stops_the_draft_unless_later_sentences_count(
     assert of(events, StepEnd)[0].usage.prompt_tokens > 0
 
 
-async def test_in_context_a_later_sentence_attends_to_the_last_word_of_one() -> None:
-    """As in the paper, whose maximum is that of all following tokens."""
-    draft = DraftScript(
-        " He was born in Palermo. He sang.", loud={"Palermo.": 2.0}, attention={"Palermo.": 0.9}
-    )
-    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
-    events = await run(engine, hits={"": HITS["Norma"]}, settings=settings(profile="in_context"))
-    (trigger,) = of(events, Trigger)
-    assert (trigger.token, trigger.detail.attention) == ("Palermo.", 0.9)
-
-
 async def test_what_an_early_end_spares_is_counted() -> None:
     draft = DraftScript(
         " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",

@@ -14,7 +14,6 @@ from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
     Rule,
-    ScoredWord,
     Signal,
     find_end,
     generation_context,
@@ -152,11 +151,6 @@ def test_words_share_out_all_tokens_in_order(pieces: list[str]) -> None:
 
 
 # ----
-
-
-def hit_of_query(previous: str, sentence: str, *flagged: int) -> Hit:
-    words = tuple(ScoredWord(word, 0.1, 0.1, 0.1) for word in words_of(sentence))
-    return Hit(previous, sentence, words, tuple(n in flagged for n in range(len(words))))
 
 
 def test_inside_a_generation_only_the_words_of_c_count() -> None:
