@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import ClassVar, Final, TypeGuard
+from typing import ClassVar, Final, TypeGuard, TypeVar
 
 import anyio.to_thread
 
@@ -46,6 +46,7 @@ from service.strategies.reading import answers
 from service.strategies.reading.text import ends_with
 from service.text.tagging import Splitter, SplitterName, open_splitter
 
+T = TypeVar("T", bound=Continuation)
 START: Final = 1  # the token that an engine puts before a prompt
 MAX_RETRIEVALS: Final = 8
 SLACK: Final = 2  # tokens that the ends of a prompt may add to those of its text
@@ -232,20 +233,20 @@ class Drafting(Method):
             room -= bool(line)
         await self.open_step.show_passages(found, choices)
 
-    async def continue_text(
-        self, open_text: Callable[[], Continuation], most: int | None = None, *, weigh: bool = False
-    ) -> Continuation:
-        """Continue the text in the open step by at most `most` tokens (default: L), as tokens of a
-        draft. If a pool's worker is lost, the call restarts with another `open_text()`. `weigh`:
-        the engine reports the tokens' probabilities.
-        """
-        step, written = self.open_step, open_text()
-        request = GenerationRequest(
+    def call(self, most: int | None = None, *, logprobs: bool = False) -> GenerationRequest:
+        """Return the call that continues the text by at most `most` tokens (default: L)."""
+        return GenerationRequest(
             prompt=self.layout.prompt().text,
             max_tokens=self.options.limit if most is None else most,
             stop=self.stops,
-            logprobs=weigh,
+            logprobs=logprobs,
         )
+
+    async def continue_text(self, open_text: Callable[[], T], request: GenerationRequest) -> T:
+        """Continue the text in the open step, as tokens of a draft. If a pool's worker is lost, the
+        call restarts with another `open_text()`.
+        """
+        step, written = self.open_step, open_text()
 
         async def show(text: str) -> None:
             if text:
@@ -256,9 +257,8 @@ class Drafting(Method):
                 async with closing(counted.deltas):
                     while not written.done and (delta := await step.next(counted)):
                         await show(written.take(delta))
-                if counted.usage is None:
-                    pieces = counted.pieces
-                    await count_cut(step, counted, request.prompt or "", request.max_tokens, pieces)
+                if written.finish_reason is None:
+                    await count_cut(step, counted, request)
             await show("" if written.done else written.finish())
 
         async def void() -> None:
@@ -369,16 +369,15 @@ def signals_of(role: Role) -> SignalGenerator:
     return role.generator
 
 
-async def count_cut(
-    step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int
-) -> None:
+async def count_cut(step: OpenStep, counted: EngineCall, request: GenerationRequest) -> None:
     """Count a call that was ended early, so that its engine never reported its usage, or only what
-    was used so far. The unused part of `most` tokens counts as saved."""
+    was used so far. The unused part of its tokens counts as saved."""
+    written = counted.pieces
     if counted.usage is None:
-        tokens = await count_tokens(step, prompt) + 1
+        tokens = await count_tokens(step, request.prompt or "") + 1
         counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.observer:
-        step.inquiry.observer.saved(max(0, most - written))
+        step.inquiry.observer.saved(max(0, request.max_tokens - written))
 
 
 # ---- the baselines of fixed windows
@@ -429,7 +428,7 @@ class FixedLength(Drafting):
         self, open_window: Callable[[], Continuation], most: int | None = None
     ) -> str:
         """Append a window to the text, and return it. One that was cut may end within a word."""
-        written = await self.continue_text(open_window, most)
+        written = await self.continue_text(open_window, self.call(most))
         text = self.layout.written
         if written.whole and self.finish == "length":
             text = glue(text, "".join(piece.text for piece in written.pieces))

@@ -12,18 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import anyio.to_thread
 import structlog
 
-from service.answer.calls import EngineCall, Roles, with_restarts
-from service.answer.events import DraftWord, ThoughtWritten, Token, Trigger, Withdraw
-from service.core.concurrency import closing
+from service.answer.calls import Roles, with_restarts
+from service.answer.events import DraftWord, ThoughtWritten, Trigger, Withdraw
 from service.core.domain import QueryFormulation
 from service.core.errors import EngineFailure
 from service.core.settings import DraginSettings, Settings
-from service.engines.base import GenerationRequest
+from service.engines.base import Delta, GenerationRequest
 from service.engines.signals import (
     ContextRows,
     DraftToken,
@@ -39,7 +39,6 @@ from service.strategies.drafting import (
     SLACK,
     Drafting,
     DraftOptions,
-    count_cut,
     gives_signals,
     glue,
     signals_of,
@@ -172,11 +171,8 @@ class Dragin(Drafting):
         step = await self.open("answer")
         passages = self.layout.passages if self.options.keep_passages else ()
         self.prompt = (await self.fit(replace(self.layout, passages=passages))).prompt()
-        # the token that requested retrieval is written again, with passages
-        self.watch, self.resumed = self._watch(int(self.resumed)), False
-        await with_restarts(self._read, self._void)
+        await self._draft()
         text, hit = self.watch.text, self.watch.hit
-        self.count_sentences(text)
         if hit is None and self._wants_search(text):
             await step.emit(Withdraw(role="draft", reason="trigger"))
             await self.open("retrieve")
@@ -212,20 +208,12 @@ class Dragin(Drafting):
 
     # ---- the draft (lines 4 and 5)
 
-    def _watch(self, first: int) -> DraftWatch:
-        return DraftWatch(self.options, self.tagger, self.splitter, first)
-
-    async def _void(self) -> None:
-        visible = bool(self.watch.text.strip())
-        self.watch = self._watch(self.watch.first)
-        if visible:
-            await self.open_step.emit(Withdraw(role="draft", reason="restart"))
-
-    async def _read(self) -> None:
-        """Emit the draft's tokens as they arrive, until one of its sentences requests retrieval, or
-        to its end."""
-        options, watch, step = self.options, self.watch, self.open_step
-        prompt = self.prompt
+    async def _draft(self) -> None:
+        """Let the model write until a sentence of its draft requests a retrieval that may be made,
+        or to its end, and judge what is left."""
+        options, prompt = self.options, self.prompt
+        # the token that requested retrieval is written again, with passages
+        first, self.resumed = int(self.resumed), False
         request = GenerationRequest(
             prompt=prompt.text,
             max_tokens=options.limit,
@@ -233,42 +221,24 @@ class Dragin(Drafting):
             signals="attention" if options.full_context else "entropy",
             rows_from=min(prompt.question[0], prompt.written[0]),
         )
-        async with step.call(self.reader, request) as call:
-            async with closing(call.deltas):
-                whole = await self._feed(call)
-            if options.full_context:
-                hit = watch.hit or watch.finish()
-                if hit is not None and self.may_retrieve:
-                    wanted = hit_tokens(hit, self.options.rule)
-                    watch.rows = context_rows(prompt.text, watch.context, watch.tokens, wanted)
-            if not whole:
-                await count_cut(step, call, prompt.text, options.limit, call.pieces)
-        if not options.full_context and watch.tokens:
-            ids = tuple(token.id for token in watch.tokens)
-            scoring = await self._score(ScoreRequest(token_ids=ids))
-            watch.finish(scoring)
-
-    async def _feed(self, call: EngineCall) -> bool:
-        """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a
-        hit is kept, so it is read to its end; return whether it was. White space before the first
-        word is not shown.
-        """
-        watch, step = self.watch, self.open_step
-        while delta := await step.next(call):
-            watch.context = watch.context or delta.context
-            begin = len(watch.text)
-            for token in delta.tokens:
-                if watch.hit is None or not self.may_retrieve:
-                    watch.feed(token)
-            new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
-            if new:
-                await step.emit(Token(role="draft", text=new))
-            if watch.hit is not None and self.may_retrieve:
-                return delta.finish is not None
-        return True
+        self.watch = watch = await self.continue_text(
+            lambda: DraftWatch(options, self.tagger, self.splitter, first, stops=self.may_retrieve),
+            request,
+        )
+        if options.full_context:
+            hit = watch.hit or watch.judge_rest()
+            if hit is not None and self.may_retrieve:
+                wanted = hit_tokens(hit, options.rule)
+                watch.rows = context_rows(prompt.text, watch.context, watch.signals, wanted)
+        elif watch.signals:
+            scored = ScoreRequest(token_ids=tuple(token.id for token in watch.signals))
+            watch.judge_rest(await self._score(scored))
 
     async def _score(self, request: ScoreRequest) -> Scoring:
         """Score a text with the reader's engine: one call without output."""
+        return await with_restarts(partial(self._scored, request))
+
+    async def _scored(self, request: ScoreRequest) -> Scoring:
         step = self.open_step
         with step.counted(self.reader, request) as counted:
             addressed = step.addressed(self.reader, request)
@@ -370,7 +340,8 @@ class Dragin(Drafting):
         await self.search(query)
         sentence = drafted
         if self.layout.passages:
-            sentence = (await self.continue_text(lambda: Continuation(self.splitter))).kept
+            written = await self.continue_text(lambda: Continuation(self.splitter), self.call())
+            sentence = written.kept
         else:
             self.open_step.flag("no_evidence")
         if self.borrows(sentence):
@@ -397,39 +368,62 @@ def hit_tokens(hit: Hit, rule: Rule) -> list[int]:
     return [token for word, flag in pairs if flag for token in word.word.tokens]
 
 
-@dataclass(slots=True)
-class DraftWatch:
-    """Finds the hit of a draft. Feed it every token in order, then `finish`.
+class DraftWatch(Continuation):
+    """Finds the hit of a draft. Let it take every token in order, then `judge_rest`.
 
     If attention is that of the generation, and the whole draft need not be known, a sentence is
     judged as soon as it is complete, by the attention of queries up to its last token. So the
-    verdict does not depend on how far the engine has generated, and a hit can stop the draft.
-    Tokens before number `first` request nothing.
+    verdict does not depend on how far the engine has generated, and a hit can stop the draft: it
+    `stops` the draft if a retrieval may follow. Tokens before number `first` request nothing.
 
     `scored` are the words of the judged sentences, and `rows` the attention rows of the hit's
     tokens in the draft's own context, if they are needed. Raises EngineFailure for signals that no
     model can produce.
     """
 
-    options: DraginOptions
-    tagger: Tagger
-    splitter: Splitter
-    first: int = 0
-    text: str = ""
-    context: tuple[Span, ...] = ()
-    tokens: list[DraftToken] = field(default_factory=list)
-    scored: tuple[ScoredWord, ...] = ()
-    hit: Hit | None = None
-    rows: ContextRows | None = None
-    _maxima: list[float] = field(default_factory=list)
-    _folded: int = 0  # tokens whose updates are in _maxima
-    _previous: list[str] = field(default_factory=list)
-    _start: int = 0  # word that the next sentence begins with
+    def __init__(
+        self,
+        options: DraginOptions,
+        tagger: Tagger,
+        splitter: Splitter,
+        first: int = 0,
+        *,
+        stops: bool = False,
+    ) -> None:
+        super().__init__()
+        self.options, self.tagger, self.splitter = options, tagger, splitter
+        self.first, self.stops = first, stops
+        self.context: tuple[Span, ...] = ()
+        self.signals: list[DraftToken] = []
+        self.scored: tuple[ScoredWord, ...] = ()
+        self.hit: Hit | None = None
+        self.rows: ContextRows | None = None
+        self._maxima: list[float] = []
+        self._folded = 0  # tokens whose updates are in _maxima
+        self._previous: list[str] = []
+        self._start = 0  # word that the next sentence begins with
+
+    @property
+    def kept(self) -> str:
+        return self.text.strip()
+
+    def take(self, delta: Delta) -> str:
+        """Take the tokens of a delta. White space before the first word is not shown."""
+        self.finish_reason = delta.finish or self.finish_reason
+        self.context = self.context or delta.context
+        begin = len(self.text)
+        for token in delta.tokens:
+            if not self.done:
+                self.done = self.feed(token) is not None and self.stops
+        return self.text[begin:] if self.text[:begin].strip() else self.text.lstrip()
+
+    def finish(self) -> str:
+        return ""
 
     def feed(self, token: DraftToken) -> Hit | None:
         """Take one token. Return the hit, if a complete sentence requests retrieval."""
-        check_token(token, self.tokens)
-        self.tokens.append(token)
+        check_token(token, self.signals)
+        self.signals.append(token)
         self._maxima.append(0.0)
         brings_word = token.text[:1].isspace()
         self.text += token.text
@@ -439,16 +433,16 @@ class DraftWatch:
             self._judge_complete()
         return self.hit
 
-    def finish(self, scoring: Scoring | None = None) -> Hit | None:
+    def judge_rest(self, scoring: Scoring | None = None) -> Hit | None:
         """End the draft, and judge the remaining sentences; all of them by the attention of a pass
         over the draft's tokens alone, if its `scoring` is given."""
         words = self.words()
         if scoring is not None:
-            self._take(scoring)
+            self._use(scoring)
         elif self.options.whole_draft:
-            self._fold(len(self.tokens) - 1)
+            self._fold(len(self.signals) - 1)
         if self.options.rule.tokens:
-            spans = [token.span for token in self.tokens]
+            spans = [token.span for token in self.signals]
             self.scored = score_tokens(self.text, spans, words, self._signals(), self.tagger)
             self.hit = find_token(self.text, self.scored, self.options.rule, self.first)
             return self.hit
@@ -460,20 +454,20 @@ class DraftWatch:
                 break
         return self.hit
 
-    def _take(self, scoring: Scoring) -> None:
-        if len(scoring.tokens) != len(self.tokens):
+    def _use(self, scoring: Scoring) -> None:
+        if len(scoring.tokens) != len(self.signals):
             raise EngineFailure(
-                f"the engine scored {len(scoring.tokens)} tokens of a draft of {len(self.tokens)}"
+                f"the engine scored {len(scoring.tokens)} tokens of a draft of {len(self.signals)}"
             )
         later = self.options.exclude_self
         self._maxima = [
             token.attention_max_later if later else token.attention_max for token in scoring.tokens
         ]
-        self._folded = len(self.tokens)
+        self._folded = len(self.signals)
         check_numbers(self._maxima)
 
     def words(self) -> list[Word]:
-        return group_words(self.text, [token.span for token in self.tokens])
+        return group_words(self.text, [token.span for token in self.signals])
 
     def _judge_complete(self) -> None:
         """Judge the sentences that are followed by a complete word of another one."""
@@ -501,12 +495,12 @@ class DraftWatch:
     def _signals(self) -> list[Signal]:
         return [
             Signal(attention, token.entropy)
-            for attention, token in zip(self._maxima, self.tokens, strict=True)
+            for attention, token in zip(self._maxima, self.signals, strict=True)
         ]
 
     def _fold(self, last: int) -> None:
         """Fold the maxima that queries up to token `last` changed."""
-        for token in self.tokens[self._folded : last + 1]:
+        for token in self.signals[self._folded : last + 1]:
             for update in token.updates:
                 value = update.later if self.options.exclude_self else update.maximum
                 self._maxima[update.key] = value

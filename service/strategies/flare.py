@@ -72,7 +72,7 @@ class Flare(Drafting):
 
     async def _write_sentence(self, most: int) -> Continuation:
         sentence = partial(Continuation, self.splitter, LEAST)
-        written = await self.continue_text(sentence, most, weigh=True)
+        written = await self.continue_text(sentence, self.call(most, logprobs=True))
         if any(piece.logprob is None for piece in written.pieces):
             engine = self.reader.generator.name
             raise EngineFailure(

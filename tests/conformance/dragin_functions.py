@@ -85,7 +85,7 @@ class Draft:
             watch.feed(DraftToken(n, piece, spans[n], weight, -weight, ()))
         scored = zip(spans, self.attention, strict=True)
         tokens = tuple(ScoredToken(n, span, own, 0.0) for n, (span, own) in enumerate(scored))
-        hit = watch.finish(Scoring(tokens))
+        hit = watch.judge_rest(Scoring(tokens))
         if hit is None:
             return repr((False, watch.text))
         words = [scored.word.text for scored in hit.words]

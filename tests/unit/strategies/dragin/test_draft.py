@@ -55,7 +55,7 @@ def run(tokens: list[DraftToken], options: DraginOptions = EARLY) -> tuple[int |
     for number, token in enumerate(tokens, 1):
         if hit := own.feed(token):
             return number, hit
-    return None, own.finish()
+    return None, own.judge_rest()
 
 
 def test_a_later_sentence_counts_where_the_whole_draft_is_known() -> None:
@@ -110,20 +110,20 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
         ScoredToken(token.id, token.span, a, 0.0)
         for token, a in zip(tokens, WORKED_ATTENTION, strict=True)
     )
-    hit = own.finish(Scoring(scored))
+    hit = own.judge_rest(Scoring(scored))
     assert hit is not None
     assert hit.strongest.word.text == "Palermo."
     assert hit.strongest.score == pytest.approx(1.60, abs=5e-3)
     with pytest.raises(EngineFailure, match="15 tokens of a draft of 16"):
-        own.finish(Scoring(scored[:-1]))
+        own.judge_rest(Scoring(scored[:-1]))
 
 
 def test_an_empty_draft_has_no_hit() -> None:
-    assert watch().finish() is None
-    assert watch(SERVICE).finish() is None
+    assert watch().judge_rest() is None
+    assert watch(SERVICE).judge_rest() is None
     own = watch()
     own.feed(DraftToken(2, "", (0, 0), 3.0, -3.0))
-    assert own.finish() is None
+    assert own.judge_rest() is None
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_attention_that_is_no_number_is_an_engine_s_failure() -> None:
     own = watch(OFFICIAL)
     own.feed(DraftToken(1, "a", (0, 1), 1.0, -1.0))
     with pytest.raises(EngineFailure, match="float32"):
-        own.finish(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))
+        own.judge_rest(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))

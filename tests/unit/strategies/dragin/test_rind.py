@@ -43,8 +43,8 @@ def hit_of(text: str, signals: list[Signal], rule: Rule) -> Hit | None:
     for token in tokens_of(pieces_of(text), entropies, [()] * len(signals)):
         watch.feed(token)
     scored = [ScoredToken(token.id, token.span, signal.attention, 0.0)
-              for token, signal in zip(watch.tokens, signals, strict=True)]  # fmt: skip
-    return watch.finish(Scoring(tuple(scored)))
+              for token, signal in zip(watch.signals, signals, strict=True)]  # fmt: skip
+    return watch.judge_rest(Scoring(tuple(scored)))
 
 
 def test_the_worked_example_s_numbers() -> None:
