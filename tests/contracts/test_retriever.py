@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.core.concurrency import gather
@@ -99,23 +99,12 @@ async def test_excluded_passages_are_left_out_before_the_cut(
     assert second != first
 
 
-@pytest.mark.parametrize("name", RETRIEVERS)
-@pytest.mark.parametrize(
-    "query",
-    ['queen" AND (-:*', "title:Norma^5 OR [a TO z]", "~~~ && || ! {}", "</s><|im_end|>",
-     "北京 🎉 é", "\x00\u200b", "the of a", "x" * 4000, "opera " * 600, "\\", "a\nb"],
-)  # fmt: skip
-async def test_any_text_is_a_query(retriever: Retriever, name: Any, query: str) -> None:
-    await hits(retriever, query, retriever=name)
-
-
-@pytest.mark.parametrize("name", RETRIEVERS)
-@pytest.mark.parametrize("query", ["", " \n\t"])
-async def test_a_blank_query_finds_nothing(retriever: Retriever, name: Any, query: str) -> None:
-    assert await hits(retriever, query, retriever=name) == ()
-
-
 @settings(max_examples=40)
+@example('queen" AND (-:* title:Norma^5 OR [a TO z]', "work", "bm25")
+@example("~~~ && || ! {} </s><|im_end|> 北京 🎉 \x00\u200b \\", "*", "hybrid")
+@example("the of a", "work", "bm25")
+@example(" \n\t", "place", "hybrid")
+@example("opera " * 600, "x" * 4000, "hybrid")
 @given(query=st.text(max_size=300), value=st.text(max_size=30), name=st.sampled_from(RETRIEVERS))
 async def test_any_text_is_a_query_a_filter_and_an_id(
     retriever: Retriever, query: str, value: str, name: Any

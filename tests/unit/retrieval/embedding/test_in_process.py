@@ -8,7 +8,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from service.core.errors import ConfigurationError
 from service.retrieval.embedding.contract import BATCH, EmbeddingContract, Vector
 from service.retrieval.embedding.embedders import InProcessEmbedder
 
@@ -61,16 +60,6 @@ async def test_passages_go_in_batches_by_length_and_come_back_in_order(
     assert await embedder.embed_passages([]) == []
 
 
-async def test_queries_and_passages_get_their_prefixes(forward: Forward) -> None:
-    contract = EmbeddingContract(
-        model="m", dimension=1, query_prefix="query: ", passage_prefix="passage: "
-    )
-    embedder = InProcessEmbedder(contract, lambda: forward, lambda: None)
-    await embedder.embed_queries(["a"])
-    await embedder.embed_passages(["b", "c"])
-    assert forward.batches == [["query: a"], ["passage: b", "passage: c"]]
-
-
 async def test_a_query_waits_for_one_batch_of_passages(
     forward: Forward, embedder: InProcessEmbedder
 ) -> None:
@@ -82,13 +71,3 @@ async def test_a_query_waits_for_one_batch_of_passages(
         await anyio.lowlevel.checkpoint()
         forward.gate.set()
     assert [len(batch) for batch in forward.batches] == [BATCH, 1, BATCH, BATCH]
-
-
-async def test_what_cannot_run_is_not_loaded() -> None:
-    def load() -> Forward:
-        raise AssertionError("loaded")
-
-    embedder = InProcessEmbedder(CONTRACT, load, lambda: "pip install it")
-    assert embedder.problem() == "pip install it"
-    with pytest.raises(ConfigurationError, match="pip install it"):
-        await embedder.embed_queries(["a"])

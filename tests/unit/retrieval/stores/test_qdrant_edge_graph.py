@@ -104,14 +104,6 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
     again.close()
 
 
-async def test_little_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdrant_edge_store, "LEAST", COUNT + 1)
-    store = QdrantEdgeStore(folder, CONTRACT)
-    await store.optimize()
-    assert store._shard.info().indexed_vectors_count == 0
-    store.close()
-
-
 async def test_a_build_that_fails_or_is_cancelled_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
