@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -220,9 +220,16 @@ def passage_ids(document_id: str, parts: int) -> list[str]:
 
 def cut(text: str) -> list[tuple[int, int]]:
     """Return spans (start, end) in code points that cover `text`, each within both limits."""
-    if _is_short(text):
+    short = len(text) <= MOST_PIECES and text.isascii()  # which has no more pieces than characters
+    if short or (len(text) <= MOST_CHARACTERS and count_pieces(text) <= MOST_PIECES):
         return [(0, len(text))]
-    units, fit = _units(text)
+    pieces = Pieces(text)
+    whole = _whole_rows(text, sentences(text))
+    units = [part for start, end in whole for part in _halved(text, pieces, start, end)]
+
+    def fit(first: int, last: int) -> bool:
+        return _fits(pieces, units[first][0], units[last][1])
+
     spans, first = [], 0
     while True:
         last = first
@@ -232,22 +239,6 @@ def cut(text: str) -> list[tuple[int, int]]:
         if last + 1 == len(units):
             return spans
         first = last if last > first and fit(last, last + 1) else last + 1
-
-
-def _is_short(text: str) -> bool:
-    """Whether the text is one passage. ASCII text has no more pieces than characters."""
-    if len(text) <= MOST_PIECES and text.isascii():
-        return True
-    return len(text) <= MOST_CHARACTERS and count_pieces(text) <= MOST_PIECES
-
-
-def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]]:
-    """Return the spans of the units that passages consist of, sentences and parts of long ones, and
-    a function that says whether units from a first to a last one fit into one passage."""
-    pieces = Pieces(text)
-    units = _whole_rows(text, sentences(text))
-    halves = [part for start, end in units for part in _halved(text, pieces, start, end)]
-    return halves, lambda first, last: _fits(pieces, halves[first][0], halves[last][1])
 
 
 def _whole_rows(text: str, units: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

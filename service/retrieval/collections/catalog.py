@@ -101,7 +101,12 @@ class Collections:
         UnknownCollection."""
         if name is not None and self._life.find(name):
             return name
-        return _resolve(name, await self.names())
+        names = await self.names()
+        if name is None:
+            name = DEFAULT if DEFAULT in names else SAMPLE
+        if name not in names:
+            raise UnknownCollection(name, names)
+        return name
 
     def waits_for_servers(self, name: str) -> bool:
         """Whether a search waits only for servers, because the collection is open and one of its
@@ -388,7 +393,9 @@ class Collections:
         async with self._life.manifests.claim(SAMPLE):
             with contextlib.suppress(StoreError, NotFound):
                 stored = await self._life.load(SAMPLE)
-                if _is_current(stored.manifest, wanted):
+                held = stored.manifest
+                same = (held.source, held.embedding) == (wanted.source, wanted.embedding)
+                if same and held.state == "complete" and held.passages:
                     return stored
                 await self._life.unload(stored)
             await self._life.drop_stored(SAMPLE)
@@ -402,25 +409,11 @@ class Collections:
         return collection
 
 
-def _resolve(name: str | None, names: Sequence[str]) -> str:
-    if name is None:
-        name = DEFAULT if DEFAULT in names else SAMPLE
-    if name not in names:
-        raise UnknownCollection(name, names)
-    return name
-
-
 def _check_writable(name: str) -> None:
     if name == SAMPLE:
         raise InvalidRequest(
             "collection 'sample' is shipped and cannot be changed; use another name"
         )
-
-
-def _is_current(stored: Manifest, wanted: Manifest) -> bool:
-    """Whether a stored sample equals the shipped one, and is complete."""
-    same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
-    return same and stored.state == "complete" and stored.passages > 0
 
 
 class CollectionHealth:

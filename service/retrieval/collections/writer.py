@@ -235,7 +235,10 @@ class CollectionWriter:
         """Return the changes of a batch."""
         bm25 = self._collection.bm25
         known = bm25.hashes([document.id for document in documents])
-        bare = self._without_vectors(documents) if self._lacking else set()
+        bare = set[str]()
+        if self._lacking:
+            given = [record for document in documents for record in passages_of(document)]
+            bare = {record.document_id for record in self._unembedded(given)}
         changed = [
             each for each in documents if known.get(each.id) != each.content_hash or each.id in bare
         ]
@@ -250,11 +253,6 @@ class CollectionWriter:
     def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
-
-    def _without_vectors(self, documents: Sequence[Document]) -> set[str]:
-        """Return the ids of documents with a passage that has no vector, or an outdated one."""
-        records = [record for each in documents for record in passages_of(each)]
-        return {record.document_id for record in self._unembedded(records)}
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:

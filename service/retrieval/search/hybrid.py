@@ -191,7 +191,9 @@ class HybridRetriever:
         return SearchResult(followed(result.passages, second.passages, request.top_k))
 
     async def _once(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
-        deep = replace(request, top_k=self._depth(request))
+        reranking = None if request.probe else self._reranking
+        least = max(request.top_k, reranking.top_n if reranking else 0)
+        deep = replace(request, top_k=max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, least))
         found = await gather([partial(self._side, name, deep, stores, until) for name in SIDES])
         sides = dict(zip(SIDES, found, strict=True))
         failures = {name: hits for name, hits in sides.items() if isinstance(hits, str)}
@@ -200,7 +202,10 @@ class HybridRetriever:
                 "; ".join(f"{name} is unavailable: {why}" for name, why in failures.items())
             )
         bm25, dense = (() if isinstance(hits, str) else hits for hits in found)
-        return await self._fused(request, bm25, dense, (*failures, *_incomplete(stores)), until)
+        passages = fuse(bm25, dense, self._settings.dense_weight, least)
+        if reranking is not None:
+            passages = await reranking.order(request.query, passages, request.top_k, until)
+        return SearchResult(passages, (*failures, *_incomplete(stores)))
 
     async def _side(
         self, name: SideName, request: SearchRequest, stores: Collection, until: float
@@ -247,25 +252,6 @@ class HybridRetriever:
         if guard is None:
             guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
         return guard
-
-    async def _fused(
-        self,
-        request: SearchRequest,
-        bm25: Ranking,
-        dense: Ranking,
-        missing: tuple[str, ...],
-        until: float,
-    ) -> SearchResult:
-        weight, top_k = self._settings.dense_weight, request.top_k
-        if self._reranking is None or request.probe:
-            return SearchResult(fuse(bm25, dense, weight, top_k), missing)
-        fused = fuse(bm25, dense, weight, max(top_k, self._reranking.top_n))
-        passages = await self._reranking.order(request.query, fused, top_k, until)
-        return SearchResult(passages, missing)
-
-    def _depth(self, request: SearchRequest) -> int:
-        wanted = self._reranking.top_n if self._reranking else 0
-        return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
 def widened(query: str, best: Passage) -> str:

@@ -267,8 +267,12 @@ class ElasticStore(LexicalStore):
 
     def constants(self) -> str:
         """Return those of the index, which may be from the template `revelator@custom`."""
-        found: dict[str, Any] = {"k1": 1.2, "b": 0.75} | on_loop(self._similarity)
-        return f"k1 {found['k1']} and b {found['b']}"
+        answer = on_loop(
+            self._server.call, lambda client: client.indices.get_settings(index=self._alias)
+        )
+        (index,) = dict(answer).values()
+        own = index["settings"]["index"].get("similarity", {}).get("bm25", {})
+        return f"k1 {own.get('k1', 1.2)} and b {own.get('b', 0.75)}"
 
     def counts(self, principals: Principals) -> tuple[int, int]:
         hidden = _hidden(principals)
@@ -356,14 +360,6 @@ class ElasticStore(LexicalStore):
 
     async def _refresh(self) -> None:
         await self._server.call(lambda client: client.indices.refresh(index=self._alias))
-
-    async def _similarity(self) -> dict[str, Any]:
-        answer = await self._server.call(
-            lambda client: client.indices.get_settings(index=self._alias)
-        )
-        (index,) = dict(answer).values()
-        found: dict[str, Any] = index["settings"]["index"].get("similarity", {}).get("bm25", {})
-        return found
 
     async def _count(self, query: dict[str, Any]) -> int:
         answer = await self._server.call(

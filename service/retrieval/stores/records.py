@@ -98,16 +98,11 @@ def principal_tokens(principals: Principals) -> list[str] | None:
 def _token(field: str, value: str | int | float) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    token = f"{field}={_json(value)}"
+    whole = isinstance(value, int) and not isinstance(value, bool)  # of any size
+    token = f"{field}={value if whole else orjson.dumps(value).decode()}"
     if len(token.encode()) <= LONGEST_FILTER:
         return token
     return "#" + hashlib.sha256(token.encode()).hexdigest()
-
-
-def _json(value: str | int | float) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)  # of any size
-    return orjson.dumps(value).decode()
 
 
 # The words of a query, identical for every BM25 store, and the folding of diacritics.

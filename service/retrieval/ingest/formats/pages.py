@@ -108,17 +108,13 @@ def part_row(
     place: str,
     fields: Mapping[str, Any],
 ) -> SourceRow:
-    """Return the document of a part of a file, whose title is the `path` of headings above it and
-    whose id ends with its `place`."""
-    value = {"title": path_title(path), "text": text, **edition(source.label, fields), **fields}
+    """Return the document of a part of a file, whose title is the `path` of headings above it, as
+    in "Handbook › Leave › Parental leave", and whose id ends with its `place`."""
+    title = " › ".join(part for part in path if part)[:LONGEST_TITLE]
+    value = {"title": title, "text": text, **edition(source.label, fields), **fields}
     if source.path != STANDARD_INPUT:
         value["id"] = f"{source.label}#{place}" if place else source.label
     return SourceRow(number, made(value))
-
-
-def path_title(path: Sequence[str]) -> str:
-    """Return a title and the headings below it, as in "Handbook › Leave › Parental leave"."""
-    return " › ".join(part for part in path if part)[:LONGEST_TITLE]
 
 
 def looks_like_html(start: bytes) -> bool:

@@ -58,7 +58,8 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
     if reader.is_encrypted and not reader.decrypt(""):
         yield SourceRow(0, "the PDF needs a password; save a copy without one")
         return
-    title = _pdf_title(source, reader)
+    given = str((reader.metadata and reader.metadata.title) or "").strip()
+    title = _sound(given) or source.stem
     read, images, lacking = 0, list[int](), missing()
     for number, text, problem in _texts(source, reader, content):
         scanned = not text and not problem and _has_images(reader.pages[number - 1])
@@ -104,11 +105,6 @@ def _texts(source: Input, reader: PdfReader, content: bytes) -> Iterator[tuple[i
         repeated |= _repeated([text for text in texts.values() if text])
         for number, text in texts.items():
             yield number, _without(text, repeated), problems.get(number, "")
-
-
-def _pdf_title(source: Input, reader: PdfReader) -> str:
-    title = str((reader.metadata and reader.metadata.title) or "").strip()
-    return _sound(title) or source.stem
 
 
 def _text(page: PageObject, tables: PageTables) -> str:

@@ -262,7 +262,9 @@ def _table_rows(source: Input) -> Iterator[Document | str]:
             done += batch.num_rows
             source.reached(done / file.metadata.num_rows)
             for value in _in_microseconds(batch).to_pylist():
-                yield _row_document(value, beir=beir)
+                present = plain({key: item for key, item in value.items() if item is not None})
+                make = beir_document if beir else parse_document
+                yield present if isinstance(present, str) else made(present, make)
 
 
 def _in_microseconds(batch: Any) -> Any:
@@ -289,13 +291,6 @@ def _columns(schema: Any) -> list[str]:
         return bool(listed and types.is_floating(kind.value_type))
 
     return [field.name for field in schema if not vector(field.type)]
-
-
-def _row_document(value: dict[str, Any], *, beir: bool) -> Document | str:
-    present = plain({key: item for key, item in value.items() if item is not None})
-    if isinstance(present, str):
-        return present
-    return made(present, beir_document) if beir else made(present)
 
 
 # The passages in the questions of HotpotQA (distractor setting), 2WikiMultihopQA and MuSiQue,
