@@ -178,7 +178,7 @@ class LifeCycle:
                 with anyio.CancelScope(shield=True), _logged(name):
                     await self._delete(old, (number,))
                 raise
-        await self._close(old)
+        await self.unload(old)
         await self._tidy(name)
 
     async def _switch(self, old: Collection, new: Collection) -> None:
@@ -208,7 +208,7 @@ class LifeCycle:
             async with self.lock(name):
                 self._end(name)  # what a writer has published meanwhile
                 for old in [each for each in self._ended if each.manifest.name == name]:
-                    await self._close(old)
+                    await self.unload(old)
                 await self.drop_stored(name)
         except BaseException:
             names.add(name)
@@ -220,15 +220,13 @@ class LifeCycle:
         if collection is not None:
             self._ended.add(collection)
 
-    async def _close(self, old: Collection) -> None:
-        """Close a generation that has ended, after the questions that use it."""
-        await old.close()
-        self._ended.discard(old)
-
     async def unload(self, collection: Collection) -> None:
-        """Close a collection until its next use, with the lock held."""
-        self._current.pop(collection.manifest.name, None)
+        """Close a generation after the questions that use it. The current one is opened again at
+        its next use; its lock is held."""
+        if self.find(collection.manifest.name) is collection:
+            del self._current[collection.manifest.name]
         await collection.close()
+        self._ended.discard(collection)
 
     async def drop_stored(self, name: str) -> None:
         """Delete the stored data of a collection that is not open, with the lock held."""
@@ -242,7 +240,7 @@ class LifeCycle:
         await self._close_idle()
         for old in list(self._ended):
             if self._may_close(old):  # a writer has no loan: it may still use what is deleted
-                await self._close(old)
+                await self.unload(old)
         for collection in list(self._current.values()):
             name = collection.manifest.name
             if self._overdue(collection) and not self.lock(name).locked():
@@ -266,11 +264,11 @@ class LifeCycle:
     async def close(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
         while self._current:
-            _, collection = self._current.popitem()
+            collection = [*self._current.values()][-1]
             async with self.lock(collection.manifest.name):
-                await collection.close()
+                await self.unload(collection)
         for old in list(self._ended):
-            await self._close(old)
+            await self.unload(old)
 
     def _folder(self, manifest: Manifest) -> Path:
         return self._root / manifest.name / str(manifest.generation)
