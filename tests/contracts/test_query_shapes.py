@@ -37,9 +37,11 @@ TEXTS = {
 CORPUS = [{"id": i, "title": TITLES[i], "text": TEXTS[i], "kind": "place"} for i in TEXTS]
 SCRIPTS = {
     "hindi": "हिन्दी भाषा", "persian": "کتاب‌ها", "greek": "Ωδή στη Χαρά", "russian": "Война и мир",
-    "chinese": "北京大学", "thai": "ประเทศไทย", "accents": "Café Łódź",
+    "chinese": "北京大学", "thai": "ประเทศไทย",
+    "accents": "Café Łódź Ærøskøbing Straße Belli\u0301ni",
 }  # fmt: skip
-PARTS = {"chinese": "大学", "thai": "ไทย"}  # of a text without spaces
+# Of a text without spaces, and without marks.
+PARTS = {"chinese": "大学", "thai": "ไทย", "accents": "aeroskobing strasse bellini"}
 WORDS = sorted({word for text in TEXTS.values() for word in text.split()})
 # What some query language makes more of than the word in it.
 DRESSES = (
@@ -93,7 +95,7 @@ async def test_words_of_any_script_are_found(retriever: Retriever, script: str) 
 
 
 @pytest.mark.parametrize("script", PARTS)
-async def test_parts_of_texts_without_spaces_are_found(retriever: Retriever, script: str) -> None:
+async def test_parts_of_texts_are_found(retriever: Retriever, script: str) -> None:
     assert await scores(retriever, PARTS[script], collection="scripts") == {script: ANY}
 
 

@@ -81,23 +81,15 @@ async def is_whole(collections: Collections) -> bool:
     return bm25 == dense
 
 
-async def test_check_says_what_is_lost_and_changes_nothing(world: World) -> None:
-    async with opened(world.data, world.backends) as collections:
-        passages = await filled(collections)
-        await world.lose(collections)
-        report = await collections.check(NAME)
-        lost = [finding for finding in report.findings if finding.kind == "lost"]
-        assert len(lost) == 1
-        assert "--repair" in lost[0].detail
-        assert lost[0].count == passages
-        assert world.side in await missing(collections)
-
-
-async def test_repair_makes_it_again(world: World) -> None:
+async def test_check_says_what_is_lost_and_repair_makes_it_again(world: World) -> None:
     async with opened(world.data, world.backends) as collections:
         passages = await filled(collections)
         before = await collections.manifest(NAME)
         await world.lose(collections)
+        (lost,) = [each for each in (await collections.check(NAME)).findings if each.kind == "lost"]
+        assert "--repair" in lost.detail
+        assert lost.count == passages
+        assert world.side in await missing(collections)
     embedder = CountingEmbedder()
     async with opened(world.data, world.backends, embedder) as collections:
         report = await collections.check(NAME, repair=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound
 from service.retrieval.base import Retriever, SearchRequest, anyone
@@ -132,18 +130,6 @@ async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:
     operas = await hits(retriever, "OPERAS", retriever="bm25")
     assert set(ids(operas)) == {"norma", "tosca"}
     assert set(ids(await hits(retriever, "Bellíni", retriever="bm25"))) == {"norma", "bellini"}
-
-
-async def test_concurrent_searches_are_searches_alone(retriever: Retriever) -> None:
-    kinds: Any = ({}, {"kind": ("work", "place")})
-    requests = [
-        SearchRequest(query, 2, "default", retriever, kind, frozenset({"etna"}))
-        for query in ("volcano", "Tosca", "Catania")
-        for retriever in RETRIEVERS
-        for kind in kinds
-    ]
-    together = await gather([partial(retriever.search, request) for request in requests])
-    assert together == [await retriever.search(request) for request in requests]
 
 
 async def test_requests_are_checked(retriever: Retriever) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
-from service.retrieval.embedding import embedders
 from service.retrieval.embedding.contract import (
     HASHING,
     MINILM,
@@ -58,19 +56,6 @@ def test_presets_are_as_their_model_cards_say(name: str, expected: tuple[Any, ..
         preset.query_prefix, preset.passage_prefix, preset.pooling, preset.normalise,
         preset.distance, preset.max_length, preset.dimension,
     ) == expected  # fmt: skip
-
-
-def test_a_model_in_this_process_has_the_threads_it_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    given: list[int] = []
-    for name in ("minilm_embedder", "local_embedder"):
-        monkeypatch.setattr(embedders, name, lambda *opened: given.append(opened[-1]))
-    for model in ("minilm", "e5-base-v2"):
-        for threads in (None, 1):
-            open_embedder(settings(model), threads=threads)
-    assert given == [embedders.MOST_THREADS, 1, embedders.MOST_THREADS, 1]
 
 
 def test_settings_change_a_preset_field_by_field() -> None:

@@ -151,16 +151,6 @@ async def test_failures_are_told_apart(
         await embedder.aclose()
 
 
-async def test_a_server_that_is_not_there(stub: Stub) -> None:
-    stub.url = "http://127.0.0.1:1/v1"
-    embedder = embedder_of(stub)
-    try:
-        with pytest.raises(BackendUnavailable, match="cannot be reached"):
-            await embedder.embed_queries(["text"])
-    finally:
-        await embedder.aclose()
-
-
 def test_a_text_is_cut_at_a_word_to_what_the_model_reads() -> None:
     words = "opera " * 40
     assert shortened("query: opera", 16) == "query: opera"

@@ -168,6 +168,14 @@ def test_standard_input(
         ("-", b"id\ttext\ttitle\n", "dpr"),
         ("-", b"a,b,c", None),
         ("x.csv", b"id\ttext\ttitle\n", "csv"),
+        ("x.htm", b"<p>", "html"),
+        ("x.XHTML.gz", b"<p>", "html"),
+        ("-", b"\n<!DOCTYPE HTML><p>", "html"),
+        ("download", b"<html lang=en>", "html"),
+        ("x.bin", b"%PDF-1.4", "pdf"),
+        ("x.pdf", b"no", "pdf"),
+        ("x.docx", b"PK\x03\x04", "docx"),
+        ("x.doc", b"\xd0\xcf", None),
     ],
 )
 def test_which_format(name: str, head: bytes, format: str | None) -> None:

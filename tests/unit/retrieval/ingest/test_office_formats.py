@@ -277,23 +277,6 @@ def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
     assert [type(each) for each in found] == [Document, SourceProblem]
 
 
-@pytest.mark.parametrize(
-    ("name", "head", "format"),
-    [
-        ("x.htm", b"<p>", "html"),
-        ("x.XHTML.gz", b"<p>", "html"),
-        ("-", b"\n<!DOCTYPE HTML><p>", "html"),
-        ("download", b"<html lang=en>", "html"),
-        ("x.bin", b"%PDF-1.4", "pdf"),
-        ("x.pdf", b"no", "pdf"),
-        ("x.docx", b"PK\x03\x04", "docx"),
-        ("x.doc", b"\xd0\xcf", None),
-    ],
-)
-def test_which_format(name: str, head: bytes, format: str | None) -> None:
-    assert detect(Path(name), head) == format
-
-
 @pytest.mark.parametrize("content", [b"<html><p>Text.", pdf(["Text."])])
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     given = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]

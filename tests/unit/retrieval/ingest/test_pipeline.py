@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections import Counter
@@ -212,26 +211,3 @@ async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:
     with anyio.fail_after(5), pytest.raises(RevelatorError, match="full disk"):
         await consume()
     forever.set()
-
-
-async def test_ctrl_c_is_only_a_cancellation() -> None:
-    """It cancels the task of the consumer, while the next item waits to be taken."""
-    began = list[int]()
-
-    def read() -> int:
-        began.append(1)
-        return 1
-
-    async def consume() -> None:
-        async with aclosing(ahead(read)) as items:
-            async for _ in items:
-                await asyncio.sleep(60)
-
-    task = asyncio.create_task(consume())
-    async with asyncio.timeout(5):
-        while not began:  # noqa: ASYNC110 (in a thread)
-            await asyncio.sleep(0.001)
-        await anyio.wait_all_tasks_blocked()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task

@@ -31,13 +31,16 @@ def test_every_bad_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
         b'{"id": "f", "text": 5}',
         b'{"id": "g", "text": "t", "n": NaN}',
         b'{"id": "h", "text": "\\ud800"}',
+        b'{"id": "i", "text": "n\x00l"}\r',
+        b"\x00\x00\x00\x00\r",
+        b'\xef\xbb\xbf{"id": "j", "text": "t"}\r',
         b'{"id": "z", "text": "last"}',
     ]
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\n".join(lines))
     good, bad = read(path)
     assert good == ["a", "z"]
-    assert [line for line, _ in bad] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert [line for line, _ in bad] == list(range(3, 14))
     assert bad[0][1] == "not UTF-8: byte 25 of the line"
     assert bad[1][1].startswith("not JSON: ")
     assert str(next(e.found for e in read_files([path]) if isinstance(e.found, SourceProblem))) == (
