@@ -78,6 +78,6 @@ async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 async def test_a_failure_of_the_model_is_a_failure_of_ours(folder: Path) -> None:
     reranker = CrossEncoder(folder)
-    reranker._model._model = lambda query, texts: [1 / 0]
+    reranker._model.model = lambda query, texts: [1 / 0]
     with pytest.raises(RetrievalFailure, match="division"):
         await reranker.scores("q", ["p"])
