@@ -194,9 +194,9 @@ def ingest(
     format: Annotated[
         str | None,
         typer.Option(
-            help="Format of the files: jsonl, parquet, dpr, beir, hipporag, text, html, pdf, docx, "
-            "csv, xlsx, pptx or image; hotpotqa, 2wiki or musique for the passages in these "
-            "question files. Default: detected per file."
+            help="Format of the files: jsonl, parquet, dpr, text, html, pdf, docx, csv, xlsx, pptx "
+            "or image; hotpotqa, 2wiki or musique for the passages in these question files. "
+            "Default: detected per file."
         ),
     ] = None,
     access: Annotated[

@@ -136,10 +136,10 @@ async def test_folders_formats_and_standard_input(
     files = [folder, Path("-")]
     assert await run_ingest(files, "c", settings(tmp_path)) == 0
     assert "2 documents indexed" in " ".join(capsys.readouterr().out.split())
-    assert await run_ingest([folder], "c", settings(tmp_path), format="jsonl") == 0
+    assert await run_ingest([folder], "c", settings(tmp_path), format="text") == 0
     async with open_embedded(settings(tmp_path)) as stores:
         manifest = await stores.collections.manifest("c")
-    assert (manifest.documents, manifest.metadata_fields) == (3, ("_id",))
+    assert (manifest.documents, manifest.metadata_fields) == (3, ())
 
 
 async def test_ray_is_refused_beside_a_server_and_without_its_extra(
@@ -160,7 +160,7 @@ async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
         await run_ingest([file], "No Name", own)
     with pytest.raises(InvalidRequest, match="gone does not exist"):
         await run_ingest([file, tmp_path / "gone"], "c", own)
-    with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, beir, hipporag, text"):
+    with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, text"):
         await run_ingest([file], "c", own, format="ods")
     with pytest.raises(EngineFailure, match="run the same command again"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")

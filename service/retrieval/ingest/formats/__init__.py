@@ -13,12 +13,9 @@ from service.retrieval.ingest.formats.pages import looks_like_html, read_docx, r
 from service.retrieval.ingest.formats.pdf import PDF_MAGIC, read_pdf
 from service.retrieval.ingest.formats.rows import (
     MAGIC,
-    looks_like_beir,
     looks_like_dpr,
     read_2wiki,
-    read_beir,
     read_dpr,
-    read_hipporag,
     read_hotpotqa,
     read_jsonl,
     read_musique,
@@ -31,8 +28,6 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "jsonl": read_jsonl,
     "parquet": read_parquet,
     "dpr": read_dpr,
-    "beir": read_beir,
-    "hipporag": read_hipporag,
     "text": read_text,
     "html": read_html,
     "pdf": read_pdf,
@@ -50,8 +45,8 @@ KNOWN: Final = (
     ".jsonl, .json, .parquet, .csv, .tsv, .txt, .md, .html, .pdf, .docx, .xlsx, .pptx, .png, "
     ".jpg, .tif, and .gz or .zst of them"
 )
-_LINES = frozenset({".jsonl", ".ndjson"})
 _NAMED = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     ".parquet": "parquet",
     **dict.fromkeys((".txt", ".text", ".md", ".markdown"), "text"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
@@ -76,8 +71,6 @@ def detect(path: Path, head: bytes) -> str | None:
         return known
     if suffix == ".tsv" and looks_like_dpr(head):
         return "dpr"
-    if suffix in _LINES:
-        return "beir" if looks_like_beir(head) else "jsonl"
     if suffix in _UNSAID:
         return _by_content(head) or ("jsonl" if suffix else None)
     return _NAMED.get(suffix)
@@ -102,10 +95,8 @@ def _by_beginning(head: bytes) -> str | None:
 
 def _by_content(head: bytes) -> str | None:
     start = head.removeprefix(BOM).lstrip()
-    if start.startswith(b"["):
-        return "hipporag"
-    if start.startswith(b"{"):
-        return "beir" if looks_like_beir(head) else "jsonl"
+    if start.startswith((b"[", b"{")):
+        return "jsonl"
     if looks_like_html(start):
         return "html"
     return "dpr" if looks_like_dpr(head) else None

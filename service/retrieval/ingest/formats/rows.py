@@ -4,7 +4,6 @@ paragraphs of multi-hop questions."""
 from __future__ import annotations
 
 import csv
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,7 +19,6 @@ from service.retrieval.ingest.formats.base import (
     STANDARD_INPUT,
     TOO_LONG,
     Input,
-    Maker,
     SourceRow,
     made,
     not_utf8,
@@ -30,14 +28,13 @@ from service.retrieval.ingest.formats.base import (
 
 LARGEST_LIST = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
 
-
 Decoded = tuple[Any, str]  # a value, and the problem if it is not JSON
 
 
 def _values(source: Input) -> Iterator[tuple[int, Decoded]]:
     """Yield the number, from 1, and the value of each line that is not blank, or of each element if
     the content is a JSON list."""
-    if _begins_list(source.head.removeprefix(BOM).lstrip()):
+    if _begins_list(source.head):
         content = source.stream.read(LARGEST_LIST + 1)
         if len(content) > LARGEST_LIST:
             what = f"a JSON list is loaded into memory and must not exceed {LARGEST_LIST:,} bytes"
@@ -60,6 +57,7 @@ def _values(source: Input) -> Iterator[tuple[int, Decoded]]:
 
 def _begins_list(head: bytes) -> bool:
     """Return whether content is one JSON list, and not lines of which the first is a list."""
+    head = head.removeprefix(BOM).lstrip()
     first, _, others = head.partition(b"\n")
     return head.startswith(b"[") and not (others.strip() and not _decoded(first)[1])
 
@@ -73,73 +71,47 @@ def _decoded(line: bytes) -> Decoded:
         return None, f"not JSON: {error.msg} at character {error.colno}"
 
 
-def _read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
+def read_jsonl(source: Input) -> Iterator[SourceRow]:
+    """Yield the documents of JSON lines, or of one JSON list, as HippoRAG's corpora are (Gutiérrez
+    et al., 2024, arXiv 2405.14831), with `idx` for the id in some."""
+    listed = _begins_list(source.head)
     for number, (value, problem) in _values(source):
-        yield SourceRow(number, problem or made(value, make))
+        if listed and isinstance(value, dict):
+            problem = TOO_LONG if len(orjson.dumps(value)) > LONGEST_ROW else ""  # noqa: PLW2901
+            if (index := value.pop("idx", None)) is not None:
+                value = {"id": index, **value}  # noqa: PLW2901
+        yield SourceRow(number, problem or made(value, json_document))
 
 
 def json_document(value: object) -> Document:
-    """Parse a document. FlashRAG's have `contents`, whose first line is the title, in quotation
-    marks. Raises BadDocument."""
-    if isinstance(value, dict) and "text" not in value and isinstance(value.get("contents"), str):
-        title, line_end, text = value["contents"].partition("\n")
-        title, text = (title, text) if line_end else ("", title)
-        own = {key: item for key, item in value.items() if key != "contents"}
-        value = {"title": title.strip().strip('"'), **own, "text": text.strip() or title}
-    return parse_document(value)
+    """Parse a document, also in the forms of published corpora. Raises BadDocument.
 
-
-OWN = frozenset({"id", "title", "text"})
-_ID = re.compile(rb'(?<!\\)"_id"\s*:')
-_PLAIN_ID = re.compile(rb'(?<!\\)"id"\s*:')
-
-
-def looks_like_beir(head: bytes) -> bool:
-    """Return whether the first line has `_id` and no `id`."""
-    line = head.split(b"\n", 1)[0]
-    return bool(_ID.search(line)) and not _PLAIN_ID.search(line)
-
-
-def beir_document(value: object) -> Document:
-    """Parse a document; the fields of `metadata` become its own. Raises BadDocument.
-
-    Some sets have titles without text; BEIR's own retrievers then search the title, and so does
-    Revelator.
+    BEIR's have an `_id`, and `metadata`, whose fields become the document's own. Some have a title
+    without a text; BEIR's own retrievers then search the title, and so does Revelator. FlashRAG's
+    have `contents`, whose first line is the title, in quotation marks.
     """
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or ("text" in value and "_id" not in value):
         return parse_document(value)
-    if "_id" not in value:
-        raise BadDocument("_id is missing; BEIR's corpus.jsonl has the fields _id, title and text")
-    return parse_document(_flattened(value))
+    own = dict(value)
+    if "_id" in own and "id" not in own:
+        own |= {"id": own.pop("_id"), **_fields_of(own.pop("metadata", None), own)}
+        if own.get("text") == "" and own.get("title"):
+            own["text"] = own["title"]
+    if "text" not in own and isinstance(contents := own.get("contents"), str):
+        del own["contents"]
+        title, line_end, text = contents.partition("\n")
+        title, text = (title, text) if line_end else ("", title)
+        own = {"title": title.strip().strip('"'), **own, "text": text.strip() or title}
+    return parse_document(own)
 
 
-def _flattened(value: dict[str, Any]) -> dict[str, Any]:
-    own = {key: item for key, item in value.items() if key not in {"_id", "metadata"}}
-    metadata = value.get("metadata") or {}
-    if not isinstance(metadata, dict):
+def _fields_of(metadata: object, own: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(metadata, dict | None):
         raise BadDocument("metadata must be an object")
-    if twice := sorted(metadata.keys() & (own.keys() | OWN)):
+    if twice := sorted((metadata or {}).keys() & {*own, "id", "title", "text"}):
         raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
-    if own.get("text") == "" and own.get("title"):
-        own["text"] = own["title"]
-    return {"id": value["_id"], **own, **metadata}
+    return metadata or {}
 
-
-def listed_document(value: object) -> Document:
-    """Parse an element of HippoRAG's corpora: one JSON list of `{title, text}`, with `idx` in some
-    (Gutiérrez et al., 2024, arXiv 2405.14831). Raises BadDocument."""
-    if not isinstance(value, dict):
-        return parse_document(value)
-    if len(orjson.dumps(value)) > LONGEST_ROW:
-        raise BadDocument(TOO_LONG)
-    index = value.get("idx")
-    own = {key: item for key, item in value.items() if key != "idx"}
-    return parse_document(own if index is None else {"id": index, **own})
-
-
-read_jsonl = partial(_read_objects, make=json_document)
-read_beir = partial(_read_objects, make=beir_document)
-read_hipporag = partial(_read_objects, make=listed_document)
 
 # DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per row, with id, text and title.
 #
@@ -257,14 +229,13 @@ def _table_rows(source: Input) -> Iterator[Document | str]:
 
     with parquet.ParquetFile(source.path, buffer_size=BUFFER, pre_buffer=False) as file:
         columns = _columns(file.schema_arrow)
-        beir, done = "_id" in columns and "id" not in columns, 0
+        done = 0
         for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
             done += batch.num_rows
             source.reached(done / file.metadata.num_rows)
             for value in _in_microseconds(batch).to_pylist():
                 present = plain({key: item for key, item in value.items() if item is not None})
-                make = beir_document if beir else parse_document
-                yield present if isinstance(present, str) else made(present, make)
+                yield present if isinstance(present, str) else made(present, json_document)
 
 
 def _in_microseconds(batch: Any) -> Any:

@@ -88,7 +88,7 @@ def test_files_without_rows(tmp_path: Path) -> None:
     for name, content, kind in [
         ("x.jsonl", b"\n \r\n", "jsonl"),
         ("x.tsv", HEADER, "dpr"),
-        ("x.json", b"[]", "hipporag"),
+        ("x.json", b"[]", "jsonl"),
     ]:
         path = tmp_path / name
         path.write_bytes(content)
@@ -175,16 +175,15 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_beir_rows_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
-        b'{"_id": "a", "text": "t"}\n{"text": "t"}\n[]\n{"_id": "b", "text": "t", "metadata": 5}\n'
+        b'{"_id": "a", "text": "t"}\n[]\n{"_id": "b", "text": "t", "metadata": 5}\n'
         b'{"_id": "c", "text": "t", "metadata": {"title": "again"}}\n'
     )
     good, bad = read(path)
     assert good == ["a"]
     assert bad == [
-        ":2: _id is missing; BEIR's corpus.jsonl has the fields _id, title and text",
-        ":3: a document must be a JSON object, not a list",
-        ":4: metadata must be an object",
-        ":5: metadata must not contain title, which is a field of the document",
+        ":2: a document must be a JSON object, not a list",
+        ":3: metadata must be an object",
+        ":4: metadata must not contain title, which is a field of the document",
     ]
 
 
