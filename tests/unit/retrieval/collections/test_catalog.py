@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,10 +23,12 @@ from service.core.errors import (
     UnknownCollection,
 )
 from service.retrieval.base import SearchRequest
+from service.retrieval.collections import catalog
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
+from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder, opened
@@ -281,3 +285,35 @@ async def test_collections_that_are_not_used_are_closed_and_their_number_is_limi
         opened_now = set(re.findall(r"/collections/(c\d)/1/dense/", maps))
         assert "c0" in opened_now
         assert len(opened_now) <= 3 + 2
+
+
+# A round over the collections is bounded, whatever the stores do.
+
+
+async def test_a_store_that_hangs_holds_up_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "EMBEDDED_TIMEOUT_S", 1.0)
+    thawed = threading.Event()
+    async with opened(tmp_path, HashingEmbedder()) as collections:
+        for name in ("a", "b"):
+            await collections.create(name)
+            await ingest_documents(CORPUS, name, collections)
+        frozen, other = await collections.get("a"), await collections.get("b")
+        count = frozen.dense.count_passages
+
+        def hangs() -> int:
+            thawed.wait(60)
+            return count()
+
+        monkeypatch.setattr(frozen.dense, "count_passages", hangs)
+        monkeypatch.setattr(other.dense, "count_passages", lambda: 0)
+        try:
+            started = time.monotonic()
+            assert await collections.problems() == {}
+            found = await collections.problems()  # the one after it had its turn
+            assert time.monotonic() - started < 15
+            assert list(found) == ["b"]
+        finally:
+            thawed.set()

@@ -11,6 +11,7 @@ import pytest
 from service.core.concurrency import gather
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import (
+    BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,
 )
@@ -18,7 +19,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding.contract import HASHING
 from service.retrieval.search import guard
-from service.retrieval.search.hybrid import HybridRetriever, followed, widened
+from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, followed, widened
 from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
@@ -246,3 +247,64 @@ def test_the_second_list_follows_the_first_half_of_the_first() -> None:
 )
 def test_a_query_is_widened_by_the_first_sentences(text: str, query: str) -> None:
     assert widened("q", Passage("1", "T", text)) == query
+
+
+# What the searches of one question share.
+
+
+class Question(World):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bm25.ids, self.dense.ids = ["a"], ["b"]
+
+    def question(self) -> SnapshotRetriever:
+        return SnapshotRetriever(self.retriever)
+
+    def breaks(self) -> None:
+        self.dense.failure = BackendUnavailable("out")
+
+
+def request(**fields: object) -> SearchRequest:
+    return SearchRequest(**{"query": "q", "top_k": 2, "collection": "c", **fields})  # type: ignore[arg-type]
+
+
+async def test_a_side_that_failed_is_not_asked_again_in_this_question() -> None:
+    world = Question()
+    world.breaks()
+    async with world.question() as held:
+        for _ in range(3):
+            assert (await held.search(request())).missing == ("dense",)
+        assert len(world.dense.queries) == 1
+        assert len(world.bm25.queries) == 3
+        with pytest.raises(RetrievalFailure, match="failed earlier in this question"):
+            await held.search(request(retriever="dense"))
+        assert (await held.search(request(retriever="bm25"))).missing == ()
+        assert (await held.search(request(query="r"))).missing == ("dense",)
+        assert len(world.dense.queries) == 1
+
+
+async def test_a_side_that_failed_is_asked_again_where_the_other_one_fails() -> None:
+    world = Question()
+    world.breaks()
+    async with world.question() as held:
+        assert (await held.search(request())).missing == ("dense",)
+        world.dense.failure, world.bm25.failure = None, BackendUnavailable("out")
+        found = await held.search(request())
+        assert ([hit.passage.passage_id for hit in found.passages], found.missing) == (
+            ["b"], ("bm25",),
+        )  # fmt: skip
+        assert (await held.search(request())).missing == ("bm25",)
+        assert len(world.bm25.queries) == 2
+        world.breaks()
+        with pytest.raises(RetrievalFailure):
+            await held.search(request())
+
+
+async def test_the_next_question_asks_it_again() -> None:
+    world = Question()
+    world.breaks()
+    async with world.question() as held:
+        await held.search(request())
+    world.dense.failure = None
+    async with world.question() as held:
+        assert (await held.search(request())).missing == ()
