@@ -51,7 +51,7 @@ class PoolGenerator(Generator):
         self._lost: dict[str, frozenset[str]] = {}  # the workers that failed each question
         self._workers: dict[str, Worker] = {}
         limits = workers.LIMITS
-        self._retries = limits.retries
+        self._tries = range(limits.retries, -1, -1)  # each with the retries that are left
         self._admission = WorkerAdmission(
             name, settings, self._workers, observer.worker_in_flight, limits
         )
@@ -82,23 +82,15 @@ class PoolGenerator(Generator):
         prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
         signals = request.signals is not None
         waiter = self._waiter(request, prompt, request.max_tokens, signals=signals)
-        begun = False
-        for retries in range(self._retries, -1, -1):
-            try:
-                async with (
-                    self._worker_for(waiter) as worker,
-                    closing(worker.client.stream(request)) as deltas,
-                ):
-                    async for delta in deltas:
-                        yield delta if begun else replace(delta, worker=worker.name)
-                        begun = begun or bool(delta.text)
+        for retries in self._tries:
+            async with (
+                self._attempt(waiter, retries) as worker,
+                closing(worker.client.stream(request)) as deltas,
+            ):
+                async for delta in deltas:
+                    yield delta if waiter.begun else replace(delta, worker=worker.name)
+                    waiter.begun = waiter.begun or bool(delta.text)
                 return
-            except _WorkerLost as lost:
-                if begun:
-                    raise EngineInterrupted(lost.failure.detail) from None
-                if not retries:
-                    raise lost.failure from None
-                waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
 
     async def score(self, request: ScoreRequest) -> Scoring:
         length = len(request.text or "") + 4 * len(request.token_ids)
@@ -132,8 +124,9 @@ class PoolGenerator(Generator):
             await worker.disconnect()
 
     @asynccontextmanager
-    async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Worker]:
-        """Provide a worker for one attempt, and record the result. Raises _WorkerLost."""
+    async def _attempt(self, waiter: WaitingCall, retries: int) -> AsyncIterator[Worker]:
+        """Provide a worker, and record the result. A failure is passed over if `retries` are left,
+        unless the worker refused the call. Raises EngineInterrupted if the call has begun."""
         self._require_open()
         self._upkeep.start()
         async with self._admission.place(waiter) as worker:
@@ -146,8 +139,13 @@ class PoolGenerator(Generator):
                 self._observer.worker_failure(worker.name)
                 self._remember(waiter.question, worker.name)
                 self._upkeep.call_failed(worker, failure)
-                raise _WorkerLost(worker.name, failure) from None
-            worker.failures = 0
+                if waiter.begun:
+                    raise EngineInterrupted(failure.detail) from None
+                if not retries:
+                    raise
+                waiter.avoid |= {worker.name}
+            else:
+                worker.failures = 0
 
     def _remember(self, question: str, worker: str) -> None:
         """Remember which worker failed a question, for the most recent ones."""
@@ -164,16 +162,10 @@ class PoolGenerator(Generator):
         self, waiter: WaitingCall, call: Callable[[VllmGenerator], Awaitable[Result]]
     ) -> Result:
         """Make a call with a single response, at one worker after the other until one succeeds."""
-        retries = self._retries
-        while True:
-            try:
-                async with self._worker_for(waiter) as worker:
-                    return await call(worker.client)
-            except _WorkerLost as lost:
-                if not retries:
-                    raise lost.failure from None
-                retries -= 1
-                waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
+        for retries in self._tries:
+            async with self._attempt(waiter, retries) as worker:
+                return await call(worker.client)
+        raise AssertionError("the last attempt raises its failure")
 
     def _waiter(
         self,
@@ -190,12 +182,3 @@ class PoolGenerator(Generator):
         avoid = self._lost.get(request.question, frozenset())
         size = characters // 4 + tokens
         return WaitingCall(request.question, request.turn, size, model, signals, avoid)
-
-
-class _WorkerLost(Exception):
-    """A worker lost a call that another worker may be able to answer."""
-
-    def __init__(self, worker: str, failure: EngineFailure) -> None:
-        super().__init__(failure.detail)
-        self.worker = worker
-        self.failure = failure

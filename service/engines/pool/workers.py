@@ -49,7 +49,8 @@ class WaitingCall:
     """A call that waits. `turn` is the number of its question's earlier calls, `tokens` an estimate
     of its size.
 
-    `model` None accepts any model. `avoid` are workers that failed it before.
+    `model` None accepts any model. `avoid` are workers that failed it before; `begun`: it has
+    output.
     """
 
     question: str
@@ -58,6 +59,7 @@ class WaitingCall:
     model: str | None = None
     signals: bool = False
     avoid: frozenset[str] = frozenset()
+    begun: bool = False
 
 
 Phase = Literal["joining", "up", "ejected", "draining"]
