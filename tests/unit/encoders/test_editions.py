@@ -39,65 +39,39 @@ V1 = {"title": "Rules, version 1.4", "metadata": {"version": "1.4"}}
 V2 = {"title": "Rules, version 1.10", "metadata": {"version": "1.10"}}
 
 
+EDITIONS = ((OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 8, 4))
+RULED = ((V2, "14", 9, 5), (V1, "10", 8, 4))
+MET = ((MARCH, "A", 9, 5), (MAY, "B", 5, 4))
+AT_HEADINGS = (OLD | {"title": "Travel policy 2023 › Allowances"}, f"{RULES} 28 EUR.", 9, 5)
+TRAINS = "Another text about trains and planes, 32 EUR."
+A, B = {"title": "A"}, {"title": "B"}
+
+
 @pytest.mark.parametrize(
     ("question", "shown", "expected"),
     [
         # the newest edition, with the lead over what is no edition of it
-        (QUESTION, [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 8, 4)], ("32 EUR", None, 0.0)),
-        (
-            QUESTION,
-            [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 8, 4), (TITLED, "5", 3, 1)],
-            ("32 EUR", None, 5.0),
-        ),
-        (QUESTION, [(V1, "10", 9, 5), (V2, "14", 8, 4)], ("14", None, 0.0)),
+        (QUESTION, EDITIONS, ("32 EUR", None, 0.0)),
+        (QUESTION, (*EDITIONS, (TITLED, "5", 3, 1)), ("32 EUR", None, 5.0)),
+        (QUESTION, ((V1, "10", 9, 5), (V2, "14", 8, 4)), ("14", None, 0.0)),
         # the newer one does not answer
-        (QUESTION, [(OLD, "28 EUR", 9, 5), (NEW, "32 EUR", 2, -1)], ("28 EUR", None, 0.0)),
+        (QUESTION, (EDITIONS[0], (NEW, "32 EUR", 2, -1)), ("28 EUR", None, 0.0)),
         # the question names the older one
-        (
-            "What was it in 2023?",
-            [(NEW, "32 EUR", 9, 5), (OLD, "28 EUR", 8, 4)],
-            ("28 EUR", None, 0),
-        ),
-        ("By version 1.4?", [(V2, "14", 9, 5), (V1, "10", 8, 4)], ("10", None, 0.0)),
+        ("What was it in 2023?", EDITIONS, ("28 EUR", None, 0)),
+        ("By version 1.4?", RULED, ("10", None, 0.0)),
         # the question names a day in words, and then not only its year
-        ("Who met on 13 May 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
-        ("Who met on May 13, 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
-        ("Who met in May 2025?", [(MARCH, "A", 9, 5), (MAY, "B", 5, 4)], ("B", None, -4)),
+        ("Who met on 13 May 2025?", MET, ("B", None, -4)),
+        ("Who met on May 13, 2025?", MET, ("B", None, -4)),
+        ("Who met in May 2025?", MET, ("B", None, -4)),
         # one edition is cut at headings, the other at pages
-        (
-            QUESTION,
-            [
-                (OLD | {"title": "Travel policy 2023 › Allowances"}, f"{RULES} 28 EUR.", 9, 5),
-                (NEW, f"{RULES} 32 EUR.", 8, 4),
-            ],
-            (f"{RULES} 32 EUR.", None, 0),
-        ),
-        (
-            QUESTION,
-            [
-                (OLD | {"title": "Travel policy 2023 › Allowances"}, f"{RULES} 28 EUR.", 9, 5),
-                (NEW, "Another text about trains and planes, 32 EUR.", 8, 4),
-            ],
-            (f"{RULES} 28 EUR.", None, 1),
-        ),
+        (QUESTION, (AT_HEADINGS, (NEW, f"{RULES} 32 EUR.", 8, 4)), (f"{RULES} 32 EUR.", None, 0)),
+        (QUESTION, (AT_HEADINGS, (NEW, TRAINS, 8, 4)), (f"{RULES} 28 EUR.", None, 1)),
         # no edition settles it
-        (
-            QUESTION,
-            [({"title": "A"}, "28 EUR", 9, 5), ({"title": "B"}, "32 francs", 8.5, 4)],
-            ("28 EUR", "32 francs", 0.5),
-        ),
-        (
-            QUESTION,
-            [({"title": "A"}, "28 EUR", 9, 5), ({"title": "B"}, "32", 7, 4)],
-            ("28 EUR", None, 2),
-        ),
-        (
-            QUESTION,
-            [({"title": "A"}, "28", 9, 5), ({"title": "B"}, "28 EUR", 9, 5)],
-            ("28", None, 0),
-        ),
-        (QUESTION, [({"title": "A"}, "28", 9, 1), ({"title": "B"}, "32", 9, 1)], ("28", None, 0)),
-        (QUESTION, [(OLD, "28 EUR", 9, 5)], ("28 EUR", None, 0.0)),
+        (QUESTION, ((A, "28 EUR", 9, 5), (B, "32 francs", 8.5, 4)), ("28 EUR", "32 francs", 0.5)),
+        (QUESTION, ((A, "28 EUR", 9, 5), (B, "32", 7, 4)), ("28 EUR", None, 2)),
+        (QUESTION, ((A, "28", 9, 5), (B, "28 EUR", 9, 5)), ("28", None, 0)),
+        (QUESTION, ((A, "28", 9, 1), (B, "32", 9, 1)), ("28", None, 0)),
+        (QUESTION, ((OLD, "28 EUR", 9, 5),), ("28 EUR", None, 0.0)),
     ],
 )
 def test_which_answer_counts(question: str, shown: Any, expected: Any) -> None:

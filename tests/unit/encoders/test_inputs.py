@@ -21,29 +21,9 @@ from service.text.wordpiece import minilm_tokenizer
 
 TOKENIZER: Any = minilm_tokenizer()
 CLS, SEP = 101, 102
+MARKS = ["[SEP]", "[CLS]", "Query:", "Info:", "; ", "QUERY :", "Ínfo", "Info", ",", ":", "_", "中"]
 HOSTILE = st.lists(
-    st.sampled_from(
-        [
-            "[SEP]",
-            "[CLS]",
-            "Query:",
-            "Info:",
-            "; ",
-            "QUERY :",
-            "Ínfo",
-            "Info",
-            ",",
-            ":",
-            "_",
-            "中",
-            "\u200b",
-            "\u0301",
-            "[PAD]",
-            "x",
-            " ",
-        ]
-    )
-    | st.text(max_size=5),
+    st.sampled_from([*MARKS, "\u200b", "\u0301", "[PAD]", "x", " "]) | st.text(max_size=5),
     max_size=12,
 ).map("".join)
 

@@ -59,14 +59,14 @@ def passage(text: str, title: str = "") -> Passage:
 
 def candidate(
     text: str,
-    right: list[tuple[str, float]],
+    right: dict[str, float],
     question: str,
     kinds: tuple[float, ...] = (1, 0, 0, 0),
 ) -> list[str]:
     """The answer where the scores of start and end are high at some words of the text."""
     ((window,),) = Windows(minilm_tokenizer()).cut(question, [("", text)], 512)
     places = np.full((len(window.ids), 2), -5.0)
-    for words, score in right:
+    for words, score in right.items():
         start = text.index(words)
         inside = [
             n for n, (a, b) in enumerate(window.spans) if start <= a and b <= start + len(words)
@@ -87,78 +87,64 @@ Part: Seal; Fits: HP-20, HP-35; Task: Grease it with 15 g of the oil that the su
 """
 
 
+NAMES = "Its members are Nina Dahl, Peter Holm and Aisha Rahman. Ben Lind is not."
+PUMP = "It was late. The pump stopped because its seal broke. It was replaced."
+
+
 @pytest.mark.parametrize(
-    ("text", "right", "question", "kinds", "answer"),
+    ("text", "right", "question", "answer"),
     [
-        ("It costs 40 EUR.", [("40 EUR", 5)], "What does it cost?", (1, 0, 0, 0), ["40 EUR"]),
+        ("It costs 40 EUR.", {"40 EUR": 5}, "What does it cost?", ["40 EUR"]),
         (
-            "Its members are Nina Dahl, Peter Holm and Aisha Rahman. Ben Lind is not.",
-            [("Peter Holm", 5), ("Nina Dahl", 4), ("Aisha Rahman", 4.5), ("Ben Lind", 4)],
+            NAMES,
+            {"Peter Holm": 5, "Nina Dahl": 4, "Aisha Rahman": 4.5, "Ben Lind": 4},
             "Who are the members?",
-            (1, 0, 0, 0),
             ["Nina Dahl", "Peter Holm", "Aisha Rahman"],
         ),
-        (
-            "Its members are Nina Dahl, Peter Holm and Aisha Rahman.",
-            [("Peter Holm", 5), ("Nina Dahl", 4)],
-            "Who is the second member?",
-            (1, 0, 0, 0),
-            ["Peter Holm"],
-        ),
+        (NAMES, {"Peter Holm": 5, "Nina Dahl": 4}, "Who is the second member?", ["Peter Holm"]),
         (
             ROWS,
-            [("Forklift", 5), ("First aid", 4), ("420 EUR", 4)],
+            {"Forklift": 5, "First aid": 4, "420 EUR": 4},
             "Which courses take place in Oslo?",
-            (1, 0, 0, 0),
             ["First aid", "Forklift"],
         ),
-        (  # the row of what is asked, though the model prefers another
-            ROWS,
-            [("420 EUR", 5), ("free", 4)],
-            "What does the course First aid cost?",
-            (1, 0, 0, 0),
-            ["free"],
-        ),
-        (ROWS, [("HP-20", 5)], "Which pump does the seal fit?", (1, 0, 0, 0), ["HP-20, HP-35"]),
-        (ROWS, [("Fee: 650 EUR", 5)], "What is the fee of Welding?", (1, 0, 0, 0), ["650 EUR"]),
-        ("By post.\n\nHome", [("post.\n\nHome", 5)], "How is it sent?", (1, 0, 0, 0), ["post."]),
-        (ROWS, [("Seal", 1), ("15 g", 5)], "How much grease?", (1, 0, 0, 0), ["15 g"]),
+        # the row of what is asked, though the model prefers another
+        (ROWS, {"420 EUR": 5, "free": 4}, "What does the course First aid cost?", ["free"]),
+        (ROWS, {"HP-20": 5}, "Which pump does the seal fit?", ["HP-20, HP-35"]),
+        (ROWS, {"Fee: 650 EUR": 5}, "What is the fee of Welding?", ["650 EUR"]),
+        ("By post.\n\nHome", {"post.\n\nHome": 5}, "How is it sent?", ["post."]),
+        (ROWS, {"Seal": 1, "15 g": 5}, "How much grease?", ["15 g"]),
+        (ROWS, {"HP-35; Task: Grease": 5}, "What does a seal fit?", ["HP-20, HP-35"]),
+        (ROWS, {"650 EUR": 5}, "What are the fees?", ["free", "650 EUR", "420 EUR"]),
+        # the whole sentence
         (
-            ROWS,
-            [("HP-35; Task: Grease", 5)],
-            "What does a seal fit?",
-            (1, 0, 0, 0),
-            ["HP-20, HP-35"],
-        ),
-        (
-            ROWS,
-            [("650 EUR", 5)],
-            "What are the fees?",
-            (1, 0, 0, 0),
-            ["free", "650 EUR", "420 EUR"],
-        ),
-        (  # the whole sentence
-            "It was late. The pump stopped because its seal broke. It was replaced.",
-            [("its seal broke", 5)],
+            PUMP,
+            {"its seal broke": 5},
             "Why did the pump stop?",
-            (1, 0, 0, 0),
             ["The pump stopped because its seal broke."],
         ),
-        ("It is allowed.", [("allowed", 5)], "Is it allowed?", (0, 2, 1, 0), ["yes"]),
-        ("It is allowed.", [("allowed", 5)], "Is it allowed or not?", (0, 2, 1, 0), ["allowed"]),
-        ("It is allowed.", [("allowed", 5)], "Is it allowed?", (3, 2, 1, 0), ["yes"]),
-        ("It is forbidden.", [("forbidden", 5)], "Is it allowed?", (0, 1, 2, 0), ["no"]),
-        ("It is allowed.", [("allowed", 5)], "What is it?", (0, 2, 1, 0), ["allowed"]),
     ],
 )
-def test_an_answer_is_the_best_place_or_the_parts_of_a_list_or_yes_or_no(
-    text: str,
-    right: list[tuple[str, float]],
-    question: str,
-    kinds: tuple[float, ...],
-    answer: list[str],
+def test_an_answer_is_the_best_place_or_the_parts_of_a_list(
+    text: str, right: dict[str, float], question: str, answer: list[str]
 ) -> None:
-    assert candidate(text, right, question, kinds) == answer
+    assert candidate(text, right, question) == answer
+
+
+@pytest.mark.parametrize(
+    ("word", "question", "kinds", "answer"),
+    [
+        ("allowed", "Is it allowed?", (0, 2, 1, 0), "yes"),
+        ("allowed", "Is it allowed or not?", (0, 2, 1, 0), "allowed"),
+        ("allowed", "Is it allowed?", (3, 2, 1, 0), "yes"),
+        ("forbidden", "Is it allowed?", (0, 1, 2, 0), "no"),
+        ("allowed", "What is it?", (0, 2, 1, 0), "allowed"),
+    ],
+)
+def test_yes_and_no_answer_questions_that_ask_for_them(
+    word: str, question: str, kinds: tuple[float, ...], answer: str
+) -> None:
+    assert candidate(f"It is {word}.", {word: 5}, question, kinds) == [answer]
 
 
 async def test_every_span_is_a_copy_and_bad_input_has_a_clear_end(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,6 @@ def made(temperature: float = 1.0) -> Head:
     return Head(card, inner, biases[0], outer, biases[1])
 
 
-def vector(first: float) -> list[float]:
-    return [first, *[0.0] * (SIZE - 1)]
-
-
 def test_a_head_comes_back_from_its_files(tmp_path: Path) -> None:
     save_head(made(1.5), tmp_path)
     loaded = load_head(tmp_path)
@@ -46,27 +41,26 @@ def test_a_head_comes_back_from_its_files(tmp_path: Path) -> None:
     assert all((a == b).all() for a, b in zip(loaded[1:], made()[1:], strict=True))
 
 
-@pytest.mark.parametrize("absent", [CARD_FILE, WEIGHTS_FILE])
-def test_a_missing_file_is_named(tmp_path: Path, absent: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (CARD_FILE, None, f"{CARD_FILE} is missing.*revelator train router"),
+        (WEIGHTS_FILE, None, f"{WEIGHTS_FILE} is missing.*revelator train router"),
+        (CARD_FILE, b'{"format": 2}', r"format: .*use a folder of this version"),
+        (WEIGHTS_FILE, b"", "is damaged"),
+        (WEIGHTS_FILE, b"garbage", "is damaged"),
+        (WEIGHTS_FILE, b"\x08\0\0\0\0\0\0\0{}      ", "is damaged"),
+    ],
+)
+def test_missing_and_damaged_files_are_named(
+    tmp_path: Path, file: str, content: bytes | None, said: str
+) -> None:
     save_head(made(), tmp_path)
-    (tmp_path / absent).unlink()
-    with pytest.raises(ConfigurationError, match=f"{absent} is missing.*revelator train router"):
-        load_head(tmp_path)
-
-
-def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
-    save_head(made(), tmp_path)
-    card = json.loads((tmp_path / CARD_FILE).read_text())
-    (tmp_path / CARD_FILE).write_text(json.dumps(card | {"format": 2}))
-    with pytest.raises(ConfigurationError, match=r"format: .*use a folder of this version"):
-        load_head(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\0\0\0\0\0\0\0{}      "])
-def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
-    save_head(made(), tmp_path)
-    (tmp_path / WEIGHTS_FILE).write_bytes(content)
-    with pytest.raises(ConfigurationError, match="is damaged"):
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=said):
         load_head(tmp_path)
 
 
