@@ -35,7 +35,8 @@ class DraftText:
         self.tokens: list[Placed] = []
         self.stopped = False
         self._detokenizer = detokenizer
-        self._stops = Stops(stops)
+        self._stops = [stop for stop in stops if stop]
+        self._longest = max(map(len, self._stops), default=0)
         self._placed = 0  # tokens that have a span
         self._ended = False
 
@@ -56,8 +57,12 @@ class DraftText:
     @property
     def shown(self) -> str:
         """The text, without an end that may become a stop string."""
-        final = self.stopped or self._ended
-        return self.text if final else self.text[: len(self.text) - self._stops.partial(self.text)]
+        text = self.text
+        if not (self.stopped or self._ended):
+            for length in range(min(self._longest - 1, len(text)), 0, -1):
+                if any(stop.startswith(text[-length:]) for stop in self._stops):
+                    return text[:-length]
+        return text
 
     @property
     def certain(self) -> int:
@@ -82,9 +87,12 @@ class DraftText:
 
     def _stop(self, before: int) -> None:
         """Cut at the first complete stop string, searching from place `before` on."""
-        cut = self._stops.find(self.text, max(0, before - self._stops.longest + 1))
-        if cut is None:
+        begin = max(0, before - self._longest + 1)
+        places = [(self.text.find(stop, begin), len(stop)) for stop in self._stops]
+        found = [(place + length, place) for place, length in places if place >= 0]
+        if not found:
             return
+        cut = min(found)[1]  # of several, the one that is complete first
         self.stopped, self.text = True, self.text[:cut]
         self.tokens = [placed for placed in self.tokens if placed.span and placed.span[0] < cut]
         for placed in self.tokens:
@@ -165,30 +173,6 @@ class Detokenizer:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=True))
-
-
-class Stops:
-    """The strings that end a text. If there are several, the first complete one counts."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [stop for stop in stops if stop]
-        self.longest = max(map(len, self._stops), default=0)
-
-    def find(self, text: str, begin: int = 0) -> int | None:
-        """Return where the text must be cut, or None."""
-        found = [
-            (at + len(stop), at) for stop in self._stops if (at := text.find(stop, begin)) >= 0
-        ]
-        return min(found)[1] if found else None
-
-    def partial(self, text: str) -> int:
-        """Return the length of the longest end of the text that may be the beginning of a stop
-        string.
-        """
-        for length in range(min(self.longest - 1, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
 
 
 class TokenAssembler:
