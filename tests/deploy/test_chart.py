@@ -1,4 +1,5 @@
-"""The chart renders what Kubernetes accepts, and keeps what deploy/README.md promises."""
+"""The chart renders what Kubernetes accepts, and the plain manifests, and keeps what
+deploy/README.md promises."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from tests.deploy.helm import (
     run_helm,
     template,
 )
+from tests.deploy.manifests import FOLDER, manifest
 
 KEY = "secrets.values.gateway-keys=k"
 BUDGET = "PodDisruptionBudget"
@@ -282,3 +284,13 @@ def test_only_gateways_reach_workers_and_stores(example: str) -> None:
 def test_the_chart_is_of_the_services_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["appVersion"] == service.__version__
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_manifest_is_what_the_chart_renders(example: str) -> None:
+    written = (FOLDER / f"{example}.yaml").read_text(encoding="utf-8")
+    assert written == manifest(example), "run `python -m tests.deploy.manifests`"
+
+
+def test_each_manifest_has_its_example() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == EXAMPLES

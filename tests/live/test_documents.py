@@ -43,7 +43,7 @@ NOT_RUN: Final = {
     "docker build": "needs a container engine: see tests/deploy/test_parity.py",
     "GATEWAY_KEY=choose-one": "needs a container engine: see tests/deploy/test_parity.py",
     "helm install": "needs a cluster: tests/deploy/test_chart.py renders the chart",
-    "kubectl": "needs a cluster: tests/deploy/test_manifests.py reads the manifests",
+    "kubectl": "needs a cluster: tests/deploy/test_chart.py reads the manifests",
     "(printf": "needs a cluster: a test below makes the object",
 }
 PROGRAMS = {"revelator", "python", "curl"}
