@@ -446,10 +446,9 @@ async def test_the_trace_is_what_was_sent(tab: Any) -> None:
     assert [each["seq"] for each in trace["events"]] == list(range(len(events)))
 
 
-async def test_loops_and_collections_are_those_of_the_api(tab: Any) -> None:
-    async with live(
-        own_stores=True, settings=config(retrieval={"embedding_model": "hashing"})
-    ) as service:
+async def test_loops_and_collections_are_those_of_the_api(tab: Any, tmp_path: Path) -> None:
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    async with live(own_stores=True, settings=settings) as service:
         await tab.goto(service.url)
         await tab.wait_for_selector("#collection option[value=sample]", state="attached")
         await tab.wait_for_selector("#loop option[value=self_ask]", state="attached")
