@@ -29,8 +29,6 @@ from tests.conftest import need
 from tests.support.live import Live, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
-pytestmark = pytest.mark.anyio
-
 HEADER: Final = "X-Groups"
 GROUPS: Final = [f"group {n}" for n in range(6)]
 DRAWN = random.Random(34)

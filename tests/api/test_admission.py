@@ -13,8 +13,6 @@ from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, Raw, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(autouse=True)
 def _one_waits(monkeypatch: pytest.MonkeyPatch) -> None:

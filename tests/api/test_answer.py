@@ -15,8 +15,6 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, answering, config, live, parse_sse, typed
 from tests.support.scripted import ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 COMPOUND = [
     ScriptStep(match="Task: route", reply="compound question", times=None),
     ScriptStep(

@@ -10,8 +10,6 @@ import pytest
 from service.api.wire import MEDIA_TYPE
 from tests.support.live import Live, Reply, config, live
 
-pytestmark = pytest.mark.anyio
-
 PROBLEM = {"type", "title", "status", "detail", "request_id"}
 JSON = {"Content-Type": "application/json"}
 

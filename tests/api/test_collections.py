@@ -26,7 +26,6 @@ from tests.support.live import Live, answering, config, live, serving
 from tests.support.office import pdf
 from tests.support.scripted import ScriptedGenerator
 
-pytestmark = pytest.mark.anyio
 NDJSON = {"Content-Type": "application/x-ndjson"}
 TEXT = "Norma was composed by Vincenzo Bellini."
 METADATA = {"year": 1831, "url": "https://example.org/n", "page": 2}

@@ -18,7 +18,6 @@ from tests.api.test_tenants import entry, key, tenants
 from tests.support.live import Live, answering, config, live
 from tests.support.scripted import ScriptedGenerator
 
-pytestmark = pytest.mark.anyio
 ABOUT = {"question": "Who composed Norma?", "collection": "sample"}
 
 

@@ -20,7 +20,6 @@ from tests.conftest import need
 from tests.support.live import Live, config, live
 from tests.support.office import pdf, scan
 
-pytestmark = pytest.mark.anyio
 URL = "/collections/mine/files"
 RULES = pdf(["One.", "Two."])
 

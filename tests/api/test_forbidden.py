@@ -9,15 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.api.test_tenants import entry, key, status, tenants
 from tests.conftest import need
 from tests.support.live import Live, live
 
 need("mcp")
 
-pytestmark = pytest.mark.anyio
 
 THERE, ABSENT = "secret", "absent"  # of equal length
 FIELD = "clearance"  # of documents of THERE

@@ -43,7 +43,7 @@ from tests.support.live import Live, answering, config, live, serving, typed
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.support.tiny import open_tiny
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 FILM = "Who directed Laserblast?"
 BRIDGE = "Where was the director of Goodbye, Franziska born?"
 PATIENT: dict[str, Any] = {"default": {"timeout_s": 120}}  # for busy machines

@@ -47,7 +47,6 @@ class BrokenEngine(ScriptedGenerator):
             raise EngineFailure("nobody listens at its address")
 
 
-@pytest.mark.anyio
 async def test_readiness_names_what_is_missing_and_asks_at_most_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,7 +73,6 @@ async def test_readiness_names_what_is_missing_and_asks_at_most_once_a_second(
         assert (await service.get("/startupz")).status == 200
 
 
-@pytest.mark.anyio
 async def test_every_fixed_metric_is_there_from_the_start(service: Live) -> None:
     response = await service.get("/metrics")
     text = response.text
@@ -83,7 +81,6 @@ async def test_every_fixed_metric_is_there_from_the_start(service: Live) -> None
     assert names >= FIXED_NAMES
 
 
-@pytest.mark.anyio
 async def test_metrics_count_questions_calls_and_tokens(service: Live) -> None:
     _, body = await service.ask("Who composed Norma?")
     await service.stream("Who composed Norma?")
@@ -154,7 +151,6 @@ def reply(body: dict[str, Any]) -> str:
     return str(choices[0]) if choices else "Catania"
 
 
-@pytest.mark.anyio
 async def test_all_workers_down_then_up_again() -> None:
     async with StubServer(reply=reply, owned_by="vllm") as worker:
         settings = EngineSettings(kind="vllm", urls=[worker.url])

@@ -22,7 +22,7 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, Raw, answering, config, live
 from tests.support.scripted import ScriptedGenerator, render
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("restored_logging")]
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 MARK = "Quokkatown"
 QUESTION = f"Who was the mayor of {MARK}?"

@@ -16,8 +16,6 @@ from tests.api.test_tenants import entry, key, tenants
 from tests.support.live import Live, eventually, live, parse_sse
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 STREAM = "/answer/stream?question=Who&route=direct"
 BODY = {"question": "Who?", "route": "direct"}
 KEY = {"Idempotency-Key": '"k-1"'}

@@ -18,8 +18,6 @@ from service.cli import serve as connections
 from tests.api.test_bad_input import check_problem, check_works
 from tests.support.live import Live, Raw, answering, config, live
 
-pytestmark = pytest.mark.anyio
-
 HEAD = b"POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GOOD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -19,8 +19,6 @@ from tests.api.test_files import form
 from tests.support.live import Live, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 DOCUMENTS = {"documents": [{"id": "d", "text": "Etna is a volcano."}]}
 CHAT = {
     "model": "revelator",

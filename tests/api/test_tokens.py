@@ -29,7 +29,6 @@ rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
 ec = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ec")
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 
-pytestmark = pytest.mark.anyio
 
 ISSUER, AUDIENCE = "https://login.example.com/realm", "revelator"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

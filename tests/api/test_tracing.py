@@ -34,7 +34,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from service.telemetry.spans import Tracing  # noqa: E402
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("restored_logging")]
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}

@@ -32,8 +32,6 @@ from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
 from tests.support.live import Live
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 
 def collections_of(service: Live) -> Collections:
     found: Collections = service.app.state.runtime.stores.collections

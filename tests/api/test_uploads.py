@@ -20,7 +20,6 @@ from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, stored
 from tests.support.live import Live, config, eventually
 
-pytestmark = pytest.mark.anyio
 URL = "/collections/mine/documents"
 
 

@@ -21,8 +21,6 @@ from tests.faults.proxy import free_port, proxied
 from tests.support.live import config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_an_answer_and_its_events() -> None:
     async with live() as server, Client(server.url) as client:

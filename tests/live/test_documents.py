@@ -164,7 +164,6 @@ def test_what_is_piped_to_a_cluster_is_an_object() -> None:
     assert made
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("text", list(blocks(DEPLOYING, "python")), ids=["client", "openai"])
 async def test_python(desk: Desk, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,6 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, answering, config, serving
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def live(

@@ -132,7 +132,6 @@ def test_a_chat_with_the_client_of_openai(server: Server) -> None:
     assert "".join(delta.content or "" for delta in deltas) == "20 September 1966"
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("through_server", [True, False])
 async def test_an_agent_asks_on_stdio(server: Server, tmp_path: Path, through_server: bool) -> None:

@@ -24,7 +24,6 @@ from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, Raw, answering, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 WITHIN_S = 5.0  # a moment on an idle machine
 LONG = "word " * 20_000
 

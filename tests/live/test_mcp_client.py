@@ -29,8 +29,6 @@ from mcp.client import Client  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 from mcp.shared.exceptions import MCPError  # noqa: E402
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = {"question": "Who composed the opera Norma?"}
 RESOURCES = "revelator://collections/"
 UNEXPECTED = "An unexpected error occurred. It was logged under this request_id."

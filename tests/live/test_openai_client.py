@@ -17,7 +17,6 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 openai = need("openai")
 
-pytestmark = pytest.mark.anyio
 
 QUESTION = [{"role": "user", "content": "Who composed the opera Norma?"}]
 

@@ -23,8 +23,6 @@ need("openai")
 
 from tests.support import openai_types as types  # noqa: E402  (the extra may be missing)
 
-pytestmark = pytest.mark.anyio
-
 ASKED = "Who composed the opera Norma?"
 USER = {"role": "user", "content": ASKED}
 TOOL = {"type": "function", "function": {"name": "search_web", "parameters": {"type": "object"}}}

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.support.live import Raw, live, parse_sse
 
-pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 
 

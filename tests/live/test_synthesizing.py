@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from service.core.settings import EngineSettings, RetrievalSettings, Settings
@@ -29,7 +28,6 @@ from tests.unit.workshop.synthesis.worlds import (
     work_of,
 )
 
-pytestmark = pytest.mark.anyio
 DATE = "2026-01-31"
 
 

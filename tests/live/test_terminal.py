@@ -17,8 +17,6 @@ from service.evaluation.traces import read_trace, shown_again
 from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_conversation_has_what_was_said_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,8 +14,6 @@ import pytest
 from tests.conftest import unavailable
 from tests.support.live import live
 
-pytestmark = pytest.mark.anyio
-
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
     "--strict",

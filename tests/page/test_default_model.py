@@ -11,8 +11,6 @@ from service.api.app import create_app
 from tests.page.driving import DONE, ask, violations
 from tests.support.live import config, serving
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.timeout(120)
 async def test_a_question_of_the_sample_is_answered(

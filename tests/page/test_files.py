@@ -18,7 +18,7 @@ from tests.support.live import answering, config, live
 from tests.support.office import docx, pdf
 from tests.support.scripted import ScriptedGenerator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.timeout(100)
 
 DROP = """(files) => {
   const data = new DataTransfer();

@@ -24,7 +24,7 @@ from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptStep
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.timeout(100)
 FRAME_MS = 100
 FAILED = ".run[data-phase=failed]"
 PHONE = {"width": 375, "height": 740}

@@ -35,7 +35,7 @@ from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.live import answering, config, live, serving
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.timeout(100)
 
 
 async def test_a_question_is_answered_with_citations_that_open_the_passage(tab: Any) -> None:

@@ -33,8 +33,6 @@ from tests.faults.proxy import free_port
 from tests.support.events import EVENTS
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 
 async def lines(text: str) -> AsyncIterator[bytes]:
     for line in text.splitlines(keepends=True):

@@ -13,7 +13,7 @@ from tests.conftest import unavailable
 from tests.live.test_typescript import OPTIONS, run
 from tests.support.live import live
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 HERE: Final = Path(__file__).parent
 DOCUMENT: Final = HERE.parents[2] / "openapi.yaml"

@@ -11,8 +11,6 @@ from service.api import health
 from service.api.health import Readiness
 from service.runtime import Check
 
-pytestmark = pytest.mark.anyio
-
 OUT = Check("retrieval", False, "out", needed=False)
 
 

@@ -36,8 +36,6 @@ from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
-pytestmark = pytest.mark.anyio
-
 
 async def never() -> None:
     await anyio.sleep_forever()

@@ -28,8 +28,6 @@ from service.api.wire import (
 from service.runtime import INSTANCE
 from tests.support.live import eventually
 
-pytestmark = pytest.mark.anyio
-
 
 def asked(question: str = "Who?", **filtered: tuple[str, ...]) -> bytes:
     return digest_of(

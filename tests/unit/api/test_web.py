@@ -14,7 +14,6 @@ from service.api.openapi import event_models
 from service.cli.terminal import sample_questions
 from tests.support.live import config, live
 
-pytestmark = pytest.mark.anyio
 LARGEST = 150_000  # bytes of all files
 TYPES = {
     ".html": {"text/html"}, ".css": {"text/css"}, ".svg": {"image/svg+xml"},

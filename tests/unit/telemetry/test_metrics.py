@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.answer.events import (
@@ -115,7 +114,6 @@ def test_backends_and_caches() -> None:
     assert found["revelator_cache_requests_total", "query_embeddings,miss"] == 1
 
 
-@pytest.mark.anyio
 async def test_an_engine_counts_calls_sent_once_more() -> None:
     metrics = Metrics()
     async with ClosingServer(together=2) as server:
