@@ -101,7 +101,7 @@ class Upload:
             await client.put_collection(self._collection, **self._properties)
 
     async def _send(self, client: Client, sent: Sequence[SourceEntry]) -> None:
-        documents = [fields_of(entry.found) for entry in sent if isinstance(entry.found, Document)]
+        documents = [entry.found.as_json() for entry in sent if isinstance(entry.found, Document)]
         # Until the last request, which is empty, the collection stays `building`.
         answer = await client.add_documents(self._collection, documents, more=True)
         self.report.indexed += answer.indexed
@@ -143,13 +143,8 @@ class Upload:
         async for batch in self._batches():
             for entry in batch:
                 if isinstance(entry.found, Document):
-                    yield fields_of(entry.found)
+                    yield entry.found.as_json()
 
     def _fail(self, problem: SourceProblem) -> None:
         self.report.fail(problem)
         self._listener.problem(problem)
-
-
-def fields_of(document: Document) -> dict[str, Any]:
-    own = {"id": document.id, "title": document.title, "text": document.text}
-    return {**document.metadata, **own}

@@ -50,6 +50,10 @@ class Document:
         content = [self.title, self.text, dict(self.metadata)]
         return hashlib.sha256(orjson.dumps(content, option=_SORTED)).hexdigest()
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `parse_document` makes this of."""
+        return {**self.metadata, "id": self.id, "title": self.title, "text": self.text}
+
 
 @dataclass(frozen=True, slots=True)
 class PassageRecord:

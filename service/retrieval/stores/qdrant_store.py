@@ -166,33 +166,25 @@ class QdrantStore(PointStore):
 
 async def publish(server: QdrantServer, name: str, stored: str) -> None:
     """Move the public alias of a collection from another generation to `stored`, in one step."""
-    await server.connect()
-    from qdrant_client.models import (  # noqa: PLC0415
-        CreateAlias,
-        CreateAliasOperation,
-        DeleteAlias,
-        DeleteAliasOperation,
-    )
+    known = await server.call(lambda client: client.get_aliases())
+    from qdrant_client import models  # noqa: PLC0415
 
     alias = collection_of(name)
-    new = CreateAlias(collection_name=collection_of(stored), alias_name=alias)
-    changes: list[Any] = [CreateAliasOperation(create_alias=new)]
-    known = await server.call(lambda client: client.get_aliases())
+    new = models.CreateAlias(collection_name=collection_of(stored), alias_name=alias)
+    changes: list[Any] = [models.CreateAliasOperation(create_alias=new)]
     if any(each.alias_name == alias for each in known.aliases):
-        changes.insert(0, DeleteAliasOperation(delete_alias=DeleteAlias(alias_name=alias)))
+        old = models.DeleteAlias(alias_name=alias)
+        changes.insert(0, models.DeleteAliasOperation(delete_alias=old))
     await server.call(lambda client: client.update_collection_aliases(changes))
 
 
 async def drop(server: QdrantServer, name: str) -> None:
     """Delete a collection in Qdrant, if it exists. In `name`, `*` stands for anything."""
     own = collection_of(name)
-    if "*" in own:
-        held = (await server.call(lambda client: client.get_collections())).collections
-        found = [each.name for each in held if fnmatchcase(each.name, own)]
-    else:
-        found = [own] if await server.call(lambda client: client.collection_exists(own)) else []
-    for each in found:
-        await server.call(lambda client, own=each: client.delete_collection(own))  # type: ignore[misc]
+    held = (await server.call(lambda client: client.get_collections())).collections
+    for each in held:
+        if fnmatchcase(each.name, own):
+            await server.call(lambda client, name=each.name: client.delete_collection(name))  # type: ignore[misc]
 
 
 def collection_of(name: str) -> str:
@@ -206,9 +198,6 @@ async def _create(
     quantization: Quantization,
     replace: bool,
 ) -> None:
-    await server.connect()
-    from qdrant_client.models import PayloadSchemaType  # noqa: PLC0415
-
     if await server.call(lambda client: client.collection_exists(own)):
         held = (await server.call(lambda client: client.count(own, exact=True))).count
         if held and not replace:
@@ -218,18 +207,18 @@ async def _create(
                 "collection name, or delete that collection there"
             )
         await server.call(lambda client: client.delete_collection(own))
-    vectors = {VECTOR: _vector_params(contract, quantization)}
+    from qdrant_client import models  # noqa: PLC0415
+
+    vectors = {VECTOR: _vector_params(models, contract, quantization)}
     await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
     await server.call(
         lambda client: client.create_payload_index(
-            own, "filter", field_schema=PayloadSchemaType.KEYWORD, wait=True
+            own, "filter", field_schema=models.PayloadSchemaType.KEYWORD, wait=True
         )
     )
 
 
-def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> Any:
-    from qdrant_client import models  # noqa: PLC0415
-
+def _vector_params(models: Any, contract: EmbeddingContract, quantization: Quantization) -> Any:
     distances = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT}
     scalar = models.ScalarQuantizationConfig(type=models.ScalarType.INT8, always_ram=True)
     binary = models.BinaryQuantizationConfig(always_ram=True)
@@ -247,22 +236,14 @@ def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> A
 
 
 def _filter(request: SearchRequest) -> Any:
-    from qdrant_client.models import (  # noqa: PLC0415
-        FieldCondition,
-        Filter,
-        HasIdCondition,
-        MatchAny,
-        MatchValue,
-    )
+    from qdrant_client import models  # noqa: PLC0415
 
-    must: list[Any] = [
-        FieldCondition(key="filter", match=MatchAny(any=tokens))
-        for tokens in filter_tokens(request.filter)
-    ]
+    def has(tokens: list[str]) -> Any:
+        return models.FieldCondition(key="filter", match=models.MatchAny(any=tokens))
+
+    must = [has(tokens) for tokens in filter_tokens(request.filter)]
     shut: list[Any] = [point_id(passage_id) for passage_id in sorted(request.exclude)]
-    must_not: list[Any] = [HasIdCondition(has_id=shut)] if shut else []
+    must_not: list[Any] = [models.HasIdCondition(has_id=shut)] if shut else []
     if (tokens := principal_tokens(request.principals)) is not None:
-        restricted = FieldCondition(key="filter", match=MatchValue(value=RESTRICTED))
-        allowed = FieldCondition(key="filter", match=MatchAny(any=tokens))
-        must_not.append(Filter(must=[restricted], must_not=[allowed]))
-    return Filter(must=must, must_not=must_not) if must or must_not else None
+        must_not.append(models.Filter(must=[has([RESTRICTED])], must_not=[has(tokens)]))
+    return models.Filter(must=must, must_not=must_not) if must or must_not else None

@@ -50,7 +50,7 @@ class Input:
     stream: BinaryIO
     head: bytes
     compressed: bool
-    raw: Counted
+    raw: Filled
 
     @property
     def stem(self) -> str:
@@ -74,13 +74,13 @@ def open_input(path: Path, label: str) -> Iterator[Input]:
     """
     with ExitStack() as stack:
         file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(_opened(path))
-        raw = Counted(file)
+        raw = Filled(file)
         buffered = io.BufferedReader(raw, HEAD)
         magic = buffered.peek(4)
         opened = _decompressed(cast(BinaryIO, buffered), magic)
         if opened is None and magic and path.suffix.lower() in {".gz", ".zst"}:
             raise OSError(errno.EINVAL, NO_ARCHIVE)
-        stream = io.BufferedReader(_Filled(opened), HEAD) if opened else buffered
+        stream = io.BufferedReader(Filled(opened), HEAD) if opened else buffered
         head = stream.peek(HEAD)
         yield Input(label, path, cast(BinaryIO, stream), head, opened is not None, raw)
 
@@ -110,12 +110,14 @@ def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
     return None
 
 
-class _Filled(io.RawIOBase):
-    """Reads until the buffer is full or the input ends, so that one peek returns a whole head."""
+class Filled(io.RawIOBase):
+    """Reads until the buffer is full or the input ends, so that one peek returns a whole head, and
+    counts the bytes that are read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._failure: Exception | None = None
+        self.count = 0
 
     def readable(self) -> bool:
         return True
@@ -137,18 +139,6 @@ class _Filled(io.RawIOBase):
                 break
             view[size : size + len(chunk)] = chunk
             size += len(chunk)
-        return size
-
-
-class Counted(_Filled):
-    """Also counts the bytes that are read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
-        self.count = 0
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        size = super().readinto(buffer)
         self.count += size
         return size
 

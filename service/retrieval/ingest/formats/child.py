@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import orjson
 
 from service.retrieval.documents import Document
-from service.retrieval.ingest.formats.base import Counted, Input, SourceRow, made
+from service.retrieval.ingest.formats.base import Filled, Input, SourceRow, made
 
 PAUSE_S: Final = 20.0  # seconds until the first row, and between two rows
 WHOLE_S: Final = 600.0  # seconds for one file
@@ -115,20 +115,15 @@ def serve(tasks: BinaryIO, rows: BinaryIO) -> None:
     """Read the files that the parent sends, until it ends."""
     while line := tasks.readline():
         reader, label, path, size = orjson.loads(line)
-        content, raw = tasks.read(size), Counted(io.BytesIO())
+        content, raw = tasks.read(size), Filled(io.BytesIO())
         source = Input(label, Path(path), io.BytesIO(), b"", False, raw)
         module, _, name = reader.partition(":")
         for row in getattr(import_module(module), name).parse(source, content):
-            rows.write(orjson.dumps([row.number, _sendable(row.found), raw.count]) + b"\n")
+            found = row.found.as_json() if isinstance(row.found, Document) else row.found
+            rows.write(orjson.dumps([row.number, found, raw.count]) + b"\n")
             rows.flush()
         rows.write(b"null\n")
         rows.flush()
-
-
-def _sendable(found: Document | str | None) -> Any:
-    if isinstance(found, Document):
-        return {"id": found.id, "title": found.title, "text": found.text, **found.metadata}
-    return found
 
 
 def _limit_memory() -> None:
