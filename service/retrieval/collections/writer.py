@@ -36,7 +36,7 @@ from service.retrieval.collections.consistency import (
 )
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import add_to_hash
-from service.retrieval.documents import Document, PassageRecord, passages_of
+from service.retrieval.documents import Document, PassageRecord, passage_ids, passages_of
 from service.retrieval.embedding.contract import Embedder, differences, finite, passage_input
 
 MOST_FIELDS = 256  # metadata fields of a collection
@@ -233,20 +233,22 @@ class CollectionWriter:
 
     def _plan(self, documents: Sequence[Document]) -> _Changes:
         """Return the changes of a batch."""
-        bm25 = self._collection.bm25
-        known = bm25.hashes([document.id for document in documents])
+        heads = {
+            each.document_id: each
+            for each in self._collection.bm25.among("head", [each.id for each in documents])
+        }
         bare = set[str]()
         if self._lacking:
             given = [record for document in documents for record in passages_of(document)]
             bare = {record.document_id for record in self._unembedded(given)}
+        known = {document_id: head.content_hash for document_id, head in heads.items()}
         changed = [
             each for each in documents if known.get(each.id) != each.content_hash or each.id in bare
         ]
         records = [record for document in changed for record in passages_of(document)]
         ids = {record.passage.passage_id for record in records}
         replaced = {each.id: known[each.id] for each in changed if each.id in known}
-        stored = (record for document_id in replaced for record in bm25.document(document_id))
-        old = [record.passage.passage_id for record in stored]
+        old = [name for each in replaced for name in passage_ids(each, heads[each].parts)]
         stale = [passage_id for passage_id in old if passage_id not in ids]
         return _Changes(replaced, changed, records, stale, self._unembedded(records))
 

@@ -86,13 +86,13 @@ async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
     async with opened(tmp_path) as collections:
         await collections.create("c")
         bm25 = (await collections.get("c")).bm25
-        look = bm25.hashes
+        look = bm25.among
 
-        def hashes(ids: Sequence[str]) -> dict[str, str]:
+        def among(field: Any, ids: Sequence[str]) -> Any:
             looked.extend(ids)
-            return look(ids)
+            return look(field, ids)
 
-        monkeypatch.setattr(bm25, "hashes", hashes)
+        monkeypatch.setattr(bm25, "among", among)
         report = await ingest([file], "c", collections)
         assert (report.indexed, report.unchanged) == (610, 0)
         seen = Counter(looked)
