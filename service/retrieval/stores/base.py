@@ -54,21 +54,23 @@ class LexicalStore(SearchStore, Protocol):
 
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
-        heads = list(self.among("head", [document_id]))
-        ids = passage_ids(document_id, heads[-1].parts) if heads else []
-        return sorted(self._complete(ids), key=lambda each: each.part)
+        *_, newest = [None, *self.among("head", [document_id])]
+        if newest is None:
+            return []
+        found = self.among("passage_id", passage_ids(document_id, newest.parts))
+        own = (each for each in found if each.content_hash == newest.content_hash)
+        return sorted(own, key=lambda each: each.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
         of its passage (`records.digest`)."""
-        found = (each.passage for each in self._complete(passage_ids))
-        return {(each.passage_id, digest(each)) for each in found}
-
-    def _complete(self, passage_ids: Sequence[str]) -> list[PassageRecord]:
-        """Return these passages, without those that an interrupted `replace` has left."""
         found = list(self.among("passage_id", passage_ids))
         newest = self.hashes(sorted({each.document_id for each in found}))
-        return [each for each in found if newest.get(each.document_id) == each.content_hash]
+        return {
+            (each.passage.passage_id, digest(each.passage))
+            for each in found
+            if newest.get(each.document_id) == each.content_hash
+        }
 
     def records(self) -> Iterator[PassageRecord]:
         """Return every passage. Nothing may be written meanwhile."""
