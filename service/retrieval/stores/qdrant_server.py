@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import math
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -174,6 +174,7 @@ class QdrantServer:
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)
         self._client: AsyncQdrantClient | None = None
+        self._making = threading.Lock()
 
     @property
     def protocol(self) -> str:
@@ -204,21 +205,29 @@ class QdrantServer:
         return f"version {version}, {self.protocol} is used"
 
     async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        def taken() -> AsyncQdrantClient | None:
+            with self._making:  # also one that is being made for a caller who has left
+                client, self._client = self._client, None
+            return client
+
+        if client := await anyio.to_thread.run_sync(taken):
             await client.close()
 
     async def connect(self) -> AsyncQdrantClient:
-        """Return the client. Its package is imported in a worker thread, which takes 0.6 s. Raises
-        ConfigurationError."""
-        await anyio.to_thread.run_sync(importlib.import_module, "qdrant_client")
+        """Return the client, which is created in a worker thread: importing qdrant_client takes
+        0.6 s, and its clients read files. Raises ConfigurationError."""
+
+        def made() -> AsyncQdrantClient:
+            with self._making:
+                self._client = self._client or self._open()
+                return self._client
+
         try:
-            self._client = self._client or self._open()
+            return await anyio.to_thread.run_sync(made)
         except ValueError as error:
             raise ConfigurationError(
                 f"retrieval.qdrant_url: {self.place} is not a URL: {error}"
             ) from error
-        return self._client
 
     def _open(self) -> AsyncQdrantClient:
         """Create the client. Raises ConfigurationError if the files of authorities contain no

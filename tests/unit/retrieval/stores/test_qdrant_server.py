@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -178,6 +179,28 @@ async def test_a_full_disk_is_told_from_too_many_requests(wrong: Wrong) -> None:
     full = "No space left on device: WAL buffer size exceeds available disk space"
     async with refusing(Refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, full)) as port:
         await failing(QdrantServer(wrong.url, 1.0, port), StoreError, "no space left for writing")
+
+
+async def test_a_caller_who_leaves_loses_no_client(
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is being made in the meantime is kept, and closed with the server."""
+    server = QdrantServer(wrong.url, 1.0, 0)
+    made: list[Any] = []
+    opening, left = server._open, threading.Event()
+
+    def slowly() -> Any:
+        left.wait(20)
+        made.append(opening())
+        return made[-1]
+
+    monkeypatch.setattr(server, "_open", slowly)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await server.connect()
+    left.set()
+    await server.aclose()
+    assert [client._client._closed for client in made] == [True]
 
 
 @pytest.mark.parametrize(
