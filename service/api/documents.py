@@ -80,8 +80,9 @@ class CollectionRequest(Strict):
         None,
         description="Text analysis for BM25: the language whose stemming and stop words are used, "
         "or `simple` for words as they are. All fold case and accents, and find parts of "
-        "texts that have no spaces, such as Chinese, Japanese and Thai. Default: `english`. It "
-        "cannot be changed later.",
+        "texts that have no spaces, such as Chinese, Japanese and Thai. Default: the language of "
+        "the first documents, if they are clearly in one of these, else `english`. It cannot be "
+        "changed later.",
     )
 
 

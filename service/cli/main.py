@@ -211,7 +211,7 @@ def ingest(
         typer.Option(
             metavar="LANGUAGE",
             help="Language of a new collection's words for BM25, such as german, or simple for "
-            "words as they are. Default: english.",
+            "words as they are. Default: that of the first documents if it is clear, else english.",
         ),
     ] = None,
     ray: Annotated[

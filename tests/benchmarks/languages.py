@@ -4,7 +4,8 @@
 
 `--data` is the folder of public sets. The passages of `xquad_languages/` (eleven, dev) and those
 of `japanese.tsv` (50 made-up ones, each with its question) lie together in one collection,
-analysed as by default; then those of each language in one of their own, analysed in that language.
+analysed as by default; then those of each language in one of their own, with the analysis of that
+default and with what is chosen for them (`analysis_for`).
 For each language: the share of its questions whose passage is among the first ten.
 """
 
@@ -20,15 +21,12 @@ from typing import Final, NamedTuple
 from service.core.domain import Passage
 from service.retrieval.base import EVERYTHING, Analysis, SearchRequest
 from service.retrieval.documents import PassageRecord
+from service.retrieval.stores.language import analysis_for
 from service.retrieval.stores.tantivy_store import TantivyStore
 from service.workshop.facts.rows import read_lines
 
 JAPANESE: Final = Path(__file__).with_name("japanese.tsv")
 TOP_K: Final = 10
-ANALYSES: Final[dict[str, Analysis]] = {
-    "ar": "arabic", "de": "german", "el": "greek", "es": "spanish", "ro": "romanian",
-    "ru": "russian", "tr": "turkish",
-}  # fmt: skip
 
 
 class Language(NamedTuple):
@@ -72,18 +70,22 @@ async def recall(store: TantivyStore, questions: Sequence[tuple[str, str]]) -> f
 
 async def run(data: Path) -> None:
     known = languages(data)
-    print("| language | all together, `english` | alone, in its language | questions |")
-    print("|---|---|---|---|")
+    print("| language | all together, `english` | alone, `english` | alone, chosen | questions |")
+    print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         pooled = TantivyStore(Path(folder) / "all", "english")
         pooled.replace([], [each for language in known.values() for each in language.passages])
         for name, language in known.items():
-            together, alone = await recall(pooled, language.questions), ""
-            if analysis := ANALYSES.get(name):
-                own = TantivyStore(Path(folder) / name, analysis)
+            together = await recall(pooled, language.questions)
+            chosen = analysis_for(each.passage.text for each in language.passages)
+            alone: dict[Analysis, float] = {}
+            for analysis in dict.fromkeys(["english", chosen]):
+                own = TantivyStore(Path(folder) / f"{name}-{analysis}", analysis)
                 own.replace([], language.passages)
-                alone = f"{await recall(own, language.questions):.3f} ({analysis})"
-            print(f"| {name} | {together:.3f} | {alone} | {len(language.questions)} |", flush=True)
+                alone[analysis] = await recall(own, language.questions)
+            figures = [f"{each:.3f}" for each in (together, alone["english"], alone[chosen])]
+            shown = [name, *figures[:2], f"{figures[2]} ({chosen})", str(len(language.questions))]
+            print(f"| {' | '.join(shown)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import Analysis, SearchRequest
+from service.retrieval.collections import writer
 from service.retrieval.collections.backends import Backends
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
@@ -24,6 +25,20 @@ REPEATED = {"id": "repeated", "title": "", "text": "opera " * 10_000}
 GERMAN = [
     {"id": "oper", "title": "Die Oper", "text": "Die Opern wurden in Häusern der Städte gespielt."},
     {"id": "vulkan", "title": "Vulkane", "text": "Der Vulkan ist bei Catania."},
+]
+GERMAN_TEXTS = [
+    {
+        "id": "spielplan",
+        "title": "Spielplan",
+        "text": "Die Opern von Bellini und Verdi wurden in diesem Jahr nicht gespielt, und das "
+        "Theater ist wegen einer Renovierung geschlossen.",
+    },
+    {
+        "id": "hafen",
+        "title": "Hafen",
+        "text": "Der Hafen der Stadt ist für die Schiffe und das Militär von Bedeutung, auch wird "
+        "er mit einer Mauer geschützt.",
+    },
 ]
 
 
@@ -58,6 +73,40 @@ async def test_odd_queries_and_passages(tmp_path: Path, backends: Backends) -> N
 
         with pytest.raises(InvalidRequest, match="--analysis german"):
             await collections.create(NAME, analysis="german")
+
+
+@pytest.mark.parametrize(
+    ("first", "named", "analysis"),
+    [
+        (GERMAN_TEXTS, None, "german"),
+        (GERMAN_TEXTS, "english", "english"),
+        ([*GERMAN_TEXTS[:1], *CORPUS], None, "english"),
+    ],
+)
+async def test_the_first_documents_of_a_new_collection_decide_on_its_analysis(
+    tmp_path: Path, backends: Backends, monkeypatch: pytest.MonkeyPatch,
+    first: list[dict[str, str]], named: Analysis | None, analysis: str,
+) -> None:  # fmt: skip
+    if backends.names[0] == "elasticsearch" and analysis == "german":
+        # The node of these tests has two analyzers only, `english` and that of `simple`.
+        monkeypatch.setattr(writer, "analysis_for", lambda _: "simple")
+        analysis = "simple"
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, backends, embedder) as collections:
+        assert (await collections.create(NAME, analysis=named)).analysis == "english"
+        await ingest_documents(first, NAME, collections)
+        await ingest_documents(CORPUS, NAME, collections)
+        manifest = await collections.manifest(NAME)
+        assert (manifest.analysis, manifest.state) == (analysis, "complete")
+        report = await collections.check(NAME)
+        assert (report.settings[0], report.findings) == (f"analysis {analysis}", [])
+    async with opened(tmp_path, backends, embedder) as collections:
+        retriever = HybridRetriever(collections, embedder, SETTINGS)
+        # Found by its stem alone: in German, in English, and not where words are as they are.
+        for form, finds in (("Renovierungen", "german"), ("volcanoes", "english")):
+            result = await retriever.search(SearchRequest(form, 5, NAME, "bm25"))
+            found = [hit.passage.passage_id for hit in result.passages]
+            assert bool({"spielplan", "etna"}.intersection(found)) is (finds == analysis)
 
 
 class Spoilt(CountingEmbedder):

@@ -195,6 +195,7 @@ class Collections:
                 name=name,
                 description=description or "",
                 analysis=analysis or "english",
+                detects=analysis is None,
                 embedding=self._embedder.contract,
             ).with_fields(metadata_fields)
             if created := await self._life.create_new(fresh):
@@ -207,6 +208,8 @@ class Collections:
                     f"ingest it again with --analysis {analysis}"
                 )
             changed = collection.manifest.with_fields(metadata_fields)
+            if analysis is not None:
+                changed = changed.model_copy(update={"detects": False})
             if description is not None:
                 changed = changed.model_copy(update={"description": description})
             if changed != collection.manifest:

@@ -211,11 +211,11 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
     await collection.intend(manifest.rebuilding(restoring="bm25" in lost))
     await anyio.to_thread.run_sync(collection.unseal)
     if "dense" in lost:
-        await anyio.to_thread.run_sync(_let_go, collection.dense)
+        await anyio.to_thread.run_sync(let_go, collection.dense)
         collection.dense = await anyio.to_thread.run_sync(backends.create_dense, folder, manifest)
     restored = 0
     if "bm25" in lost:
-        await anyio.to_thread.run_sync(_let_go, collection.bm25)
+        await anyio.to_thread.run_sync(let_go, collection.bm25)
         bm25 = await anyio.to_thread.run_sync(backends.create_bm25, folder, manifest)
         if "dense" in lost:
             empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
@@ -241,7 +241,7 @@ async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) ->
     return count
 
 
-def _let_go(store: LexicalStore | VectorStore) -> None:
+def let_go(store: LexicalStore | VectorStore) -> None:
     """Close a store that is replaced, whatever state it is in."""
     with contextlib.suppress(RevelatorError):
         store.close()

@@ -50,13 +50,15 @@ class Manifest(Model):
     shipped file that a collection was made from; `stores` are its backends, BM25 first.
     `generation` is the current pair of stores; a re-index builds the next one beside it. The
     `leftovers` are other generations, incomplete or replaced and perhaps still in use, each with
-    the time, in seconds since 1970, when it was begun or replaced.
+    the time, in seconds since 1970, when it was begun or replaced. `detects`: the first batch
+    decides on the `analysis`.
     """
 
     schema_version: Literal[5] = 5  # the version of the stores' format; others are not read
     name: str
     description: str = ""
     analysis: Analysis = "english"
+    detects: bool = False
     metadata_fields: tuple[str, ...] = ()
     embedding: EmbeddingContract
     documents: int = 0

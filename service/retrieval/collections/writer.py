@@ -31,6 +31,7 @@ from service.retrieval.collections.consistency import (
     PAGE,
     Tally,
     count_passages,
+    let_go,
     rebuild,
     repair_differences,
 )
@@ -38,6 +39,7 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passage_ids, passages_of
 from service.retrieval.embedding.contract import Embedder, differences, finite, passage_input
+from service.retrieval.stores.language import analysis_for
 
 MOST_FIELDS = 256  # metadata fields of a collection
 
@@ -141,6 +143,7 @@ class CollectionWriter:
         plan = await anyio.to_thread.run_sync(self._plan, documents)
         if plan.changed:
             await self._begin()
+            await self._choose_analysis(documents)
             self._cut_short = True
             await self._embed(plan.absent, on_part)
             await self._settle()
@@ -262,6 +265,21 @@ class CollectionWriter:
             await self._collection.save(manifest)
             await anyio.to_thread.run_sync(self._collection.unseal)
             self._began = self._wrote = True
+
+    async def _choose_analysis(self, documents: Sequence[Document]) -> None:
+        """Choose the analysis of a new collection that names none by its first batch. Its BM25
+        store, which is empty, is created again for another one."""
+        collection, manifest = self._collection, self._collection.manifest
+        if not manifest.detects:
+            return
+        found = analysis_for(document.text for document in documents)
+        chosen = manifest.model_copy(update={"analysis": found, "detects": False})
+        if found != manifest.analysis:
+            create = partial(collection.backends.create_bm25, collection.folder, chosen)
+            await anyio.to_thread.run_sync(let_go, collection.bm25)
+            collection.bm25 = await anyio.to_thread.run_sync(create)
+            await collection.backends.publish(chosen)
+        await collection.save(chosen)
 
     async def _embed(
         self, records: Sequence[PassageRecord], on_part: Callable[[float], None] | None = None
