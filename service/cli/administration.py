@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from service.answer.options import Url
-from service.cli.options import Config, Data, Key, begin, fail, run
+from service.cli.options import fail, run, with_options
+from service.core.settings import Settings
 
 Name = Annotated[str, typer.Argument(help="Name of the collection.")]
 
@@ -26,7 +27,8 @@ def _feedback() -> None: ...
 
 
 @feedback.command()
-def export(config: Config = None, data: Data = None) -> None:
+@with_options("error")
+def export(settings: Settings) -> None:
     """Print questions whose right answer people named, as rows for `revelator evaluate`.
 
     An answer that was liked is right, unless another was expected. Only the latest word about an
@@ -36,45 +38,41 @@ def export(config: Config = None, data: Data = None) -> None:
 
     from service.api.feedback import rows_for_evaluation  # noqa: PLC0415
 
-    for row in rows_for_evaluation(begin("error", config, data_dir=data).data_dir):
+    for row in rows_for_evaluation(settings.data_dir):
         typer.echo(orjson.dumps(row).decode())
 
 
 @collections.command("list")
-def list_all(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
+@with_options("error")
+def list_all(settings: Settings, url: Url = None) -> None:
     """List all collections with their counts and embedding models."""
     from service.cli.upkeep import list_collections  # noqa: PLC0415
 
-    settings = begin("error", config, data_dir=data, key=key)
     run(lambda: list_collections(settings, url=url))
 
 
 @collections.command()
-def show(
-    name: Name, config: Config = None, data: Data = None, url: Url = None, key: Key = None
-) -> None:
+@with_options("error")
+def show(name: Name, settings: Settings, url: Url = None) -> None:
     """Show a collection's counts, metadata fields, text analysis and embedding model."""
     from service.cli.upkeep import show_collection  # noqa: PLC0415
 
-    settings = begin("error", config, data_dir=data, key=key)
     run(lambda: show_collection(settings, name, url=url))
 
 
 @collections.command()
+@with_options("error")
 def delete(
     name: Name,
+    settings: Settings,
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete without asking for confirmation.")
     ] = False,
-    config: Config = None,
-    data: Data = None,
     url: Url = None,
-    key: Key = None,
 ) -> None:
     """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
     from service.cli.upkeep import delete_collection  # noqa: PLC0415
 
-    settings = begin("error", config, data_dir=data, key=key)
     if not yes:
         typer.confirm(f"Delete collection {name} and all its documents?", abort=True)
     run(lambda: delete_collection(settings, name, url=url))

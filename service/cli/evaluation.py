@@ -8,19 +8,17 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Config, Data, Key, begin, fail, run, show_error, with_options
+from service.cli.options import fail, run, show_error, with_options
 from service.core.errors import RevelatorError
+from service.core.settings import Settings
 from service.evaluation.options import EvaluationOptions
 
 
-@with_options(EvaluationOptions)
-def evaluate(
-    options: EvaluationOptions, config: Config = None, data: Data = None, key: Key = None
-) -> None:
+@with_options()
+def evaluate(options: EvaluationOptions, settings: Settings) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
     from service.evaluation.command import evaluate_datasets  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data, key=key)
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 
 

@@ -15,9 +15,10 @@ from service.answer.options import Collection, QuestionOptions, SearchOptions, U
 from service.cli.administration import collections, feedback, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
-from service.cli.options import Config, Data, Key, begin, fail, run, with_options
+from service.cli.options import Config, Data, begin, fail, run, with_options
 from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
+from service.core.settings import Settings
 
 app = typer.Typer(
     name="revelator",
@@ -68,9 +69,8 @@ def serve(
     from service.cli.terminal import print_banner  # noqa: PLC0415
 
     settings = begin(
-        log_level, config, data_dir=data, server__host=host, server__port=port,
-        server__insecure=insecure,
-    )  # fmt: skip
+        log_level, config, data, server__host=host, server__port=port, server__insecure=insecure
+    )
     started = partial(print_banner, keys=settings.server.has_keys)
     try:
         run_server(settings, on_started=started)
@@ -81,14 +81,12 @@ def serve(
 
 
 @app.command()
-@with_options(QuestionOptions)
+@with_options()
 def ask(
     asked: QuestionOptions,
     question: Annotated[str, typer.Argument(help="The question.")],
-    config: Config = None,
-    data: Data = None,
+    settings: Settings,
     url: Url = None,
-    key: Key = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print only the answer's JSON body.")
     ] = False,
@@ -102,21 +100,18 @@ def ask(
     """Ask a question and show each step. Uses the running server, if there is one."""
     from service.cli.ask import ask_in_terminal  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data, key=key)
     fields = {"question": question, **asked.fields}
     code = run(lambda: ask_in_terminal(settings, fields, url=url, as_json=as_json, trace=trace))
     raise typer.Exit(code)
 
 
 @app.command()
-@with_options(SearchOptions)
+@with_options()
 def search(
     asked: SearchOptions,
     query: Annotated[str, typer.Argument(help="What to search for.")],
-    config: Config = None,
-    data: Data = None,
+    settings: Settings,
     url: Url = None,
-    key: Key = None,
     collection: Collection = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the passages as JSON.")] = False,
 ) -> None:
@@ -124,13 +119,13 @@ def search(
     one."""
     from service.cli.ask import search_in_terminal  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data, key=key)
     fields = {"query": query, "collection": collection, **asked.fields}
     raise typer.Exit(run(lambda: search_in_terminal(settings, fields, url=url, as_json=as_json)))
 
 
 @app.command()
-def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = None) -> None:
+@with_options()
+def mcp(settings: Settings, url: Url = None) -> None:
     r"""Serve the Model Context Protocol on standard input and output, for agents.
 
     It offers answers, searches and collections, and uses the running server, if there is one. Needs
@@ -142,19 +137,12 @@ def mcp(config: Config = None, data: Data = None, url: Url = None, key: Key = No
         fail(LACKING)
     from service.cli.mcp import serve_stdio  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data, key=key)
     run(lambda: serve_stdio(settings, url))
 
 
 @app.command()
-@with_options(QuestionOptions)
-def chat(
-    asked: QuestionOptions,
-    config: Config = None,
-    data: Data = None,
-    url: Url = None,
-    key: Key = None,
-) -> None:
+@with_options()
+def chat(asked: QuestionOptions, settings: Settings, url: Url = None) -> None:
     """Hold a conversation: each question is answered with regard to the messages before it.
 
     A question that cannot be understood alone is first rewritten by the model. Uses the running
@@ -162,11 +150,11 @@ def chat(
     """
     from service.cli.ask import chat_in_terminal  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data, key=key)
     raise typer.Exit(run(lambda: chat_in_terminal(settings, asked.fields, url=url)))
 
 
 @app.command()
+@with_options()
 def ingest(
     files: Annotated[
         list[Path],
@@ -179,6 +167,7 @@ def ingest(
     collection: Annotated[
         str, typer.Option(help="Collection to fill. It is created if it does not exist.")
     ],
+    settings: Settings,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the collection's contents atomically.")
     ] = False,
@@ -222,10 +211,7 @@ def ingest(
             "machine.",
         ),
     ] = None,
-    config: Config = None,
-    data: Data = None,
     url: Url = None,
-    key: Key = None,
 ) -> None:
     """Add files to a collection. Running the command again adds only what is missing.
 
@@ -239,7 +225,6 @@ def ingest(
 
     if watched and replace:
         fail("--watch follows changes, and --replace replaces everything; use one of them.")
-    settings = begin("warning", config, data_dir=data, key=key)
     ingested = partial(
         run_ingest,
         collection=collection,
@@ -300,9 +285,9 @@ def worker(
 
 
 @app.command()
+@with_options("error")
 def check(
-    config: Config = None,
-    data: Data = None,
+    settings: Settings,
     collection: Annotated[
         str | None,
         typer.Option(help="Check this collection instead: compare its manifest and its stores."),
@@ -320,7 +305,6 @@ def check(
 
     if repair and collection is None:
         fail("--repair needs a collection. Add --collection NAME.")
-    settings = begin("error", config, data_dir=data)
     if collection is None:
         raise typer.Exit(run(lambda: check_in_terminal(settings)))
     raise typer.Exit(run(lambda: check_collection(settings, collection, repair=repair)))

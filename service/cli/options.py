@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import MISSING, Field, fields
-from functools import wraps
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar, get_origin, get_type_hints
@@ -51,23 +51,17 @@ def show_error(detail: str) -> None:
     typer.echo(text if os.environ.get("NO_COLOR") else typer.style(text, fg="red"), err=True)
 
 
-def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """Load the settings from file, environment and flags. In the name of a flag, `__` stands for a
-    dot."""
-    named = {name.replace("__", "."): value for name, value in flags.items()}
-    try:
-        return load_settings(config, named)
-    except RevelatorError as error:
-        fail(error.detail)
-
-
-def begin(level: str, config: Path | None, **flags: Any) -> Settings:
-    """Log from this level on, and load the settings as `settings_from` does."""
+def begin(
+    level: str, config: Config = None, data: Data = None, key: Key = None, **flags: Any
+) -> Settings:
+    """Log from this level on, and load the settings from file, environment and flags. In the name
+    of a flag, `__` stands for a dot."""
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(level)
-    settings = settings_from(config, **flags)
+    named = {name.replace("__", "."): value for name, value in flags.items()}
     try:
+        settings = load_settings(config, {"data_dir": data, "key": key, **named})
         trust(settings.ca_files)
     except RevelatorError as error:
         fail(error.detail)
@@ -121,33 +115,46 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
         raise typer.Exit(code or 130) from None
 
 
-def with_options(kind: type[Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command the fields of `kind`, a dataclass, that are annotated as options or arguments.
-    It gets them as its first parameter, an instance of `kind`; the others are options of its
-    own."""
-    hints = get_type_hints(kind, include_extras=True)
-    given = {
-        each.name: Parameter(
-            each.name, Parameter.KEYWORD_ONLY, annotation=hints[each.name],
-            default=_default(each),
-        )
-        for each in fields(kind)
-        if get_origin(hints[each.name]) is Annotated
-    }  # fmt: skip
+def with_options(level: str = "warning") -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Make options of a command's parameters: of a dataclass its fields that are annotated as
+    options or arguments; of the settings the options of `begin`, with --key beside --url only."""
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
-        _, *own = signature(command, eval_str=True).parameters.values()
+        options: dict[str, Parameter] = {}
+        made: dict[str, tuple[Callable[..., Any], Iterable[str]]] = {}
+        for name, each in signature(command, eval_str=True).parameters.items():
+            if each.annotation is Settings:
+                _, *own, _ = signature(begin, eval_str=True).parameters.values()
+                made[name] = partial(begin, level), [option.name for option in own]
+            elif is_dataclass(kind := each.annotation) and isinstance(kind, type):
+                own = _options_of(kind)
+                made[name] = kind, [option.name for option in own]
+            else:
+                own = [each]
+            options |= {option.name: option.replace(kind=Parameter.KEYWORD_ONLY) for option in own}
+        if "url" not in options:
+            options.pop("key", None)
 
         @wraps(command)
         def run(**values: Any) -> T:
-            return command(kind(**{name: values.pop(name) for name in given}), **values)
+            for name, (make, parts) in made.items():
+                values[name] = make(**{part: values.pop(part) for part in parts if part in values})
+            return command(**values)
 
-        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own]
-        run.__signature__ = Signature([*given.values(), *own])  # type: ignore[attr-defined]
+        run.__signature__ = Signature([*options.values()])  # type: ignore[attr-defined]
         run.__annotations__ = {}
         return run
 
     return decorate
+
+
+def _options_of(kind: type[Any]) -> list[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Parameter(each.name, Parameter.KEYWORD_ONLY, annotation=hint, default=_default(each))
+        for each in fields(kind)
+        if get_origin(hint := hints[each.name]) is Annotated
+    ]
 
 
 def _default(field: Field[Any]) -> Any:

@@ -7,20 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import Config, Data, begin, fail, run, with_options
+from service.cli.options import fail, run, with_options
 from service.core.errors import RevelatorError
+from service.core.settings import Settings
 from service.workshop.synthesis.options import SynthesisOptions
 
 
-@with_options(SynthesisOptions)
+@with_options()
 def synthesize(
     options: SynthesisOptions,
     pipeline: Annotated[
         Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"],
         typer.Argument(help="Paper whose data synthesis is run."),
     ],
-    config: Config = None,
-    data: Data = None,
+    settings: Settings,
 ) -> None:
     """Create training data with a teacher model, as the papers describe.
 
@@ -30,7 +30,6 @@ def synthesize(
     """
     from service.workshop.synthesis.command import synthesize_file  # noqa: PLC0415
 
-    settings = begin("warning", config, data_dir=data)
     report = run(lambda: synthesize_file(settings, pipeline, options))
     raise typer.Exit(0 if report.rows else 1)
 

@@ -117,7 +117,9 @@ Entry = InProcessEntry | AtServer
 
 
 def _fields(request: PreparedRequest) -> dict[str, Any]:
-    return request.model_dump(mode="json", exclude_none=True, exclude={"principals"})
+    return request.model_dump(
+        mode="json", exclude_none=True, include=set(AnswerRequest.model_fields)
+    )
 
 
 def described(settings: Settings) -> dict[str, Any]:
