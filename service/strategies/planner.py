@@ -100,9 +100,8 @@ async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposed
     """Run DECOMPOSE: return the parts, at most `max_parts` (then flagged `shortened`).
 
     Output that is cut is requested again with more room, other output that cannot be read, or that
-    repeats an example of the prompt, at temperature 0.7. If it is cut again, it is flagged
-    `shortened`, repaired output `repaired`; without any valid parts the result is the question
-    itself, flagged `repaired`.
+    repeats an example of the prompt, at temperature 0.7. Output that lost something is flagged
+    `repaired`; without any valid parts the result is the question itself, flagged `repaired`.
     """
     prompt = step.inquiry.roles.revelator.templates.decompose(question)
     call, temperature = DECOMPOSE, 0.0

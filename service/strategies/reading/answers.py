@@ -118,8 +118,6 @@ def read_answer(text: str, question: str = "", *, parts: bool = False) -> Answer
     if bracketed := _BRACKETED.fullmatch(body):
         body = bracketed[1]
     wrapped = field(body, _KEYS)
-    if wrapped is None and body.startswith("{"):
-        return NOTHING
     body = _plain(body if wrapped is None else wrapped)
     stated = "" if _MARKERS.fullmatch(body) else _stated(_unlabelled(body))
     if not has_word(stated) or _MARKERS.fullmatch(stated):

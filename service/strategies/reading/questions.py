@@ -17,7 +17,6 @@ from service.strategies.reading.answers import refuses
 from service.strategies.reading.text import (
     field,
     has_word,
-    holds_json,
     json_values,
     member,
     one_line,
@@ -31,7 +30,7 @@ from service.strategies.reading.text import (
 PARTS_KEYS = frozenset(["decomposition", "questions", "subquestions"])
 QUESTION_KEYS = frozenset(["question", "query", "subquestion", "nextquestion", "output"])
 _ITEM = re.compile(
-    r"\s*(?:\*\*)?(?:\(?\d{1,2}[.):：、）]|[-–*+•]\s|(?:sub-?)?question\s*\d+\s*[.:：)])"
+    r"\A\s*(?:\*\*)?(?:\(?\d{1,2}[.):：、）]|[-–*+•]\s|(?:sub-?)?question\s*\d+\s*[.:：)])"
     r"(?:\*\*)?\s*(\S.*)",
     re.IGNORECASE,
 )
@@ -40,8 +39,7 @@ _SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
 
 class Decomposed(NamedTuple):
     """A decomposition: the questions in order, without repeats, and the reasoning if given.
-    `repaired`: its JSON was not whole, some of its parts were not questions, or there were
-    questions beside its list."""
+    `repaired`: some of its parts were not questions."""
 
     thought: str | None
     questions: tuple[str, ...]
@@ -49,10 +47,10 @@ class Decomposed(NamedTuple):
 
 
 def parse_decomposition(text: str) -> Decomposed | None:
-    """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or a plain list of questions.
+    """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or lines that ask.
 
-    JSON may be anywhere; of cut JSON the complete list items are kept. An object without the key is
-    no decomposition (METHODS.md §1.2: retry), whatever else it contains.
+    JSON may be anywhere, but whole. An object without the key is no decomposition (METHODS.md §1.2:
+    retry), whatever else it contains.
     """
     text = unwrap(text)
     values = list(json_values(text))
@@ -63,16 +61,18 @@ def parse_decomposition(text: str) -> Decomposed | None:
         if isinstance(parts, list) and (questions := _questions(parts)):
             reasoning = one_line(thought) if isinstance(thought, str) else ""
             lost = any(not isinstance(part, str) or not has_word(part) for part in parts)
-            return Decomposed(reasoning or None, questions, lost or not holds_json(text, value))
+            return Decomposed(reasoning or None, questions, lost)
     if values or text.startswith(("{", "[")):
         return None
-    items, beside = _listed(unfence(text))
-    questions = _questions(items)
-    return Decomposed(None, questions, beside) if questions else None
+    bare = unfence(text).replace("**", "")
+    lines = [_ITEM.sub(r"\1", line).strip() for line in bare.splitlines()]
+    asking = [line for line in lines if line.endswith(("?", "？"))]
+    questions = _questions([each for line in asking for each in _SENTENCE_GAP.split(line)])
+    return Decomposed(None, questions) if questions else None
 
 
 def _questions(parts: list[Any]) -> tuple[str, ...]:
-    """The distinct questions among `parts`."""
+    """The distinct questions among `parts`, without the numbers of a list."""
     lines = [one_line(part) for part in parts if isinstance(part, str) and has_word(part)]
     numbered = [match[1] for line in lines if (match := _ITEM.match(line))]
     lines = numbered if len(numbered) == len(lines) > 1 else lines
@@ -80,17 +80,6 @@ def _questions(parts: list[Any]) -> tuple[str, ...]:
     for line in lines:
         distinct.setdefault(line.casefold().rstrip("?.!？ "), line)
     return tuple(distinct.values())
-
-
-def _listed(text: str) -> tuple[list[str], bool]:
-    """Return the items of a numbered or bulleted list, else the lines if each of them is a
-    question; and whether there are questions beside the items."""
-    lines = [line.strip() for line in text.splitlines() if has_word(line)]
-    items = [match[1] for line in lines if (match := _ITEM.match(line))]
-    asking = [line for line in lines if line.endswith(("?", "？")) and not _ITEM.match(line)]
-    if not items and len(asking) == len(lines):
-        items, asking = [part for line in lines for part in _SENTENCE_GAP.split(line)], []
-    return [item.replace("**", "").strip() for item in items], bool(asking)
 
 
 # ---- the next question

@@ -1,5 +1,4 @@
-"""What models write around their text: control tokens, tags, code fences, quotes, and JSON, which
-may be cut.
+"""What models write around their text: control tokens, tags, code fences, quotes, and JSON.
 
 The readers of the roles use it; this module is independent of their content.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -50,15 +48,9 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _OPENING = re.compile(r"[\[{]")
-# A bracket, a string, and one that is cut or has quotes inside.
-_JSON_TOKEN = re.compile(
-    r'(?P<bracket>[\[\]{}])|"(?:[^"\\]|\\.)*+(?:"(?=\s*+(?:[\]},:]|\Z))|(?P<cut>"|\Z))', re.DOTALL
-)
-_CLOSING = {"[": "]", "{": "}"}
+_TRAILING_COMMA = re.compile(r",(?=\s*+[\]}])")
 _MOST_VALUES = 16
 _LONGEST = 20_000  # characters
-_MOST_PLACES = 8  # at which the end of cut JSON is looked for
-_DEEPEST = 32
 _STRICT = json.JSONDecoder(strict=False)
 
 
@@ -131,10 +123,9 @@ def member(
 
 def json_values(text: str) -> Iterator[object]:
     """Yield the outermost JSON objects and lists in `text` that are not empty, from left to right.
-
-    Of JSON that was cut, what is complete is kept: a part of a question asks something else.
+    JSON that was cut is none: a part of a question asks something else.
     """
-    text = text[:_LONGEST]
+    text = _TRAILING_COMMA.sub("", text[:_LONGEST])
     if '"' not in text:
         text = text.replace("'", '"')  # as Python writes it
     at = 0
@@ -142,48 +133,19 @@ def json_values(text: str) -> Iterator[object]:
         opening = _OPENING.search(text, at)
         if opening is None:
             return
-        value, at = _value_at(text, opening.start())
-        if value:
-            yield value
-
-
-def holds_json(text: str, value: object) -> bool:
-    """Whether `text` contains `value` as JSON that is whole."""
-    for opening in _OPENING.finditer(text):
+        at = opening.end()
         with suppress(ValueError, RecursionError):
-            if _STRICT.raw_decode(text, opening.start())[0] == value:
-                return True
-    return False
-
-
-def _value_at(text: str, at: int) -> tuple[object, int]:
-    """Return the value that begins at a bracket, and its end; None if there is none."""
-    with suppress(ValueError, RecursionError):
-        return _STRICT.raw_decode(text, at)
-    open_: list[str] = []
-    places: deque[tuple[int, str]] = deque(maxlen=_MOST_PLACES)  # where it may end, and how
-    for token in _JSON_TOKEN.finditer(text, at):
-        mark = token["bracket"]
-        if mark in _CLOSING:
-            open_.append(_CLOSING[mark])
-        elif token["cut"] is not None or (mark and mark != open_.pop()):
-            break
-        if not 0 < len(open_) <= _DEEPEST:
-            break
-        places.append((token.end(), "".join(reversed(open_))))
-    for end, closing in reversed(places):
-        with suppress(ValueError, RecursionError):
-            if value := json.loads(text[at:end] + closing, strict=False):
-                return value, len(text)
-    return None, at + 1
+            value, at = _STRICT.raw_decode(text, opening.start())
+            if value:
+                yield value
 
 
 def field(text: str, keys: frozenset[str]) -> str | None:
     """Return the text under one of `keys` in a JSON object, or the items of a list that is all of
-    the text; "" if the object has none of them, None without JSON."""
+    the text; "" if the object has none of them or cannot be read, None without JSON."""
     value = next(json_values(text), None)
     if isinstance(value, dict):
         value = member(value, keys, "")
-    elif not text.startswith("["):
-        return None
+    elif value is None or not text.startswith("["):
+        return "" if text.startswith("{") else None
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
