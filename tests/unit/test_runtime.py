@@ -106,17 +106,11 @@ async def test_any_other_model_is_taken_for_an_untuned_one(settings: EngineSetti
 
 def test_a_folder_says_what_its_model_was_trained_on(tmp_path: Path) -> None:
     shutil.copy(TINY / "config.json", tmp_path)
-
-    engine = open_generator("default", EngineSettings(kind="local", model=str(tmp_path)))
-
-    assert engine.capabilities.autorag == "tuned"
-    assert engine.capabilities.passages == 1
-
-
-def test_a_folder_brings_its_own_templates() -> None:
-    engine = open_generator("default", EngineSettings(kind="local", model=str(TINY)))
-
-    assert engine.capabilities.templates == str(TINY_TEMPLATES)
+    for folder, templates in ((tmp_path, None), (TINY, str(TINY_TEMPLATES))):
+        engine = open_generator("default", EngineSettings(kind="local", model=str(folder)))
+        assert engine.capabilities.autorag == "tuned"
+        assert engine.capabilities.passages == 1
+        assert templates is None or engine.capabilities.templates == templates
 
 
 def notes_of(folder: Path, config: object) -> TrainingNotes:

@@ -28,22 +28,6 @@ async def test_a_channel_gives_what_waits_then_the_end() -> None:
     assert [item async for item in channel] == [1, 2, 3]
 
 
-async def test_a_full_channel_waits_for_its_taker() -> None:
-    channel: Channel[int] = Channel(2)
-
-    async def put() -> None:
-        for number in range(10):
-            await channel.put(number)
-        channel.close()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(put)
-        await anyio.wait_all_tasks_blocked()
-        assert channel.full()
-        taken = [item async for item in channel]
-    assert taken == list(range(10))
-
-
 async def test_closing_frees_a_putter_that_waits() -> None:
     channel: Channel[int] = Channel(0)
     channel.put_nowait(1)
@@ -56,10 +40,6 @@ async def test_closing_frees_a_putter_that_waits() -> None:
 async def count(emit: Emit) -> None:
     for number in range(3 * BUFFERED):
         await emit(number)
-
-
-async def test_what_is_emitted_comes_in_order_and_ends() -> None:
-    assert [number async for number in emitted(count)] == list(range(3 * BUFFERED))
 
 
 async def test_several_tasks_emit_in_the_order_of_their_calls() -> None:

@@ -81,11 +81,6 @@ def test_runs_are_found_in_random_texts(letters: str) -> None:
     assert found > 100
 
 
-def test_a_run_that_overlaps_the_one_before_is_withheld_to_its_end() -> None:
-    first, second = "abcdefghijklmnopqrst", "mnopqrstuvwxyz012345"
-    assert _without_runs(f"> {first}{second[8:]} <", f"{first}\n{second}") == f"> {WITHHELD} <"
-
-
 class Searched(str):
     """Counts how often it is searched."""
 

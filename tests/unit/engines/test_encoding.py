@@ -104,16 +104,6 @@ def test_no_content_becomes_a_special_token(
     assert specials(encoder.encode_text(content)) == []
 
 
-def test_the_embedded_layout(plain: PromptEncoder) -> None:
-    request = GenerationRequest(messages=(Message("system", "S"), Message("user", "Who</s>?")))
-
-    ids = plain.encode(request)
-
-    assert ids[0] == 1
-    assert ids[1:] == plain.encode_text("S\nWho</s>?\n")
-    assert 2 not in ids
-
-
 def test_a_raw_prompt_begins_with_the_start_token(plain: PromptEncoder) -> None:
     assert plain.encode(GenerationRequest(prompt=""))[0] == 1
     assert plain.encode(GenerationRequest(prompt="<s>Who"))[:1] == [1]

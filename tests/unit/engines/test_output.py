@@ -64,15 +64,6 @@ def test_what_may_become_a_stop_string_is_held_back() -> None:
     assert (one.finish, one.generated, one.complete) == ("stop", 4, True)
 
 
-def test_halves_of_a_character_share_its_place() -> None:
-    one = draft()
-    one.add_tokens([0, 98])
-    one.add_signals(NUMBERS, UPDATES, ROWS)
-    assert taken(one) == [("a", (0, 1), 0.0, 1)]
-    one.add_tokens([99, 1])
-    assert taken(one)[:2] == [("", (1, 2), 1.0, 1), ("é", (1, 2), 2.0, 1)]
-
-
 TEXTS = st.text(alphabet="ab\n# ", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab\n#", min_size=1, max_size=4), max_size=3)
 

@@ -162,27 +162,15 @@ async def test_a_server_with_a_reasoning_parser(mode: ReasoningMode) -> None:
     assert "chat_template_kwargs" not in server.bodies[0]
 
 
-async def test_off_tells_the_chat_template() -> None:
+async def test_off_tells_the_chat_template_and_fields_of_ones_own_go_with_every_call() -> None:
+    extra = {"top_k": 20, "chat_template_kwargs": {"thinking": "low", "x": 1}}
     async with StubServer(reply="yes") as server:
-        await served(
-            server,
-            reasoning="off",
-            extra_body={"chat_template_kwargs": {"thinking": "low", "x": 1}},
-        )
+        await served(server, reasoning="off", extra_body=extra)
 
-    assert server.bodies[0]["chat_template_kwargs"] == {
-        "enable_thinking": False, "thinking": "low", "x": 1,
-    }  # fmt: skip
-    assert server.bodies[0]["max_tokens"] == 3
-
-
-async def test_fields_of_ones_own_go_with_every_call() -> None:
-    extra = {"top_k": 20, "provider": {"order": ["a"]}}
-    async with StubServer(reply="yes") as server:
-        await served(server, extra_body=extra)
-
-    assert {name: server.bodies[0][name] for name in extra} == extra
-    assert server.bodies[0]["messages"] == [{"role": "user", "content": "Helps?"}]
+    (body,) = server.bodies
+    assert body["chat_template_kwargs"] == {"enable_thinking": False, "thinking": "low", "x": 1}
+    assert (body["max_tokens"], body["top_k"]) == (3, 20)
+    assert body["messages"] == [{"role": "user", "content": "Helps?"}]
 
 
 CASES = [
@@ -243,13 +231,3 @@ def test_text_is_shown_as_soon_as_it_cannot_become_a_tag() -> None:
     assert thinking.feed("Paris <") == "Paris "
     assert thinking.feed("thi") == ""
     assert thinking.feed("rd> it") == "<third> it"
-
-
-def test_a_stream_says_when_what_it_showed_was_reasoning() -> None:
-    thinking = ThinkFilter()
-
-    assert thinking.feed("Let me see.") == "Let me see."
-    assert not thinking.take_unopened()
-    assert thinking.feed("</think>Paris") == "Paris"
-    assert thinking.take_unopened()
-    assert not thinking.take_unopened()

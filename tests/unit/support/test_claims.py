@@ -11,7 +11,7 @@ from service.core.domain import Answer
 from service.core.settings import AnswerSettings
 from service.prompts.templates import TemplateSet
 from tests.support.asking import events_of, passage
-from tests.support.claims import Told, bears, examples, holds, problems
+from tests.support.claims import Told, bears, holds, problems
 from tests.support.scripted import ScriptStep
 
 COMPACT = TemplateSet("compact")
@@ -86,10 +86,3 @@ def test_what_bears_an_answer() -> None:
     assert bears(two, "The opera Norma was written by Vincenzo Bellini.", "Who wrote Norma?")
     assert not bears(two, "The opera Norma was written by Gaetano Rossi.", "Who wrote Norma?")
     assert bears(two, "Yes.", "Is Norma by Bellini?")
-
-
-def test_examples_are_names_and_answers_of_the_prompts() -> None:
-    own = examples(TemplateSet("full"))
-    assert {"Corvale", "Eskerby"} <= own.names
-    assert ("meridian", "spire") in own.answers
-    assert ("yes",) not in own.answers
