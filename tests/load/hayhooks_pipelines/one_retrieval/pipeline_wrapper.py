@@ -53,14 +53,6 @@ class PipelineWrapper(BasePipelineWrapper):
         self.pipeline = pipeline
 
     async def run_api_async(self, question: str) -> AsyncGenerator[Any, None]:
-        return self._stream(question)
-
-    async def run_chat_completion_async(
-        self, model: str, messages: list[dict[str, str]], body: dict[str, Any]
-    ) -> AsyncGenerator[Any, None]:
-        return self._stream(messages[-1]["content"])
-
-    def _stream(self, question: str) -> AsyncGenerator[Any, None]:
         run = {"retriever": {"query": question}, "prompt": {"question": question}}
         return async_streaming_generator(pipeline=self.pipeline, pipeline_run_args=run)
 
