@@ -35,7 +35,6 @@ NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "starts": ("test_vllm::test_it_is_known_as_vllm_and_answers",),
     "text": (
-        "test_vllm::test_raw_completion",
         "test_vllm::test_choices",
         "test_vllm::test_a_schema",
         "test_vllm::test_stop_strings",

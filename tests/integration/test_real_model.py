@@ -9,7 +9,6 @@ CONTRIBUTING.md says what each needs. One run of all cases per engine and set; e
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from tests.support.real_cases import (
     make_unknown_cases,
     settings_for,
 )
+from tests.support.real_engines import check_choices, check_schema, check_stop
 from tests.support.smollm2 import smollm2_folder, smollm2_gguf
 from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
@@ -208,48 +208,14 @@ def with_llama(values: dict[str, Any], call: Callable[[OpenAIGenerator], Awaitab
     return asyncio.run(run())
 
 
-def chat(text: str, **fields: Any) -> Callable[[OpenAIGenerator], Awaitable[Any]]:
-    request = GenerationRequest(messages=(Message("user", text),), **fields)
-    return partial(complete, request=request)
-
-
-def test_llama_cpp_gives_choices(llama_cpp: dict[str, Any]) -> None:
-    choices = ("true", "false", "false friend")
-    completion = with_llama(llama_cpp, chat("Is it?", choices=choices, max_tokens=16))
-    assert completion.text in choices
-    assert completion.usage.prompt_tokens > 0
-    assert completion.usage.completion_tokens > 0
-
-
-def test_llama_cpp_keeps_to_a_schema(llama_cpp: dict[str, Any]) -> None:
-    schema = {
-        "type": "array",
-        "items": {"type": "string", "maxLength": 8},
-        "minItems": 1,
-        "maxItems": 2,
-    }
-    completion = with_llama(llama_cpp, chat("Two names?", json_schema=schema, max_tokens=120))
-    assert 1 <= len(json.loads(completion.text)) <= 2
-
-
-def test_llama_cpp_stops_at_a_string(llama_cpp: dict[str, Any]) -> None:
-    async def both(generator: OpenAIGenerator) -> tuple[str, Any]:
-        plain = GenerationRequest(prompt="a b c d", max_tokens=20, logprobs=True)
-        whole = (await complete(generator, plain)).text
-        stop = whole[len(whole) // 2 :][:3]
-        cut = GenerationRequest(prompt="a b c d", max_tokens=20, stop=(stop,), logprobs=True)
-        completion = await complete(generator, cut)
-        assert completion.text == whole[: whole.index(stop)]
-        return stop, completion
-
-    stop, completion = with_llama(llama_cpp, both)
-    assert stop not in completion.text
-    assert completion.finish == "stop"
-    assert completion.usage.completion_tokens > 0
-    assert completion.logprob is not None
-    assert completion.logprob < 0
+@pytest.mark.parametrize("check", [check_choices, check_schema, check_stop])
+def test_llama_cpp_constrains_and_stops(
+    llama_cpp: dict[str, Any], check: Callable[[OpenAIGenerator], Awaitable[None]]
+) -> None:
+    with_llama(llama_cpp, check)
 
 
 def test_llama_cpp_says_why_a_prompt_is_refused(llama_cpp: dict[str, Any]) -> None:
+    request = GenerationRequest(messages=(Message("user", "word " * 9000),), max_tokens=4)
     with pytest.raises(EngineRefusal, match="exceeds the available context size"):
-        with_llama(llama_cpp, chat("word " * 9000, max_tokens=4))
+        with_llama(llama_cpp, partial(complete, request=request))

@@ -7,7 +7,6 @@ which then serves a tiny model on the CPU, for this file and for test_pool.py.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from service.workshop.synthesis.command import Synthesis, SynthesisOptions
 from service.workshop.synthesis.pipelines import pipeline_of
 from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
+from tests.support.real_engines import check_choices, check_schema, check_stop
 from tests.support.tiny import TINY, open_tiny
 from tests.support.vllm import Vllm, metric
 from tests.unit.workshop.synthesis.worlds import compound_lines, nothing
@@ -91,52 +91,17 @@ def test_the_charts_drain_hook_reads_how_busy_it_is(vllm_url: str) -> None:
     assert len(hook["BUSY"].findall(text)) >= 2  # running and waiting
 
 
-async def test_raw_completion(engine: OpenAIGenerator) -> None:
-    completion = await complete(
-        engine, GenerationRequest(prompt="The city of", max_tokens=6, logprobs=True)
-    )
-
-    assert completion.usage.completion_tokens > 0
-    assert completion.logprob is not None
-
-
-@pytest.mark.parametrize("chat", [True, False])
-async def test_choices(engine: OpenAIGenerator, chat: bool) -> None:
-    choices = ("true", "false", "false friend")
-    for seed in range(4):
-        request = GenerationRequest(
-            messages=(Message("user", "Is it?"),) if chat else (),
-            prompt=None if chat else "Is it?",
-            choices=choices,
-            temperature=2.0,
-            seed=seed,
-            max_tokens=16,
-        )
-        assert (await complete(engine, request)).text in choices
-    assert engine.capabilities.choices  # they were not refused
+async def test_choices(engine: OpenAIGenerator) -> None:
+    await check_choices(engine)
+    await check_choices(engine, raw=True)
 
 
 async def test_a_schema(engine: OpenAIGenerator) -> None:
-    schema = {
-        "type": "array",
-        "items": {"type": "string", "maxLength": 8},
-        "minItems": 1,
-        "maxItems": 2,
-    }
-
-    completion = await complete(engine, ask(json_schema=schema, max_tokens=120))
-
-    assert 1 <= len(json.loads(completion.text)) <= 2
+    await check_schema(engine)
 
 
 async def test_stop_strings(engine: OpenAIGenerator) -> None:
-    whole = (await complete(engine, GenerationRequest(prompt="a b c d", max_tokens=30))).text
-    stop = whole[len(whole) // 2 :][:3]
-
-    cut = await complete(engine, GenerationRequest(prompt="a b c d", max_tokens=30, stop=(stop,)))
-
-    assert cut.finish == "stop"
-    assert cut.text == whole[: whole.index(stop)]
+    await check_stop(engine)
 
 
 async def test_leaving_aborts_the_call_within_a_second(
