@@ -52,7 +52,7 @@ class SearchRequest:
     `filter` selects passages whose metadata field has one of the values, for every field named;
     only passages that `principals` may see are found. Passages with an id in `exclude` are removed
     before the cut to `top_k`. If the search is `widened`, `hybrid` searches twice for ten passages
-    or more: the second half comes from a search for the query with what the best passage is about.
+    or more: the second time for the query with what the best passage is about.
     A side that takes longer than `within_s` is left out; sides in `without` are not searched. A
     `probe` only tests the backends: it bypasses circuit breakers, caches and reranking, so that it
     does not affect questions. `vector` is the query's, of unit length, in what a dense store is

@@ -7,6 +7,7 @@ the only one requested: RetrievalFailure (METHODS.md §6 #5).
 from __future__ import annotations
 
 import math
+import re
 import time
 from array import array
 from collections import OrderedDict
@@ -90,9 +91,14 @@ class QueryEmbedding:
 DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
-LEADING: Final = 5  # passages that keep their ranks; of more than ten, half
+LEADING: Final = 10  # passages of a first search whose texts name others
 SENTENCES: Final = 2  # of the best passage that widen the query
 LONGEST: Final = 500  # characters of them
+NAMED: Final = 2.0  # standard deviations that a passage gains whose title a leading one names
+
+SHORTEST: Final = 5  # characters of a title that can be named, with a space on either side
+_IN_BRACKETS: Final = re.compile(r" \([^()]*\)$")  # what tells things of one name apart
+_WORD: Final = re.compile(r"\w+")
 
 INCOMPLETE = "index-incomplete"
 LOST_BEFORE = "it failed earlier in this question and is not searched again"
@@ -179,21 +185,24 @@ class HybridRetriever:
     async def _both(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
         """Search both sides. If the search is `widened`, search once more with what the best
         passage is about: of a question of two steps, that finds the second passage."""
-        result = await self._once(request, stores, until)
-        wide = request.widened and request.top_k >= 2 * LEADING and self._reranking is None
-        if not wide or not result.passages or result.missing:
-            return result
-        query = widened(request.query, result.passages[0].passage)
-        try:
-            second = await self._once(replace(request, query=query), stores, until)
-        except RetrievalFailure:
-            return result
-        return SearchResult(followed(result.passages, second.passages, request.top_k))
+        found = await self._once(request, stores, until)
+        first, top_k = found.passages, request.top_k
+        wide = request.widened and top_k >= LEADING and self._reranking is None
+        if wide and first and not found.missing:
+            query = widened(request.query, first[0].passage)
+            try:
+                second = await self._once(replace(request, query=query), stores, until)
+                return SearchResult(combined(first, second.passages, top_k))
+            except RetrievalFailure:
+                pass
+        return replace(found, passages=first[:top_k])
 
     async def _once(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
+        """Search both sides once. Returns more than `top_k` passages unless they are reranked."""
         reranking = None if request.probe else self._reranking
-        least = max(request.top_k, reranking.top_n if reranking else 0)
-        deep = replace(request, top_k=max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, least))
+        depth = max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH)
+        least = max(request.top_k, reranking.top_n) if reranking else depth
+        deep = replace(request, top_k=max(depth, least))
         found = await gather([partial(self._side, name, deep, stores, until) for name in SIDES])
         sides = dict(zip(SIDES, found, strict=True))
         failures = {name: hits for name, hits in sides.items() if isinstance(hits, str)}
@@ -260,17 +269,46 @@ def widened(query: str, best: Passage) -> str:
     return f"{query} {best.title}: {best.text[: min(end, LONGEST)]}"
 
 
-def followed(first: Ranking, second: Ranking, top_k: int) -> tuple[ScoredPassage, ...]:
-    """Return the first half of a ranking, then what a second one has, then the rest of the first.
-    No score is higher than the one before it."""
-    lead = max(LEADING, top_k // 2)
-    found: dict[str, ScoredPassage] = {}
-    for hit in (*first[:lead], *second, *first[lead:]):
-        found.setdefault(hit.passage.passage_id, hit)
-    chosen = list(found.values())[:top_k]
-    scores = accumulate((hit.score for hit in chosen), min)
-    ranked = zip(chosen, scores, strict=True)
-    return tuple(ScoredPassage(hit.passage, n, score) for n, (hit, score) in enumerate(ranked, 1))
+def combined(first: Ranking, second: Ranking, top_k: int) -> tuple[ScoredPassage, ...]:
+    """Return the best `top_k` of two rankings, by the better score of each passage.
+
+    A passage whose title is named in one of the leading passages gains `NAMED`: it is where they
+    lead to. The first one stays the first. No score is higher than the one before it.
+    """
+    best: dict[str, ScoredPassage] = {}
+    for hit in (*first, *second):
+        known = best.setdefault(hit.passage.passage_id, hit)
+        if hit.score > known.score:
+            best[hit.passage.passage_id] = hit
+    leading = [(hit.passage.title, *_spaced(hit.passage.text)) for hit in first[:LEADING]]
+    worth = {
+        passage_id: hit.score + NAMED * _is_named(hit.passage.title, leading)
+        for passage_id, hit in best.items()
+    }
+    ordered = sorted(best, key=lambda passage_id: (-worth[passage_id], passage_id))
+    chosen = list(dict.fromkeys([first[0].passage.passage_id, *ordered]))[:top_k]
+    scores = accumulate(map(worth.__getitem__, chosen), min)
+    return tuple(
+        ScoredPassage(best[passage_id].passage, rank, score)
+        for rank, (passage_id, score) in enumerate(zip(chosen, scores, strict=True), 1)
+    )
+
+
+def _is_named(title: str, texts: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether one of `texts`, each after its own title, names what another title is about. A single
+    word must have the same case."""
+    spelt, folded = _spaced(_IN_BRACKETS.sub("", title))
+    if len(spelt) < SHORTEST:
+        return False
+    if spelt.count(" ") == 2:
+        return any(spelt in text for own, text, _ in texts if own != title)
+    return any(folded in text for own, _, text in texts if own != title)
+
+
+def _spaced(text: str) -> tuple[str, str]:
+    """Return the words of a text, each between spaces, as they are and case-folded."""
+    spelt = f" {' '.join(_WORD.findall(text))} "
+    return spelt, spelt.casefold()
 
 
 def _incomplete(stores: Collection) -> tuple[str, ...]:

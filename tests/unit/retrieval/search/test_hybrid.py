@@ -19,7 +19,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding.contract import HASHING
 from service.retrieval.search import guard
-from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, followed, widened
+from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, combined, widened
 from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
@@ -207,8 +207,8 @@ async def test_a_long_list_is_searched_for_once_more_with_the_best_passage(
     world.catalog.stores.bm25 = bm25 = BridgeStore("tantivy", names)
     world.catalog.stores.dense = BridgeStore("qdrant_edge", names)
     found, missing = await world.ask(**{"top_k": top_k, "widened": True, **fields})
-    assert (found[:5], len(found), missing) == ([*"abcde"], top_k, ())
-    assert found[5] == ("second" if widened else "f")
+    expected = [*"abc", "second", *"defghijkl"] if widened else names
+    assert (found, missing) == (expected[:top_k], ())
     assert [each.query[:4] for each in bm25.queries] == ["q", "q A:"][: 1 + widened]
 
 
@@ -227,14 +227,41 @@ async def test_a_list_stays_as_it_is_where_the_second_search_fails() -> None:
     assert await world.ask(top_k=10, widened=True) == (names[:10], ())
 
 
-def test_the_second_list_follows_the_first_half_of_the_first() -> None:
-    def hits(names: str, best: float) -> list[ScoredPassage]:
-        return [ScoredPassage(Passage(c, "", ""), n, best - n) for n, c in enumerate(names, 1)]
+def hits(*found: tuple[str, str, float]) -> list[ScoredPassage]:
+    """Passages with a title (also their id), a text and a score, best first."""
+    return [
+        ScoredPassage(Passage(title, title, text), rank, score)
+        for rank, (title, text, score) in enumerate(found, 1)
+    ]
 
-    found = followed(hits("abcdefghijkl", 3.0), hits("bxaylz", 50.0), 10)
-    assert "".join(hit.passage.passage_id for hit in found) == "abcdexylzf"
-    assert [hit.rank for hit in found] == [*range(1, 11)]
-    assert [hit.score for hit in found] == [2.0, 1.0, 0.0, -1.0, *[-2.0] * 5, -3.0]
+
+def test_two_lists_are_one_by_the_better_score_of_each_passage() -> None:
+    first = hits(("a", "", 2.0), ("b", "", 1.0), ("c", "", 0.5), ("d", "", -1.0))
+    second = hits(("x", "", 3.0), ("d", "", 0.7), ("a", "", -1.0))
+    found = combined(first, second, 4)
+    assert [(hit.passage.passage_id, hit.rank, hit.score) for hit in found] == [
+        ("a", 1, 2.0), ("x", 2, 2.0), ("b", 3, 1.0), ("d", 4, 0.7),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "named"),
+    [
+        ("The Wall (album)", "Waters wrote the wall, in 1979.", True),
+        ("Roger Waters", "An album by roger WATERS", True),
+        ("Privilege", "an album called Privilege", True),
+        ("Privilege", "it is a privilege", False),
+        ("Wall", "Walls", False),
+        ("Up", "Up is a film", False),
+        ("", "", False),
+        ("a", "a a", False),
+    ],
+)
+def test_a_passage_gains_whose_title_a_leading_one_names(
+    title: str, text: str, named: bool
+) -> None:
+    first = hits(("a", text, 1.5), ("b", "", 0.9), (title, title, -1.0))
+    assert combined(first, [], 2)[1].passage.title == (title if named else "b")
 
 
 @pytest.mark.parametrize(
