@@ -176,31 +176,3 @@ async def test_an_operator_decides_of_shards_and_loses_nothing(
             record.passage.passage_id for record in records({"a0": LONG})
         }
         await server.aclose()
-
-
-async def test_an_older_template_is_renewed_and_a_newer_one_left_alone(
-    elasticsearch_script: Path, tmp_path: Path
-) -> None:
-    with running_elasticsearch(elasticsearch_script, data=tmp_path) as node:
-        server = CountingServer(node.url)
-
-        async def version_after(version: int) -> int:
-            await server.call(
-                lambda client: client.indices.put_index_template(
-                    name=elastic_store.TEMPLATE,
-                    index_patterns=["revelator-*"],
-                    composed_of=[elastic_store.OURS],
-                    ignore_missing_component_templates=[elastic_store.OURS],
-                    version=version,
-                )
-            )
-            await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
-            stored = await server.call(
-                lambda client: client.indices.get_index_template(name=elastic_store.TEMPLATE)
-            )
-            return int(stored["index_templates"][0]["index_template"]["version"])
-
-        ours = elastic_store.TEMPLATE_VERSION
-        assert await version_after(ours - 1) == ours
-        assert await version_after(ours + 1) == ours + 1
-        await server.aclose()

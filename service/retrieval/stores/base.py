@@ -133,6 +133,13 @@ class Unopened:
     def release(self) -> None: ...
 
 
+def foreign(place: str, held: int, name: str) -> StoreError:
+    return StoreError(
+        f"{place} has {held:,} passages in {name!r} that this data directory does not know; they "
+        "may belong to another gateway. Use another collection name, or delete them there"
+    )
+
+
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 

@@ -27,10 +27,9 @@ import orjson
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
-from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Key, LexicalStore, on_loop, parts
+from service.retrieval.stores.base import Key, LexicalStore, foreign, on_loop, parts
 from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.retrieval.stores.records import (
     RESTRICTED,
@@ -48,7 +47,6 @@ from service.retrieval.stores.records import (
 
 TEMPLATE = "revelator"
 OURS, CUSTOM = f"{TEMPLATE}@settings", f"{TEMPLATE}@custom"
-TEMPLATE_VERSION = 1
 PRIORITY = 200  # above the catch-all templates that a cluster may have
 
 
@@ -63,11 +61,7 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     if await _indices(server, alias) and not replace:
         held = (await server.call(lambda client: client.count(index=alias)))["count"]
         if held:
-            raise StoreError(
-                f"Elasticsearch at {server.place} has {held:,} passages under {alias!r} that this "
-                "data directory does not know; they may belong to another gateway. Use another "
-                "collection name, or delete that index"
-            )
+            raise foreign(f"Elasticsearch at {server.place}", held, alias)
     await drop(server, name)
     await _put_templates(server)
     # No collection name contains a dot, so no index has the name of another's alias.
@@ -109,17 +103,9 @@ async def _indices(server: ElasticServer, alias: str) -> list[str]:
 
 
 async def _put_templates(server: ElasticServer) -> None:
-    stored = await server.call(
-        lambda client: client.options(ignore_status=404).indices.get_index_template(name=TEMPLATE)
-    )
-    if stored.meta.status != 404:
-        (found,) = stored["index_templates"]
-        if found["index_template"].get("version", 0) >= TEMPLATE_VERSION:
-            return
+    """Write what the next index is made by, and which an operator's own template may change."""
     await server.call(
-        lambda client: client.cluster.put_component_template(
-            name=OURS, template=_template(), version=TEMPLATE_VERSION
-        )
+        lambda client: client.cluster.put_component_template(name=OURS, template=_template())
     )
     await server.call(
         lambda client: client.indices.put_index_template(
@@ -128,7 +114,6 @@ async def _put_templates(server: ElasticServer) -> None:
             composed_of=[OURS, CUSTOM],
             ignore_missing_component_templates=[CUSTOM],
             priority=PRIORITY,
-            version=TEMPLATE_VERSION,
         )
     )
 

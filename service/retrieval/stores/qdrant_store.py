@@ -17,7 +17,7 @@ from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores.base import on_loop, parts
+from service.retrieval.stores.base import foreign, on_loop, parts
 from service.retrieval.stores.points import (
     HASH_FIELDS,
     PAGE,
@@ -201,11 +201,7 @@ async def _create(
     if await server.call(lambda client: client.collection_exists(own)):
         held = (await server.call(lambda client: client.count(own, exact=True))).count
         if held and not replace:
-            raise StoreError(
-                f"Qdrant at {server.place} has {held:,} points in {own!r} that this data "
-                "directory does not know; they may belong to another gateway. Use another "
-                "collection name, or delete that collection there"
-            )
+            raise foreign(f"Qdrant at {server.place}", held, own)
         await server.call(lambda client: client.delete_collection(own))
     from qdrant_client import models  # noqa: PLC0415
 
