@@ -27,8 +27,6 @@ ACTIONS: list[Action] = [
     (b'{"index":{"_id":"%d"}}' % n, b'{"n":%d}' % n) for n in range(3)
 ]  # fmt: skip
 OK = {"index": {"status": 201}}
-BUSY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception",
-                                           "reason": "queue is full"}}}  # fmt: skip
 CLASH = {"index": {"status": 400, "error": {"type": "document_parsing_exception",
                                             "reason": "failed to parse field [part]"}}}  # fmt: skip
 
@@ -130,24 +128,6 @@ async def test_a_url_without_a_port() -> None:
         ConfigurationError, match="http://es is not a URL with scheme, host and port"
     ):
         await ElasticServer("http://user:secret@es", 1.0).call(lambda client: client.info())
-
-
-async def test_busy_items_are_sent_again_and_only_they(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.answers = [
-        (200, {"items": [OK, BUSY, OK]}),
-        (429, error("es_rejected_execution_exception")),
-        (200, {"items": [OK]}),
-    ]
-    await server.bulk("a", ACTIONS)
-    assert wrong.ids() == [3, 1, 1]
-    assert b'"_id":"1"' in wrong.bodies[-1]
-
-
-async def test_a_cluster_that_stays_busy_is_given_up(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.answers = [(200, {"items": [OK, BUSY, BUSY]}), (200, {"items": [BUSY, BUSY]})]
-    with pytest.raises(BackendUnavailable, match=r"overloaded \(429\): queue is full"):
-        await server.bulk("a", ACTIONS)
-    assert wrong.ids() == [3, 2, 2, 2, 2, 2]
 
 
 async def test_nothing_is_sent_after_an_item_that_failed(
