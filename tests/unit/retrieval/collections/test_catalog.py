@@ -29,6 +29,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
 from service.retrieval.embedding.embedders import HashingEmbedder
+from service.retrieval.stores import digests
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder, opened
@@ -241,6 +242,20 @@ async def test_the_next_file_of_a_log_is_no_part_of_a_collection(tmp_path: Path)
         await ingest_documents(CORPUS, "c", collections)
         next_file.rename(next_file.with_name("open-9"))
         assert (await collections.check("c")).findings == []
+
+
+def test_of_a_large_store_the_smaller_files_are_covered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "BUDGET", 50_000)
+    folder = tmp_path / "dense"
+    folder.mkdir()
+    for name, size in (("small", 10), ("large", 100_000)):
+        (folder / name).write_bytes(b"x" * size)
+    digests.seal(folder)
+    for name in ("small", "large"):
+        (folder / name).write_bytes(b"y")
+    assert digests.damage(folder) == [folder / "small"]
 
 
 @pytest.mark.parametrize("way", ["removed", "flipped"])
