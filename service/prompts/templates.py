@@ -226,14 +226,8 @@ class TemplateSet:
         """Render GEN_FINAL. With `memory`, `$memory` invites the model to answer from its own
         knowledge.
         """
-        return self.render(
-            "final", question=quote(question), pairs=pair_lines(pairs), memory=invitation(memory)
-        )
-
-
-def invitation(memory: bool) -> str:
-    """Return the value of `$memory` in a template: a sentence, or nothing."""
-    return MEMORY if memory else ""
+        own = {"pairs": pair_lines(pairs), "memory": MEMORY if memory else ""}
+        return self.render("final", question=quote(question), **own)
 
 
 def passage_lines(passages: Sequence[Titled]) -> str:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import ClassVar, Final
 
 from service.answer.events import RetrievedPassage, TokenRole
 from service.answer.inquiry import UNDECIDED, Choice, OpenStep, Scope
 from service.core.domain import LoopName, Passage, ScoredPassage, StoppedBy
 from service.core.errors import LimitReached, RetrievalFailure
+from service.prompts.templates import Titled
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import Reader, Verdict, answer_from_memory, reader_of
@@ -92,7 +93,7 @@ async def search_and_read(
             await step.show_passages(result, [*choices, *[UNDECIDED] * len(further)])
             choices += await _judge(step, reader, further, top_k)
     else:
-        choices = keep_first(len(result.passages), top_k)
+        choices = [Choice(n < top_k, NOT_JUDGED) for n in range(len(result.passages))]
         await step.show_passages(result, choices)
     await _read(step, reader, result, choices, as_role)
 
@@ -176,11 +177,6 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
     return choices
 
 
-def keep_first(count: int, top_k: int) -> list[Choice]:
-    """Return the best-ranked `top_k` passages, if nothing judges them."""
-    return [Choice(index < top_k, NOT_JUDGED) for index in range(count)]
-
-
 def _relevant(choice: Choice) -> bool | None:
     if choice.reason in (UNREAD, NOT_JUDGED):
         return None
@@ -221,14 +217,19 @@ def best_first(
 ) -> list[RetrievedPassage]:
     """Sort by rank, then by the order in which they were found, without duplicates; at most the
     given number (None: no limit), in a context of the given number of tokens."""
-    room = None if context_tokens is None else (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
-    chosen: dict[str, RetrievedPassage] = {}
+    distinct: dict[str, RetrievedPassage] = {}
     for passage in sorted(passages, key=lambda passage: passage.rank):
-        if passage.passage_id in chosen:
-            continue
-        if room is not None:
-            room -= len(passage.title) + len(passage.text)
-            if room < 0 and chosen:
-                break
-        chosen[passage.passage_id] = passage
-    return list(chosen.values())[:most]
+        distinct.setdefault(passage.passage_id, passage)
+    ordered = list(distinct.values())
+    return ordered[: count_fitting(ordered, most, context_tokens)]
+
+
+def count_fitting(passages: Sequence[Titled], most: int | None, context_tokens: int | None) -> int:
+    """Return how many of the first passages a prompt has room for: at most the given number, in a
+    context of the given number of tokens (None: no limit), and one in any case."""
+    count = len(passages) if most is None else min(most, len(passages))
+    if context_tokens is None:
+        return count
+    sizes = accumulate(len(passage.title) + len(passage.text) for passage in passages[:count])
+    room = (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
+    return max(min(count, 1), sum(size <= room for size in sizes))

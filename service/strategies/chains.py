@@ -302,7 +302,7 @@ class IterRetgen(Chain):
         self.collected = Collected()
         query, left, shown = "", self.request.max_steps or ITERATIONS, False
         while left and self.stopped_by == "answer":
-            before, query = query, with_generation(self.question, self.text)
+            before, query = query, " ".join([self.question.strip(), *self.text.split()])
             if query == before or not self.may_go_on():
                 break  # the same search would be followed by the same generation
             left -= 1
@@ -345,11 +345,6 @@ class IterRetgen(Chain):
         if self.declined:
             step.flag("declined")
         step.answer = self.answer
-
-
-def with_generation(question: str, generation: str) -> str:
-    """Return the question, followed by the newest generation in one line if there is one."""
-    return " ".join([question.strip(), *generation.split()])
 
 
 # ---- Self-Ask

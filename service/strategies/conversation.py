@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Final
 
 from service.answer.events import ThoughtWritten
-from service.answer.inquiry import OpenStep, Scope
+from service.answer.inquiry import Scope
 from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
-from service.prompts.templates import Pair, Prompt
+from service.prompts.templates import Pair, Prompt, TemplateSet
 from service.strategies.drafting import gives_signals
 from service.strategies.planner import QUESTION, planner_of, write_question
 from service.strategies.rules import ASKING, DEMONSTRATIVES, PRONOUNS
@@ -110,12 +110,16 @@ async def condense(scope: Scope) -> None:
         return
     step = scope.step("condense", _ends(message) if long else message)
     await step.start()
-    planner = planner_of(inquiry.roles.revelator)
+    planner, templates = planner_of(inquiry.roles.revelator), inquiry.roles.revelator.templates
+    if long:
+        prompt = templates.shorten(_ends(message), _last_turns(history))
+    else:
+        prompt = _prompt(templates, message, history)
     written = None if long else planner.continued(message, pairs_of(history))
     try:
         written = written or await write_question(
             step,
-            _long_prompt(step, message, history) if long else _prompt(step, message, history),
+            prompt,
             call=replace(QUESTION, max_tokens=CONDENSED_TOKENS),
             fits=lambda question: agrees(question, message, history, strict=planner.strict),
         )
@@ -130,10 +134,6 @@ async def condense(scope: Scope) -> None:
     await step.end()
 
 
-def _long_prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
-    return step.inquiry.roles.revelator.templates.shorten(_ends(message), _last_turns(history))
-
-
 def _last_turns(history: Sequence[Turn]) -> list[tuple[str, str]]:
     return [(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history[-SHOWN_TURNS:]]
 
@@ -145,11 +145,10 @@ def _ends(message: str) -> str:
     return f"{message[:SHOWN_ENDS]} … {message[-SHOWN_ENDS:]}"
 
 
-def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
+def _prompt(templates: TemplateSet, message: str, history: Sequence[Turn]) -> Prompt:
     """Render CONDENSE. A folder of templates that lacks it uses REFINE, which puts the names from
     earlier answers into the next question.
     """
-    templates = step.inquiry.roles.revelator.templates
     if templates.has("condense"):
         return templates.condense(message, _last_turns(history))
     return templates.refine(message, pairs_of(history)[-SHOWN_PAIRS:])

@@ -93,19 +93,13 @@ class Layout:
 
 
 def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool = False) -> Layout:
-    """Return the layout of the first draft, with nothing written or retrieved yet."""
-    text = demonstrations_text(templates, may_decline=may_decline)
+    """Return the layout of the first draft, with nothing written or retrieved yet. With
+    `may_decline`, the demonstration that declines comes first, if the template set has it."""
+    text: str = templates.render("dragin_demonstrations")
+    if may_decline and templates.has(DRAGIN_DECLINING):
+        text = f"{templates.render(DRAGIN_DECLINING)}\n{text}"
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
     return Layout(templates, demonstrations, as_data(question))
-
-
-def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
-    """Return the demonstrations, one for each question, and with `may_decline` the one that
-    declines, if the template set has it."""
-    text = templates.render("dragin_demonstrations")
-    if may_decline and templates.has(DRAGIN_DECLINING):
-        return f"{templates.render(DRAGIN_DECLINING)}\n{text}"
-    return text
 
 
 def shown(passages: Sequence[str]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from service.encoders.efficientrag import Labelling
 from service.encoders.inputs import passage_text
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet, passage_line
+from service.strategies.anrag import count_fitting
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import reader_of, verify, write_answer
 from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
@@ -39,12 +40,9 @@ from service.text.words import word_spans
 FETCH: Final = 10
 MAX_STEPS: Final = 4
 UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
-FRAME: Final = 16  # bytes around a passage in a prompt
 TEMPLATE: Final = "efficientrag_read"
 TEMPLATE_OFFICIAL: Final = "efficientrag_read_official"
 READ_TOKENS: Final = 96
-TOKENS_PER_BYTE: Final = 0.3  # generous: English prose has about 0.25
-BLANK: Final = Passage("", "", "")
 KEY: Final = "answer"
 SCHEMA: Final = {
     "type": "object",
@@ -122,19 +120,6 @@ class Candidate(NamedTuple):
         """Passages tagged FINISH come first, then those with a higher probability, rounded to one
         decimal."""
         return self.tag is Tag.FINISH, round(self.probability, 1)
-
-
-def to_read(candidates: Sequence[Candidate], most: int | None, room: int | None) -> list[Candidate]:
-    """Return all candidates in order, or the preferred ones first if not all fit in `most` passages
-    and `room` bytes. None means no limit."""
-    chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda each: each.preference, reverse=True):
-        size = len(f"{candidate.passage.title}{candidate.passage.text}".encode()) + FRAME
-        if (most is not None and len(chosen) >= most) or (room is not None and size > room):
-            continue
-        room = None if room is None else room - size
-        chosen.append(candidate)
-    return chosen if len(chosen) < len(candidates) else list(candidates)
 
 
 # ---- the loop
@@ -243,10 +228,12 @@ class EfficientRag(Method):
         if not self.pool and (self.stopped_by == "deadline" or not closed_book):
             return Outcome(None, self.stopped_by)
         opened = self.scope.step("answer", self.question)
-        most, room = None, None
+        most, context = None, None
         if self.official or self.inquiry.roles.extractor is None:
-            most, room = self.able.passages, self._room_for_passages()
-        shown = to_read(self.pool, most, room)
+            most, context = self.able.passages, self.able.context_tokens
+        ordered = sorted(self.pool, key=lambda each: each.preference, reverse=True)
+        count = count_fitting([each.passage for each in ordered], most, context)
+        shown = ordered[:count] if count < len(ordered) else self.pool
         await self._leave_out(shown)
         async with self.within(opened) as step:
             if not shown:
@@ -268,14 +255,6 @@ class EfficientRag(Method):
                     reason=f"{each.reason}, not among the first {len(shown)} of the pool",
                 )
                 await self.inquiry.emit(judgement)
-
-    def _room_for_passages(self) -> int | None:
-        """Return the bytes of passages that fit the model's context, or None if it is not known."""
-        context = self.able.context_tokens
-        if context is None:
-            return None
-        prompt = reading_prompt(self.templates, self.question, (BLANK,), self.official)
-        return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - len(prompt.encode()))
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
         """Write the answer. An encoder, which joins no passages, reads the last query, which names

@@ -59,7 +59,7 @@ class Flare(Drafting):
             await self.search(self.question.strip())
         step = await self.open("answer")
         ahead = await self._write_sentence(LOOK_AHEAD)
-        doubtful = is_doubtful(ahead.tokens, THETA)
+        doubtful = any(_probability(token) <= THETA for token in ahead.tokens)
         if doubtful and not self.may_retrieve:
             self.stopped_by, doubtful = "max_steps", False
         if doubtful and (queries := await self._make_queries(ahead)):
@@ -156,11 +156,6 @@ def asking_prompt(templates: TemplateSet, passage: str, span: str) -> Prompt:
 
 def _probability(token: Delta) -> float:
     return 0.0 if token.logprob is None else math.exp(min(0.0, token.logprob))
-
-
-def is_doubtful(tokens: Sequence[Delta], theta: float) -> bool:
-    """Whether any token is as improbable as `theta`, or more so."""
-    return any(_probability(token) <= theta for token in tokens)
 
 
 def mask(tokens: Sequence[Delta], beta: float) -> str:
