@@ -5,27 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from service.answer.events import AnswerReady
-from service.answer.fold import Fold
-from service.core.domain import Answer, Timing
+from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from tests.stubs.fake_retriever import FakeRetriever
-from tests.support.live import Live, answering, config, live, parse_sse, typed
+from tests.support.live import Live, answering, config, live, parse_sse
 from tests.support.scripted import ScriptStep
-
-COMPOUND = [
-    ScriptStep(match="Task: route", reply="compound question", times=None),
-    ScriptStep(
-        match="Task: decompose",
-        reply=json.dumps({"thought": "two", "decomposition": ["Who?", "Where?"]}),
-        times=None,
-    ),
-    ScriptStep(match="Task: relevance", reply="true", times=None),
-    ScriptStep(match="Task: answer", reply="Catania", times=None),
-    ScriptStep(match="Task: merge", reply="Bellini, in Catania.", times=None),
-]
 
 
 async def test_a_body_has_route_steps_citations_and_usage(service: Live) -> None:
@@ -54,22 +38,6 @@ def check_grammar(events: list[tuple[str, Any]]) -> None:
     opened = names.index("step") if "step" in names else len(names)
     assert all("step" not in data for _, data in events[:opened])
     assert all(data["step"] for _, data in events[opened:])
-
-
-@pytest.mark.parametrize("script", [answering(), COMPOUND], ids=["single", "compound"])
-async def test_the_body_is_the_fold_of_the_events_before_it(script: list[ScriptStep]) -> None:
-    async with live(script) as service:
-        wire = await service.stream("Who composed Norma?")
-    check_grammar(wire)
-    fold = Fold()
-    events = typed(wire)
-    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
-    for event in events[: events.index(ready)]:
-        fold.add(event)
-    rebuilt = fold.answer(Timing()).model_dump(exclude={"timing_ms"})
-    assert rebuilt == ready.body.model_dump(exclude={"timing_ms"})
-    tokens = "".join(d["text"] for n, d in wire if n == "token" and d["role"] == "answer")
-    assert tokens == ready.body.answer
 
 
 async def test_get_streams_the_same_events_for_event_source(service: Live) -> None:

@@ -3,6 +3,7 @@ deployment cannot run is refused before the first byte."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +59,27 @@ def folded(wire: list[tuple[str, Any]]) -> tuple[Answer, list[BaseEvent]]:
         fold.add(event)
     assert ready.body == fold.answer(ready.body.timing_ms)
     return ready.body, events
+
+
+COMPOUND = [
+    ScriptStep(match="Task: route", reply="compound question", times=None),
+    ScriptStep(
+        match="Task: decompose",
+        reply=json.dumps({"thought": "two", "decomposition": ["Who?", "Where?"]}),
+        times=None,
+    ),
+    ScriptStep(match="Task: relevance", reply="true", times=None),
+    ScriptStep(match="Task: answer", reply="Catania", times=None),
+    ScriptStep(match="Task: merge", reply="Bellini, in Catania.", times=None),
+]
+
+
+async def test_parts_and_their_merge_are_in_the_body() -> None:
+    async with live(COMPOUND) as service:
+        wire = await service.stream("Who composed Norma?")
+    answer, _ = folded(wire)
+    tokens = "".join(d["text"] for n, d in wire if n == "token" and d["role"] == "answer")
+    assert tokens == answer.answer == "Bellini, in Catania."
 
 
 async def asked_twice(service: Live, question: str, **fields: Any) -> Answer:
