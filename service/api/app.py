@@ -10,16 +10,21 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -83,8 +88,7 @@ async def page_file(request: Request, name: str = "index.html") -> Response:
     return await page_files.get_response(name, request.scope)
 
 
-HEADER: Final = REQUEST_ID.lower().encode()
-ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+ACCEPTED: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestIds:
@@ -101,9 +105,10 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = _given(scope)
-        made = given or new_id()
-        scope.setdefault("state", {}).update(request_id=made, own_id=given is None)
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        own = ACCEPTED.fullmatch(given) is None
+        made = new_id() if own else given
+        scope.setdefault("state", {}).update(request_id=made, own_id=own)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -116,13 +121,6 @@ class RequestIds:
             if scope["path"] not in PROBES:
                 await scope["app"].state.turns.take(REQUEST)
             await self.app(scope, receive, send_with_id)
-
-
-def _given(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == HEADER and ACCEPTED.fullmatch(value):
-            return bytes(value).decode("ascii")
-    return None
 
 
 DESCRIPTION = (
@@ -148,6 +146,12 @@ def create_app(
     ConfigurationError if the settings would expose the server without keys, or if the tenants file
     is not valid.
     """
+
+    def opening() -> AbstractAsyncContextManager[Runtime]:
+        if runtime is not None:
+            return nullcontext(runtime)
+        return open_runtime(settings, engines=engines, retriever=retriever)
+
     check_exposure(settings.server)
     trust(settings.ca_files)
     mimetypes.init()  # reads files, for which the first request of an asset would wait
@@ -162,12 +166,12 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=_lifespan,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=attrgetter("name"),
     )
     app.state.settings = settings
     app.state.turns = Turns()
     app.state.access = TenantAccess(settings.server)
-    app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
+    app.state.opening = opening
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)
@@ -192,15 +196,11 @@ def _add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
         )
 
 
-def _operation_id(route: APIRoute) -> str:
-    return route.name
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
     async with AsyncExitStack() as stack:
-        runtime = await _open(state, stack)
+        runtime = await stack.enter_async_context(state.opening())
         state.runtime = runtime
         state.drain = Drain()
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
@@ -214,12 +214,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await state.tasks.aclose()
         state.drain.begin()
         state.drain.expire()
-
-
-async def _open(state: Any, stack: AsyncExitStack) -> Runtime:
-    given: dict[str, Any] = state.given
-    if given["runtime"] is not None:
-        runtime: Runtime = given["runtime"]
-        return runtime
-    opening = open_runtime(state.settings, engines=given["engines"], retriever=given["retriever"])
-    return await stack.enter_async_context(opening)
