@@ -44,7 +44,8 @@ class EngineSettings(SectionWithSecrets):
     max_concurrency: int = Field(
         64,
         ge=1,
-        description="Maximum number of concurrent calls, in total over the engine's vLLM workers.",
+        description="Maximum number of concurrent calls, in total over the engine's vLLM workers. "
+        "A model in this process runs one call at a time; 16 times as many may wait.",
     )
     resolve: bool = Field(
         False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from service.engines.signals import AttentionUpdate
 from service.vllm_plugin.attention import extended
 from service.vllm_plugin.logits import OfV2
 from service.vllm_plugin.sender import Packet, Sender, encoded
@@ -55,6 +57,26 @@ class FakeRequest:
         """Entropies and log-probabilities (rows, vocabulary)."""
         logs = self.logits.double().log_softmax(-1)
         return -(logs.exp() * logs).sum(-1).float(), logs.float()
+
+    def check(
+        self,
+        numbers: Sequence[tuple[float, float]],
+        updates: Sequence[Sequence[AttentionUpdate]],
+    ) -> None:
+        """Hold a draft's entropies and log-probabilities, and its maxima as they stood after each
+        row, against the whole matrix."""
+        begin, matrix, (entropy, logs) = len(self.prompt), self.matrix, self.numbers
+        rows = range(begin - 1, begin - 1 + len(numbers))
+        expected = [(entropy[row], logs[row].max()) for row in rows]
+        torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected))
+        known: dict[int, tuple[float, float]] = {}
+        for end, of_row in enumerate(updates, start=1):
+            for update in of_row:
+                assert known.get(update.key) != (update.maximum, update.later)
+                known[update.key] = (update.maximum, update.later)
+            own = matrix[:, begin : begin + end, begin : begin + end]
+            maxima = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)], 1)
+            torch.testing.assert_close(torch.tensor([known[key] for key in range(end)]), maxima)
 
 
 class PlainImplementation:
