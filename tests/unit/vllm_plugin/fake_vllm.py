@@ -90,7 +90,9 @@ class FakeVllm:
             return _refusal(400, f"the maximum context length is {self.context_tokens} tokens")
         events = self._events(prompt, Wish.of(params), tokens)
         if body.get("stream"):
-            return StreamingResponse(_lines(events), media_type="text/event-stream")
+            counts = {"prompt_tokens": len(prompt), "completion_tokens": len(self.script)}
+            used = {"choices": [], "usage": counts} if body.get("stream_options") else None
+            return StreamingResponse(_lines(events, used), media_type="text/event-stream")
         ids: list[int] = []
         async for event in events:
             choice = event["choices"][0]
@@ -136,10 +138,14 @@ def _refusal(status: int, message: str) -> Response:
     return JSONResponse({"error": {"message": message}}, status)
 
 
-async def _lines(events: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[str]:
+async def _lines(
+    events: AsyncGenerator[dict[str, Any], None], used: dict[str, Any] | None
+) -> AsyncIterator[str]:
     try:
         async for event in events:
             yield f"data: {json.dumps(event)}\n\n"
+        if used:
+            yield f"data: {json.dumps(used)}\n\n"
         yield "data: [DONE]\n\n"
     finally:
         await events.aclose()
