@@ -227,8 +227,7 @@ class Collections:
         self, name: str, document_id: str, principals: Principals = NOBODY
     ) -> list[PassageRecord]:
         """Return a document's passages in order. Raises NotFound, also if they may not see it."""
-        collection = await self.get(name)
-        async with collection.lend():
+        async with self.lend(name) as collection:
             records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
         if not records or not may_see(principals, records[0].passage.metadata):
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
@@ -245,8 +244,7 @@ class Collections:
         text: str = "",
     ) -> list[PassageRecord]:
         """Return the first passages of documents, as `LexicalStore.heads`. Raises NotFound."""
-        collection = await self.get(name)
-        async with collection.lend():
+        async with self.lend(name) as collection:
             found = partial(collection.bm25.heads, after, most, principals, file=file, text=text)
             return await anyio.to_thread.run_sync(found)
 
