@@ -2,11 +2,95 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
 import pytest
 
-from tests.conformance.autorag_cases import GOLDEN, load, run_case
+from service.answer.calls import Roles
+from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
+from service.answer.inquiry import Inquiry
+from service.core.settings import AutoragSettings, Settings
+from service.engines.base import GenerationRequest
+from service.prompts.templates import TemplateSet
+from service.strategies import autorag
+from service.strategies.autorag import Autorag
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
+GOLDEN = Path(__file__).parent / "autorag"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.json"))
+
+
+def load(name: str) -> dict[str, Any]:
+    case: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return case
+
+
+def inquiry_of(case: dict[str, Any], engine: ScriptedGenerator) -> Inquiry:
+    hits = {
+        query: [passage(f"{query}#{n}", text, "A title") for n, text in enumerate(texts, 1)]
+        for query, texts in case["hits"].items()
+    }
+    own = {name: value for name, value in case.get("settings", {}).items() if name == "mode"}
+    asked = inquiry(
+        engine,
+        ScriptedRetriever(hits),
+        case["question"],
+        Settings(autorag=AutoragSettings(**own)),
+        dict(**case.get("limits", {})),
+        loop="autorag",
+        **case.get("request", {}),
+    )
+    role = replace(asked.roles.reader, templates=TemplateSet(case.get("templates", "full")))
+    asked.roles = Roles(role, role, role)
+    return asked
+
+
+async def run_case(case: dict[str, Any]) -> dict[str, Any]:
+    """What the loop asked the engine, and what came out."""
+    able = replace(SHORT_FORMS, context_tokens=case.get("context_tokens"))
+    outputs = map(ScriptStep, case["outputs"])
+    parametric = case.get("settings", {}).get("max_parametric", autorag.MOST_PARAMETRIC)
+    with (
+        ScriptedGenerator(outputs, ordered=True, capabilities=able) as engine,
+        mock.patch.object(autorag, "MOST_PARAMETRIC", parametric),
+    ):
+        asked = inquiry_of(case, engine)
+        loop = loop_events(Autorag, asked, case["question"])
+        events = [event async for event in loop]
+    ends = [event for event in events if isinstance(event, StepEnd)]
+    stop = next(event for event in events if isinstance(event, Stop))
+    return {
+        "calls": [_call(request) for request in engine.requests],
+        "queries": [request.query for request in asked.retriever.requests],  # type: ignore[attr-defined]
+        "answer": ends[-1].answer,
+        "tokens": _answer_tokens(events),
+        "flags": [end.flags for end in ends],
+        "answered": stop.answered,
+        "stopped_by": stop.stopped_by,
+    }
+
+
+def _call(request: GenerationRequest) -> dict[str, Any]:
+    call: dict[str, Any] = {"max_tokens": request.max_tokens, "stop": list(request.stop)}
+    if request.prompt is not None:
+        return call | {"prompt": request.prompt}
+    return call | {"messages": [[m.role, m.content] for m in request.messages]}
+
+
+def _answer_tokens(events: list[BaseEvent]) -> str:
+    """What stands of the answer's tokens."""
+    text = ""
+    for event in events:
+        if isinstance(event, Token) and event.role == "answer":
+            text += event.text
+        elif isinstance(event, Withdraw) and event.role == "answer":
+            text = ""
+    return text
 
 
 @pytest.mark.anyio

@@ -12,15 +12,12 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
 from service.telemetry.metrics import Metrics
-from tests.support.asking import events_of, passage
+from tests.support.asking import events_of
 from tests.support.scripted import ScriptStep
+from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION
 
 pytestmark = pytest.mark.anyio
 
-NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
-BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania. He died in 1835.", "Bellini")
-NOISE = passage("noise", "Palermo is a city in Sicily.", "Palermo")
-QUESTION = "In which city was the composer of the opera Norma born?"
 HITS = {"composed": [NORMA, NOISE], "Bellini": [BELLINI, NOISE], "": [NOISE, NORMA]}
 UNSURE = math.log(0.4)
 
