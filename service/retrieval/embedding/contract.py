@@ -140,6 +140,7 @@ PRESETS = {
     "minilm": MINILM,
     "e5-base-v2": _e5("e5-base-v2", 768),
     "e5-large-v2": _e5("e5-large-v2", 1024),
+    "multilingual-e5-small": _e5("multilingual-e5-small", 384),
     "multilingual-e5-base": _e5("multilingual-e5-base", 768),
     "multilingual-e5-large": _e5("multilingual-e5-large", 1024),
     "contriever": _contriever("contriever"),

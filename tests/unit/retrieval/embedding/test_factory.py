@@ -41,6 +41,7 @@ def test_a_preset_is_found_by_its_name_and_by_the_models() -> None:
         ("minilm", ("", "", "mean", True, "cosine", 256, 384)),
         ("e5-base-v2", ("query: ", "passage: ", "mean", True, "cosine", 512, 768)),
         ("e5-large-v2", ("query: ", "passage: ", "mean", True, "cosine", 512, 1024)),
+        ("multilingual-e5-small", ("query: ", "passage: ", "mean", True, "cosine", 512, 384)),
         ("multilingual-e5-base", ("query: ", "passage: ", "mean", True, "cosine", 512, 768)),
         ("contriever-msmarco", ("", "", "mean", False, "dot", 512, 768)),
         (
