@@ -448,32 +448,23 @@ def read_datasets(
     problems: list[str] = []
     for name, path in files.items():
         try:
-            route = ROUTES.get(routed[name] or "")
-            datasets.append(_read(name, path, read_as[name], searched[name], limit, route))
+            questions, written = load_file(path, read_as[name])
         except DatasetError as error:
             problems += error.problems
+            continue
+        route = ROUTES.get(routed[name] or "")
+        asked = tuple(replace(each, route=each.route or route) for each in questions[:limit])
+        beside = path.parent / ALIASES
+        aliases = _digest(beside) if written.name == "2wiki" and beside.is_file() else None
+        datasets.append(
+            Dataset(
+                name, path, _digest(path), written, asked, len(questions), searched[name], aliases,
+                route,
+            )
+        )  # fmt: skip
     if problems:
         raise DatasetError(problems)
     return datasets
-
-
-def _read(
-    name: str,
-    path: Path,
-    format: str | None,
-    collection: str | None,
-    limit: int | None,
-    route: RouteName | None,
-) -> Dataset:
-    questions, known = load_file(path, format)
-    asked = tuple(replace(each, route=each.route or route) for each in questions[:limit])
-    if not asked:
-        raise DatasetError([f"{path}: --limit {limit} leaves no questions"])
-    beside = path.parent / ALIASES
-    aliases = _digest(beside) if known.name == "2wiki" and beside.is_file() else None
-    return Dataset(
-        name, path, _digest(path), known, asked, len(questions), collection, aliases, route
-    )
 
 
 def _digest(path: Path) -> str:

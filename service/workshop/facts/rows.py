@@ -116,11 +116,6 @@ class TrainingRow(Sourced):
         return self
 
 
-def read_rows(path: Path, side: Split = "train") -> Iterator[TrainingRow]:
-    """Yield the rows of `train sft` and `train router` (see `read_rows_of`)."""
-    return read_rows_of(TrainingRow, path, side)
-
-
 def read_rows_of(kind: type[AnyRow], path: Path, side: Split = "train") -> Iterator[AnyRow]:
     """Yield the rows of a file, ignoring blank lines.
 

@@ -31,7 +31,7 @@ from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_f
 from service.evaluation.rows import ROWS, Row
 from service.evaluation.rows import read_rows as read_evaluation
 from service.strategies.reading.questions import parse_route
-from service.workshop.facts.rows import read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows_of
 from service.workshop.facts.splits import Split, canonical_form, is_held_out
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
@@ -134,7 +134,7 @@ def questions_of(path: Path, side: Split) -> list[RoutedQuestion]:
         rows = labelled_questions(path, side)
         return [row._replace(question=normal_form(row.question)) for row in rows]
     found = []
-    for row in read_rows(path, side):
+    for row in read_rows_of(TrainingRow, path, side):
         if row.task == "route":
             label = row.messages[-1].content
             if (route := parse_route(label)) is None:

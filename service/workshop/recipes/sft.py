@@ -42,9 +42,6 @@ class SftSettings(Section):
     lora_alpha: int = Field(16, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     lora_targets: str | tuple[str, ...] = "all-linear"
-    frozen_layers: int = Field(
-        0, ge=0, description="Number of first layers, with the embeddings, that are not trained."
-    )
     merge: bool = Field(
         False, description="Write the whole model, with the adapter merged into it."
     )
@@ -174,13 +171,9 @@ def _load_model(settings: SftSettings, *, bf16: bool) -> Any:
     """Load float32 weights for full training; with LoRA, load bfloat16 if the arguments choose
     it."""
     frozen = settings.lora_rank and bf16
-    model = _open(
+    return _open(
         AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
     )
-    if settings.frozen_layers:
-        model.get_input_embeddings().requires_grad_(False)
-        model.base_model.layers[: settings.frozen_layers].requires_grad_(False)
-    return model
 
 
 def _lora(settings: SftSettings) -> LoraConfig | None:

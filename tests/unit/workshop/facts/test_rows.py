@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import TrainingRow, read_lines, read_rows
+from service.workshop.facts.rows import TrainingRow, read_lines, read_rows_of
 from service.workshop.facts.splits import Split, canonical_form, is_held_out, side_of
 
 NAMES = [f"Film {number}" for number in range(100)]
@@ -67,7 +67,7 @@ def test_what_is_no_row_is_named_with_its_line(
 ) -> None:
     file = written(tmp_path, row(), row(**changes))
     with pytest.raises(InvalidRequest) as error:
-        list(read_rows(file))
+        list(read_rows_of(TrainingRow, file))
     assert f"{file}:2: " in error.value.detail
     assert problem in error.value.detail
 
@@ -76,34 +76,34 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row()) + "\n\n{cut", encoding="utf-8")
     with pytest.raises(InvalidRequest, match=r"rows\.jsonl:3: the line: "):
-        list(read_rows(file))
+        list(read_rows_of(TrainingRow, file))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"absent\.jsonl: cannot be read: "):
-        list(read_rows(tmp_path / "absent.jsonl"))
+        list(read_rows_of(TrainingRow, tmp_path / "absent.jsonl"))
 
 
 def test_a_row_out_of_a_held_out_passage_never_trains(tmp_path: Path) -> None:
     file = written(tmp_path, row(provenance=provenance(titles=[KNOWN, HELD_OUT])))
     with pytest.raises(InvalidRequest, match=r":1: made from what is held out: .* neither"):
-        list(read_rows(file))
+        list(read_rows_of(TrainingRow, file))
 
 
 def test_it_tests_only_where_the_answer_is_held_out(tmp_path: Path) -> None:
     tests = provenance(titles=[KNOWN, HELD_OUT], answer_title=HELD_OUT)
     file = written(tmp_path, row(provenance=tests))
-    assert len(list(read_rows(file, "test"))) == 1
+    assert len(list(read_rows_of(TrainingRow, file, "test"))) == 1
     with pytest.raises(InvalidRequest, match="only to test"):
-        list(read_rows(file))
+        list(read_rows_of(TrainingRow, file))
 
 
 def test_a_question_people_wrote_is_held_out_by_its_own_text(tmp_path: Path) -> None:
     people = provenance(titles=[], written=True)
     file = written(tmp_path, row(question=HELD_OUT, provenance=people))
-    assert len(list(read_rows(file, "test"))) == 1
+    assert len(list(read_rows_of(TrainingRow, file, "test"))) == 1
     with pytest.raises(InvalidRequest, match="only to test"):
-        list(read_rows(file))
+        list(read_rows_of(TrainingRow, file))
     assert TrainingRow.model_validate(row(question=KNOWN, provenance=people)).side == "train"
 
 

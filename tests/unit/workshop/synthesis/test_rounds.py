@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows_of
 from service.workshop.facts.splits import is_held_out
 from service.workshop.synthesis.command import Synthesis, SynthesisOptions, read_input
 from service.workshop.synthesis.contract import read_questions_of
@@ -126,7 +126,7 @@ async def test_what_contradicts_the_gold_is_left_out(
 ) -> None:
     report, _ = await ran(BY_NAME[name], tmp_path / "out.jsonl")
     assert {**report.dropped, **report.lost}[shown] > 0
-    assert list(read_rows(tmp_path / "out.jsonl"))
+    assert list(read_rows_of(TrainingRow, tmp_path / "out.jsonl"))
 
 
 async def test_no_row_asks_a_question_of_an_excluded_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from service.strategies.autorag_dialogue import opening
-from service.workshop.facts.rows import TrainingRow, read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows_of
 from service.workshop.synthesis.contract import Dropped, Item, RowOrigin
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
@@ -234,7 +234,7 @@ async def walked(row: TrainingRow) -> None:
 
 async def test_dialogues_that_a_teacher_wrote(tmp_path: Path) -> None:
     await ran(BY_NAME["autorag"], tmp_path / "out.jsonl")
-    rows = list(read_rows(tmp_path / "out.jsonl"))
+    rows = list(read_rows_of(TrainingRow, tmp_path / "out.jsonl"))
     assert rows
     for row in rows:
         await walked(row)

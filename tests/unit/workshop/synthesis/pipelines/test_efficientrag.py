@@ -330,35 +330,21 @@ def test_hotpotqa_borrows_2wikis_templates() -> None:
 TEXT = ["Norma", "(", "opera", ")", ":", "Norma", "is", "an", "opera", "by", "Vincenzo", "Bellini"]
 
 
-def aligned(words: list[str], extracted: str) -> list[str]:
-    return [
-        f"{place}:{word}"
-        for place, (word, mark) in enumerate(
-            zip(words, align(words, extracted.split()), strict=True)
-        )
-        if mark
-    ]
-
-
-def test_words_are_found_in_order_without_case() -> None:
-    assert aligned(TEXT, "norma opera vincenzo Bellini") == [
-        "0:Norma", "2:opera", "10:Vincenzo", "11:Bellini",
-    ]  # fmt: skip
-
-
-def test_no_word_is_taken_twice_and_the_second_goes_to_the_next_place() -> None:
-    assert aligned(TEXT, "Norma Norma Norma") == ["0:Norma", "5:Norma"]
-
-
-def test_forward_goes_before_backward_at_one_distance() -> None:
-    words = ["x", "a", "x", "b", "x"]
-    assert aligned(words, "b x") == ["3:b", "4:x"]
-    assert aligned(words, "b x x") == ["2:x", "3:b", "4:x"]
-
-
-def test_what_is_not_found_is_dropped() -> None:
-    assert aligned(TEXT, "Verdi by") == ["9:by"]
-    assert align([], ["a"]) == []
+@pytest.mark.parametrize(
+    ("words", "extracted", "found"),
+    [
+        (TEXT, "norma opera vincenzo Bellini", [0, 2, 10, 11]),
+        (TEXT, "Norma Norma Norma", [0, 5]),  # no word is taken twice
+        (["x", "a", "x", "b", "x"], "b x", [3, 4]),  # forward goes before backward
+        (["x", "a", "x", "b", "x"], "b x x", [2, 3, 4]),
+        (TEXT, "Verdi by", [9]),
+        ([], "a", []),
+    ],
+)
+def test_words_are_found_in_order_without_case(
+    words: list[str], extracted: str, found: list[int]
+) -> None:
+    assert [place for place, mark in enumerate(align(words, extracted.split())) if mark] == found
 
 
 def test_a_word_beyond_reach_is_not_found() -> None:
