@@ -27,13 +27,7 @@ from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, ingest
-from service.retrieval.ingest.sources import (
-    Source,
-    SourceFile,
-    SourceProblem,
-    WholeFile,
-    expand,
-)
+from service.retrieval.ingest.sources import Source, SourceFile, SourceProblem, WholeFile, expand
 
 GONE = "removed, because their files no longer contain them"
 ANALYSES = get_args(Analysis)

@@ -33,13 +33,7 @@ from rich.console import Console
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.comparison import interval, unproven
-from service.evaluation.document import (
-    COSTS,
-    MARK,
-    judged_loops,
-    shown,
-    values,
-)
+from service.evaluation.document import COSTS, MARK, judged_loops, shown, values
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
 from service.evaluation.report import by_dataset, means_of

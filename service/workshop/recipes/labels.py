@@ -221,8 +221,7 @@ def filter_input(tokenizer: Any, row: FilterRow, settings: FilterSettings) -> La
     # Only the ends of infos are truncated, so what is left is in its order.
     given = iter(zip(row.words, row.labels, strict=True))
     return _labelled(
-        encoded,
-        [next(label for known, label in given if known == word) for word in encoded.words],
+        encoded, [next(label for known, label in given if known == word) for word in encoded.words]
     )
 
 
@@ -335,10 +334,7 @@ def _train(
 
 
 def _save(
-    network: LabelNetwork,
-    settings: FilterSettings,
-    scores: Mapping[str, Score],
-    run: TrainingRun,
+    network: LabelNetwork, settings: FilterSettings, scores: Mapping[str, Score], run: TrainingRun
 ) -> None:
     """Write the weights to the run's folder, and the files for serving to a subfolder."""
     save_file(network.state_dict(), run.folder / "model.safetensors")

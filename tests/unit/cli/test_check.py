@@ -95,10 +95,7 @@ def test_what_the_plugin_misses_in_a_vllm_is_named(
     ],
 )
 def test_what_is_wrong_is_said(
-    workers: list[StubWorker],
-    monkeypatch: pytest.MonkeyPatch,
-    more: Mapping[str, str],
-    said: str,
+    workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch, more: Mapping[str, str], said: str
 ) -> None:
     code, output = check(monkeypatch, [workers[0].url], more)
 

@@ -116,9 +116,7 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
 
 @pytest.mark.anyio
 async def test_a_bundle_alone_sets_conditions(
-    tmp_path: Path,
-    opened: Opened,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one of the file, with a tagger that needs no model."""
     bundle = load_bundle("dragin-hotpotqa-sentence-query")

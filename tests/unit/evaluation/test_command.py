@@ -62,11 +62,7 @@ async def test_every_dataset_by_every_method(tmp_path: Path, opened: Opened) -> 
     run = json.loads((out / "run.json").read_bytes())
     assert run["common"]["evaluators"] == VERSIONS
     assert run["datasets"]["one"]["questions"] == 2
-    assert run["methods"]["direct"] == {
-        "route": "direct",
-        "loop": "default",
-        "last_resort": False,
-    }
+    assert run["methods"]["direct"] == {"route": "direct", "loop": "default", "last_resort": False}
 
 
 async def test_the_same_command_goes_on_where_it_stopped(tmp_path: Path, opened: Opened) -> None:
@@ -378,10 +374,7 @@ async def test_a_field_that_cannot_be_changed(name: str, said: str) -> None:
         method_of(name)
 
 
-async def test_each_variant_asks_with_its_own_fields(
-    tmp_path: Path,
-    opened: Opened,
-) -> None:
+async def test_each_variant_asks_with_its_own_fields(tmp_path: Path, opened: Opened) -> None:
     retriever = opened(Engine())
     methods = ["one_retrieval", "one_retrieval@top_k=7", "one_retrieval@retriever=bm25"]
     file = dataset(tmp_path / "d.jsonl", "Rome")

@@ -11,21 +11,9 @@ import pytest
 
 from service.core.errors import StoreError
 from service.evaluation.comparison import pareto_front
-from service.evaluation.document import (
-    Report,
-    question_lines,
-    routed,
-    worst,
-    write_report,
-)
+from service.evaluation.document import Report, question_lines, routed, worst, write_report
 from service.evaluation.markup import Page
-from service.evaluation.published import (
-    COUNTS,
-    NOT_COMPARABLE,
-    differences,
-    figures,
-    is_of,
-)
+from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
 from service.evaluation.rows import Row, commit, machine
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row, rows
 
@@ -133,9 +121,7 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
 
 @pytest.mark.anyio
 async def test_without_the_extra_there_are_rows_and_no_report(
-    tmp_path: Path,
-    opened: Opened,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.core.extras.importlib.util.find_spec", lambda name: None)
     opened(Engine())

@@ -136,8 +136,7 @@ class Gullible(Engine):
 
 
 async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
-    tmp_path: Path,
-    opened: Opened,
+    tmp_path: Path, opened: Opened
 ) -> None:
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Rome", "Oslo"), tmp_path / "out"
     opened(engine := Gullible())

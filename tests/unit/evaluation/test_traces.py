@@ -27,10 +27,7 @@ GOLD = GoldQuestion("q/1", "Capital of Italy?", ("Rome", "Roma"), supporting=fro
 
 def asking(reply: str | Exception, seen: list[BaseEvent]) -> Ask:
     async def ask(request: PreparedRequest) -> Any:
-        steps = [
-            ScriptStep("true", "Task: relevance", times=None),
-            ScriptStep(reply),
-        ]
+        steps = [ScriptStep("true", "Task: relevance", times=None), ScriptStep(reply)]
         retriever = ScriptedRetriever({"": [OSLO, ROME]})
         asked = inquiry(ScriptedGenerator(steps), retriever, request.question, route=request.route)
         async for event in answer_stream(asked):

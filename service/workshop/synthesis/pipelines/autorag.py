@@ -30,13 +30,7 @@ from service.strategies.autorag_dialogue import Dialogue, document_text, opening
 from service.strategies.reading import answers
 from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
-from service.workshop.synthesis.contract import (
-    Dropped,
-    Item,
-    OutputRow,
-    Pipeline,
-    UnusableReply,
-)
+from service.workshop.synthesis.contract import Dropped, Item, OutputRow, Pipeline, UnusableReply
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
 from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session
 

@@ -20,13 +20,7 @@ from service.encoders.inputs import passage_text
 from service.text.words import word_spans
 from service.workshop.facts.rows import TagName, sentence_words
 from service.workshop.facts.splits import canonical_form
-from service.workshop.synthesis.contract import (
-    Dropped,
-    Item,
-    OutputRow,
-    Pipeline,
-    UnusableReply,
-)
+from service.workshop.synthesis.contract import Dropped, Item, OutputRow, Pipeline, UnusableReply
 from service.workshop.synthesis.pipelines.multihop import MultiHop, Style, read_questions
 from service.workshop.synthesis.teacher import (
     AskTeacher,
@@ -216,10 +210,7 @@ class Rewrite(NamedTuple):
 
 
 async def next_queries(
-    question: MultiHop,
-    parts: Sequence[SubQuestion],
-    infos: Mapping[str, str],
-    session: Session,
+    question: MultiHop, parts: Sequence[SubQuestion], infos: Mapping[str, str], session: Session
 ) -> tuple[dict[str, str], list[Rewrite]]:
     """Return the query of each part, and the rewrites that created the queries of later hops.
 

@@ -86,11 +86,7 @@ PASSAGES = [Passage(f"{n}", HELD_OUT if n % 2 else KNOWN, "words") for n in rang
 async def test_what_is_held_out_is_not_found_for_training() -> None:
     retriever = FakeRetriever({"c": PASSAGES})
     find = await finder_of(retriever, "c", "train")
-    assert [p.passage_id for p in await find("words", 3, "bm25")] == [
-        "0",
-        "2",
-        "4",
-    ]
+    assert [p.passage_id for p in await find("words", 3, "bm25")] == ["0", "2", "4"]
     (request,) = retriever.requests
     assert (request.top_k, request.retriever) == (3 * SPARE, "bm25")
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.core.errors import (
-    EngineFailure,
-    EngineLimited,
-    EngineTimeout,
-    Overloaded,
-)
+from service.core.errors import EngineFailure, EngineLimited, EngineTimeout, Overloaded
 from service.engines.base import Message, TokenUsage
 from service.workshop.synthesis.teacher import (
     FAILURES,

@@ -23,12 +23,7 @@ from service.workshop.synthesis.pipelines.compound import (
 )
 from service.workshop.synthesis.pipelines.published import Link
 from service.workshop.synthesis.teacher import SHIPPED
-from tests.unit.workshop.synthesis.stepping import (
-    HELD_OUT,
-    KNOWN,
-    read_by,
-    run_by_hand,
-)
+from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN, read_by, run_by_hand
 
 HEIGHT = Passage("h", KNOWN, f"{KNOWN} lies at 578 metres.")
 FOUNDED = Passage("f", f"History of {KNOWN}", f"{KNOWN} was founded in 1913.")

@@ -22,11 +22,7 @@ from service.workshop.synthesis.pipelines.efficientrag import (
     read_parts,
     read_query,
 )
-from service.workshop.synthesis.pipelines.multihop import (
-    FACTS,
-    MUSIQUE_FORMS,
-    MultiHop,
-)
+from service.workshop.synthesis.pipelines.multihop import FACTS, MUSIQUE_FORMS, MultiHop
 from service.workshop.synthesis.teacher import AskTeacher
 from tests.unit.workshop.synthesis.stepping import Outcome, Reply, read_by, run_by_hand
 

@@ -20,13 +20,7 @@ from service.strategies.reading.questions import (
     parse_route,
     parse_verdict,
 )
-from service.workshop.synthesis.contract import (
-    Dropped,
-    Item,
-    OutputRow,
-    RowOrigin,
-    UnusableReply,
-)
+from service.workshop.synthesis.contract import Dropped, Item, OutputRow, RowOrigin, UnusableReply
 from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
     PIPELINE,
@@ -40,13 +34,7 @@ from service.workshop.synthesis.pipelines.hanrag import (
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
 from service.workshop.synthesis.teacher import AskTeacher
-from tests.unit.workshop.synthesis.stepping import (
-    Outcome,
-    Said,
-    finished,
-    run_by_hand,
-    session_of,
-)
+from tests.unit.workshop.synthesis.stepping import Outcome, Said, finished, run_by_hand, session_of
 
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
