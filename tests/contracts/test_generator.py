@@ -21,7 +21,6 @@ from tests.stubs.tiny_compiled import COMPILED
 from tests.stubs.tiny_model import save_tiny_model
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 LABELS = ("true", "false")
 WORDS = " ".join(f"word{n}" for n in range(200))
 

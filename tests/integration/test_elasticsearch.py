@@ -20,8 +20,6 @@ from service.retrieval.stores.elastic_store import ElasticStore
 from tests.elasticsearch_node import running_elasticsearch
 from tests.support.bm25 import bm25
 
-pytestmark = pytest.mark.anyio
-
 NAME = "tried"
 ALIAS = "revelator-tried"
 TEXTS = {

@@ -24,7 +24,7 @@ from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.tiny import as_trained
 from tests.support.vllm import OF_A_POOL, Vllm, metric, vllm_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 RUNNING, TOKENS = "vllm:num_requests_running", "vllm:generation_tokens_total"
 TOWNS = tuple(

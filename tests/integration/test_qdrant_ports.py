@@ -10,8 +10,6 @@ from service.cli.check import check_in_terminal
 from tests.faults.proxy import free_port
 from tests.support.live import config
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     ("at_the_port", "mark", "told"),

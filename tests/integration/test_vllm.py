@@ -34,7 +34,7 @@ from tests.support.tiny import TINY, open_tiny
 from tests.support.vllm import Vllm, metric
 from tests.unit.workshop.synthesis.worlds import compound_lines, nothing
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from tests.support.drafts import drafted, with_attention  # noqa: E402
 from tests.support.vllm import Vllm, metric, vllm_server  # noqa: E402
 from tests.support.vllm_plugin import FLAGS, plugin_environment  # noqa: E402
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 SHAPE = {
     "vocab_size": 768,
     "hidden_size": 64,

@@ -10,7 +10,7 @@ import pytest
 from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
 from tests.load.gateways import FAULTS, Restarted, two_gateways
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 async def test_questions_by_the_gateway_and_calls_of_its_engine_are_all_answered() -> None:

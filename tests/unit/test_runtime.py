@@ -29,8 +29,6 @@ from tests.support.asking import ScriptedRetriever
 from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import TINY, TINY_TEMPLATES
 
-pytestmark = pytest.mark.anyio
-
 OURS = Capabilities(templates="compact", autorag="tuned", passages=1)
 
 

@@ -12,7 +12,6 @@ import pytest
 from service.core.channel import BUFFERED, Channel, emitted
 from service.core.concurrency import closing
 
-pytestmark = pytest.mark.anyio
 Emit = Callable[[int], Awaitable[None]]
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from service.core.concurrency import Batcher, as_done, closing, gather
 
-pytestmark = pytest.mark.anyio
-
 
 def returns(value: int, delay: float) -> Callable[[], Awaitable[int]]:
     async def call() -> int:

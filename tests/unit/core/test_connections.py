@@ -11,8 +11,6 @@ import pytest
 from service.core.connections import KEPT_S, Connections, open_session, reason_of
 from tests.stubs.closing_server import ClosingServer
 
-pytestmark = pytest.mark.anyio
-
 
 class Opened:
     """Connections that are closed at the end, and how often a call was sent again."""

@@ -71,7 +71,6 @@ def own_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -97,7 +96,6 @@ async def test_a_model_that_cannot_be_opened_is_remembered(
     assert opened.problem() == raised.value.detail
 
 
-@pytest.mark.anyio
 async def test_inputs_are_cut_to_what_the_card_says(tmp_path: Path) -> None:
     opened = Labeler(labeler(tmp_path, max_pieces=16), 1)
     long, short = "so " * 30 + "opera", "so opera"

@@ -39,8 +39,6 @@ from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.scripted import ScriptedGenerator
 from tests.unit.workshop.recipes.rows import write_encoder
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

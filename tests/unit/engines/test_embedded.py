@@ -15,8 +15,6 @@ from tests.stubs.tiny_compiled import COMPILED
 from tests.support.asking import ScriptedRetriever, inquiry
 from tests.unit.engines.conftest import OpenEmbedded
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def compiled() -> Path:

@@ -22,7 +22,6 @@ from tests.support.drafts import drafted, with_attention
 from tests.support.prefixes import CLOSE, RULES, judgement, requests, same
 from tests.unit.engines.conftest import OpenEmbedded
 
-pytestmark = pytest.mark.anyio
 PROMPTS = (
     "Question: Who directed the film The Glass Orchard?\nAnswer:",
     "Question: Where was Élodie born?\nAnswer: Paris.\nQuestion: Who is John?\nAnswer: John is",

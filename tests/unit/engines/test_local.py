@@ -17,8 +17,6 @@ from service.engines.signals import ScoreRequest
 from tests.support.drafts import drafted, with_attention
 from tests.unit.engines.conftest import OpenLocal
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_model_without_a_full_last_layer_gives_none(
     open_local: OpenLocal, tiny_model: Path, tmp_path: Path

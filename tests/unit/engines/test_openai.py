@@ -30,7 +30,6 @@ from service.engines.openai import OpenAIGenerator
 from tests.stubs.closing_server import ClosingServer
 from tests.stubs.openai_server import StubServer
 
-pytestmark = pytest.mark.anyio
 SCHEMA = {"type": "array", "items": {"type": "string"}}
 CHOICES = ("true", "false")
 PARIS = "It is Paris ."

@@ -24,8 +24,6 @@ from service.engines.openai import OpenAIGenerator
 from service.engines.reasoning import Reasoning, ReasoningMode, ThinkFilter, strip_thinking
 from tests.stubs.openai_server import StubServer
 
-pytestmark = pytest.mark.anyio
-
 PROMPT = 7  # tokens
 FIELD = ["~Let", "~ me", "~ see", "~."]  # ~: in a field of its own
 OPENED = ["<think>", "Let", " me", " see", "</think>"]

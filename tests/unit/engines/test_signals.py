@@ -19,7 +19,6 @@ from tests.support.drafts import drafted, with_attention
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenEmbedded, OpenLocal
 
-pytestmark = pytest.mark.anyio
 PROMPTS = (
     "Question: Who directed the film The Glass Orchard?\nAnswer:",
     "Question: Where was Élodie born?\nAnswer: Paris.\nQuestion: Who is John?\nAnswer: John is",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer
 from service.core.settings import AnswerSettings
@@ -31,7 +29,6 @@ def found(given: Told, **changes: Any) -> str:
     return " / ".join(problems(Told(given.events, body), COMPACT, NONE_TEXT))
 
 
-@pytest.mark.anyio
 async def test_each_kind_of_wrong_is_found() -> None:
     right = await told()
     assert found(right) == ""

@@ -13,8 +13,6 @@ from service.core.errors import EngineFailure, RevelatorError
 from service.engines.base import GenerationRequest, Message, complete
 from tests.support.scripted import ScriptedGenerator, ScriptError, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 
 def ask(text: str) -> GenerationRequest:
     return GenerationRequest(messages=(Message("user", text),))

@@ -30,7 +30,6 @@ from tests.support.drafts import drafted, with_attention
 from tests.unit.vllm_plugin.fake_runner import FakeRequest
 from tests.unit.vllm_plugin.fake_vllm import END, FakeVllm, serving, tokenizer_in
 
-pytestmark = pytest.mark.anyio
 PROMPT = "The river"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 
-import pytest
-
 from tests.conftest import need
 
 torch = need("torch")
@@ -38,7 +36,6 @@ def work(rank: int, address: str) -> None:
     sender.close()
 
 
-@pytest.mark.anyio
 async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads() -> None:
     receiver = Receiver()
     address, one = await receiver.open("draft")

@@ -21,8 +21,6 @@ from service.engines.pool.workers import PoolLimits
 from service.vllm_plugin import PROTOCOL
 from tests.stubs.openai_server import StubServer
 
-pytestmark = pytest.mark.anyio
-
 QUICK = {"probe_s": 0.2, "outage_s": 5.0}
 
 

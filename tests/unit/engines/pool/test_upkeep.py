@@ -15,8 +15,6 @@ from service.engines.pool.upkeep import Upkeep, addresses
 from service.engines.pool.workers import PoolLimits, PoolObserver, Worker
 from service.telemetry.metrics import Metrics
 
-pytestmark = pytest.mark.anyio
-
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     async def getaddrinfo(host: str, port: int, **_: Any) -> Any:

@@ -26,7 +26,6 @@ from service.engines.pool.workers import (
     choose,
 )
 
-pytestmark = pytest.mark.anyio
 IDLE = [(f"w{n}", 0) for n in range(5)]
 
 
