@@ -93,7 +93,6 @@ def _answer_tokens(events: list[BaseEvent]) -> str:
     return text
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("name", CASES)
 async def test_messages_are_the_golden_ones(name: str) -> None:
     case = load(name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conformance.chains_cases import (
     SENTENCES,
     Script,
@@ -17,7 +15,6 @@ from tests.conformance.chains_cases import (
     templates_in,
 )
 
-pytestmark = pytest.mark.anyio
 LEAST = 50
 
 

@@ -20,7 +20,7 @@ from tests.conformance import dragin_functions as functions
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY, open_tiny
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 IDENTICAL = 0.98
 AT_ONCE = 12
 

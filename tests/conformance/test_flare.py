@@ -15,7 +15,6 @@ import pytest
 from tests.conformance import flare_parity as parity
 from tests.conformance.dragin_parity import WordRetriever, load_passages
 
-pytestmark = pytest.mark.anyio
 RECORD: dict[str, Any] = json.loads(parity.RECORD.read_text(encoding="utf-8"))
 RETRIEVER = WordRetriever(load_passages())
 

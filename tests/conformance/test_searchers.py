@@ -25,7 +25,6 @@ from service.engines.base import Capabilities, GenerationRequest
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep, render
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of Norma born?"
 WORDS = ["Norma", "Bellini", "opera", "Catania", "who", "when", "Verdi", "born"]
 SPACE = ["", "\n", " ", "\n\n"]

@@ -24,7 +24,6 @@ from tests.conformance.dragin_parity import WordRetriever, load_passages, plain
 from tests.stubs.token_engine import TokenEngine
 from tests.support.asking import inquiry, loop_events
 
-pytestmark = pytest.mark.anyio
 RECORD = Path(__file__).with_name("windows_official.json")
 LIMIT, WINDOW = 48, 8
 RUNS: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.worlds import world
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 GROUPS = ("board", "sales", "ü, \"x'")
 SETS = list(chain.from_iterable(combinations(GROUPS, size) for size in range(len(GROUPS) + 1)))

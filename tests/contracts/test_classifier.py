@@ -14,8 +14,6 @@ from service.encoders.router import SHIPPED, Classifier
 from tests.conftest import need
 from tests.stubs.fake_classifier import FakeClassifier
 
-pytestmark = pytest.mark.anyio
-
 
 def shipped() -> Classifier:
     need("onnxruntime")

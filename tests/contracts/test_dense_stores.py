@@ -24,7 +24,7 @@ from tests.contracts.stores import QUIET, qdrant_server
 
 # qdrant-client's engine in this process compares with every vector, and says so.
 EXACT = pytest.mark.filterwarnings("ignore:Local mode performs exact:UserWarning")
-pytestmark = [pytest.mark.anyio, QUIET, EXACT]
+pytestmark = [QUIET, EXACT]
 
 NAME = "dense-contract"
 EMBEDDED = "qdrant-edge"

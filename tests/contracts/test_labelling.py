@@ -12,7 +12,6 @@ from service.encoders.base import PassageLabel, Tag
 from service.encoders.efficientrag import Labeler, QueryFilter
 from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
 
-pytestmark = pytest.mark.anyio
 TAGGED = {"opera": Tag.CONTINUE, "born": Tag.FINISH}
 MARKS = frozenset({"norma", "opera", "born", "city", "italy"})
 NORMA = "Norma: an opera of 1831"

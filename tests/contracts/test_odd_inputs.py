@@ -19,7 +19,7 @@ from tests.contracts.test_writer import opened
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 REPEATED = {"id": "repeated", "title": "", "text": "opera " * 10_000}
 GERMAN = [

@@ -17,8 +17,6 @@ from tests.contracts.stores import WORLDS
 from tests.contracts.worlds import world
 from tests.support.bm25 import bm25
 
-pytestmark = pytest.mark.anyio
-
 SHAPES: tuple[QueryShape, ...] = get_args(QueryShape)
 TITLES = {
     "a": "river bridge",

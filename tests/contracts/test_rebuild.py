@@ -27,7 +27,7 @@ from tests.contracts.test_writer import LONG, contents, opened
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 NAME = "lost"
 DOCUMENTS = [*CORPUS, {"id": "long", "title": "Long", "text": LONG, "kind": "long"}]

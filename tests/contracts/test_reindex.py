@@ -23,7 +23,7 @@ from tests.contracts.test_writer import contents
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 NAME = "reindexed"
 COUNT = 40

@@ -16,7 +16,7 @@ from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.worlds import world
 from tests.unit.retrieval.worlds import CORPUS
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 
 TWINS = [

@@ -23,7 +23,7 @@ from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 NAME = "shared"
 

@@ -22,7 +22,7 @@ from tests.contracts.stores import NAME, QUIET, WORLDS
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
-pytestmark = [pytest.mark.anyio, QUIET]
+pytestmark = QUIET
 
 LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for n in range(120))
 FEW = 3  # passages that LONG has at least

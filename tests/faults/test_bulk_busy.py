@@ -21,8 +21,6 @@ from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 NAME = "busy"
 COUNT = 200
 BUSY = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "full"}}

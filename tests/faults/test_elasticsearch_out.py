@@ -27,8 +27,6 @@ from tests.faults.killing import documents
 from tests.faults.outage import BRIEFLY_S, FOR_S, check, outage
 from tests.unit.retrieval.worlds import dense_hashes
 
-pytestmark = pytest.mark.anyio
-
 PATIENT_S = 20.0
 NAME = "out"
 CLAIM_S = 2.0  # of the killed ingest: the next waits until it has run out

@@ -17,8 +17,6 @@ from service.retrieval.search.hybrid import HybridRetriever
 from tests.faults.killing import NAME, documents, run, state
 from tests.unit.retrieval.worlds import SETTINGS, opened
 
-pytestmark = pytest.mark.anyio
-
 COUNT = 300
 
 

@@ -11,7 +11,7 @@ from tests.faults.local import NAMES, kill_and_restart, local_world
 from tests.faults.names import embedding_world, lose_issuer, lose_workers
 from tests.faults.outage import BRIEFLY_S, check, outage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("fault", NAMES)

@@ -30,8 +30,6 @@ from tests.faults.siege.world import copied
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CountingEmbedder
 
-pytestmark = pytest.mark.anyio
-
 COUNT = 48  # documents of a file; more than one batch, in each of which more is embedded than once
 STEPS = (
     (QdrantEdgeStore, "upsert"),

@@ -37,8 +37,6 @@ from tests.support.live import config, live
 from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS
 
-pytestmark = pytest.mark.anyio
-
 KEY = "zq/vx?y#x@z:1-secret"
 NAME = "keyed"
 

@@ -15,8 +15,6 @@ from tests.support.documents import ingest_documents
 from tests.support.live import Live, config, live
 from tests.unit.retrieval.worlds import CORPUS
 
-pytestmark = pytest.mark.anyio
-
 
 class Panic(BaseException):
     """As pyo3 makes it: no Exception, of a module that no file has."""

@@ -21,7 +21,7 @@ from tests.faults.qdrant_faults import (
     slow,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("fault", NAMES)

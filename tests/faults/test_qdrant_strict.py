@@ -23,8 +23,6 @@ from tests.qdrant_node import QdrantNode, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS
 
-pytestmark = pytest.mark.anyio
-
 MODE = "QDRANT__STORAGE__COLLECTION__STRICT_MODE__"
 LIMIT = 100
 UPSERTS = 20  # fewer than a batch of passages

@@ -18,7 +18,6 @@ from service.retrieval.ingest.pipeline import ingest
 from tests.conftest import unavailable
 from tests.faults.killing import NAME, state
 
-pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 
 

@@ -13,8 +13,6 @@ from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_real_stores_that_break(tmp_path: Path) -> None:
     embedder = HashingEmbedder()

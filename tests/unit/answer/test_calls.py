@@ -24,7 +24,6 @@ from service.prompts.templates import PromptTemplate
 from service.strategies.reader import write_answer
 from tests.support.asking import ScriptedRetriever, inquiry
 
-pytestmark = pytest.mark.anyio
 REQUEST = GenerationRequest(messages=(Message("user", "Where?"),))
 
 

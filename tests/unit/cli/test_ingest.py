@@ -32,8 +32,6 @@ from tests.support.documents import ingest_documents
 from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS
 
-pytestmark = pytest.mark.anyio
-
 
 def settings(tmp_path: Path, **server: Any) -> Settings:
     return Settings(

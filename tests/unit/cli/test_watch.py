@@ -19,8 +19,6 @@ from service.retrieval.base import EVERYTHING
 from service.retrieval.factory import open_embedded
 from tests.support.live import config
 
-pytestmark = pytest.mark.anyio
-
 
 async def becomes(wanted: set[str], settings: Settings) -> None:
     """Wait until the collection has these documents. The command takes the data directory now and

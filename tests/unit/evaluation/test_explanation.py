@@ -30,8 +30,6 @@ from service.evaluation.traces import Recorder, header_of, read_trace, recorder_
 from tests.support.asking import events_of, passage
 from tests.support.scripted import ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
 BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania.", "Vincenzo Bellini")
 OSLO = passage("oslo", "Oslo is the capital of Norway.", "Oslo")

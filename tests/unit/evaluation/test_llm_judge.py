@@ -24,7 +24,6 @@ from tests.support.asking import ScriptedRetriever
 from tests.support.scripted import Reply, ScriptedGenerator, ScriptStep, render
 from tests.unit.evaluation.evaluating import ROME, Engine, dataset
 
-pytestmark = pytest.mark.anyio
 SETTINGS = Settings(engines={"default": EngineSettings(), "strict": EngineSettings()})
 
 

@@ -17,7 +17,6 @@ from service.core.errors import EngineFailure
 from service.core.settings import Settings
 from tests.support.asking import prepared
 
-pytestmark = pytest.mark.anyio
 ENTRY = "service.evaluation.ray_entry"
 
 

@@ -59,7 +59,6 @@ async def rows_of(
     return [row async for row in work_off(tasks, ask, 3)]
 
 
-@pytest.mark.anyio
 async def test_a_row_says_what_was_asked_answered_and_spent() -> None:
     (row,) = await rows_of([gold(1, "Rome", route="single")], asking({"Question 1?": "Rome"}))
     assert (row.prediction, row.answered, row.error) == ("Rome", True, None)
@@ -95,7 +94,6 @@ async def _refuses(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
     yield Done()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
@@ -111,7 +109,6 @@ async def test_whatever_goes_wrong_is_a_row(ask: Ask, error: str) -> None:
     assert row.retrievals == (1 if ask is _cut_short else 0)
 
 
-@pytest.mark.anyio
 async def test_the_route_is_scored_where_the_service_chose_it() -> None:
     questions = [gold(1, "x", route="complex"), gold(2, "x", route="single"), gold(3, "x")]
     free = await rows_of(questions, _cut_short, prepared())
@@ -120,7 +117,6 @@ async def test_the_route_is_scored_where_the_service_chose_it() -> None:
     assert [row.scores["route_accuracy"] for row in named] == [None, None, None]
 
 
-@pytest.mark.anyio
 async def test_means_are_over_all_and_per_gold_route() -> None:
     script = {"Question 1?": "Rome", "Question 2?": "Rome and Oslo", "Question 3?": "Rome"}
     questions = [

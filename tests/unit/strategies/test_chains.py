@@ -18,7 +18,6 @@ from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
 BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania in 1801.", "Bellini")
 HITS = {"Where was": [NORMA], "Vincenzo Bellini": [BELLINI, NORMA]}

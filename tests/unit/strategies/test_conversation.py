@@ -85,7 +85,6 @@ def script(*replies: str, prompt: str = "Task: refine") -> list[ScriptStep]:
     ]
 
 
-@pytest.mark.anyio
 async def test_the_question_that_is_answered_is_the_one_that_the_model_wrote() -> None:
     events = await events_of(
         script("When was Lee Hall born?"),
@@ -106,14 +105,12 @@ async def test_the_question_that_is_answered_is_the_one_that_the_model_wrote() -
     assert any(isinstance(event, RouteChosen) for event in events)
 
 
-@pytest.mark.anyio
 async def test_a_message_that_stands_alone_takes_no_call() -> None:
     question = "When was Lee Hall the playwright born?"
     events = await events_of(script(), HITS, question, history=HISTORY, route="single")
     assert "condense" not in kinds(events)
 
 
-@pytest.mark.anyio
 async def test_what_the_model_makes_up_is_not_asked() -> None:
     wrong = ["When was Elton John born?", "Who wrote Billy Elliot?"]
     events = await events_of(
@@ -127,7 +124,6 @@ async def test_what_the_model_makes_up_is_not_asked() -> None:
     }
 
 
-@pytest.mark.anyio
 async def test_where_no_call_is_left_for_it_the_message_is_asked_as_it_stands() -> None:
     events = await events_of(
         [ScriptStep(match="Task: closed", reply="Never")], HITS, "When was he born?",
@@ -137,7 +133,6 @@ async def test_where_no_call_is_left_for_it_the_message_is_asked_as_it_stands() 
     assert (end.flags, end.usage.llm_calls) == (["repaired"], 0)
 
 
-@pytest.mark.anyio
 async def test_the_prompt_of_instruct_models_shows_the_last_turns_as_data() -> None:
     seen = [
         "User: Who wrote Billy Elliot?\nAssistant: Lee Hall\nUser: x System - y\nQuestion: When"

@@ -16,8 +16,6 @@ from tests.support.asking import events_of
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION
 
-pytestmark = pytest.mark.anyio
-
 HITS = {"composed": [NORMA, NOISE], "Bellini": [BELLINI, NOISE], "": [NOISE, NORMA]}
 UNSURE = math.log(0.4)
 

@@ -32,7 +32,6 @@ from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 from tests.unit.strategies.revelator.test_reader import ScriptedExtractor
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"
 HITS: dict[str, Sequence[Passage] | Exception] = {
     "composer of": [passage("norma", "Norma is an opera by Vincenzo Bellini.")],

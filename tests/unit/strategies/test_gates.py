@@ -15,7 +15,6 @@ from service.strategies.registry import LOOPS
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 
-pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
 NOISE = [passage(f"p{n}", f"Text {n}.") for n in range(9)]
 QUESTION = "Who composed Norma?"

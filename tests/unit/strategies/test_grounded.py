@@ -23,8 +23,6 @@ from tests.unit.strategies.test_handlers import (
     say,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 def answers(**values: str) -> Settings:
     return Settings.model_validate({"answers": values})

@@ -31,8 +31,6 @@ from tests.benchmarks.perfect_model import templates_in
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
 BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania. He died in 1835.", "Bellini")
 NOISE = passage("noise", "Palermo is a city in Sicily.", "Palermo")

@@ -15,7 +15,6 @@ from tests.support.asking import body_of
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import NOISE, NORMA, QUESTION, relevant, say
 
-pytestmark = pytest.mark.anyio
 HITS = {QUESTION: [NORMA, NOISE], "": [NOISE]}
 
 

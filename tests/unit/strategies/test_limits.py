@@ -20,7 +20,6 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.strategies.efficientrag.test_loop import labelling
 from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION, decomposed, say
 
-pytestmark = pytest.mark.anyio
 SLOW = {"timeout_s": 0.5}
 
 

@@ -31,7 +31,6 @@ from tests.unit.strategies.test_handlers import (
     say,
 )
 
-pytestmark = pytest.mark.anyio
 HITS: Mapping[str, Sequence[Passage]] = {"": [NORMA]}
 REFUSALS = ["no answer found", "The documents do not mention where he was born.", "Unknown"]
 

@@ -13,8 +13,6 @@ from tests.stubs.fake_classifier import FakeClassifier
 from tests.support.asking import body_of, events_of
 from tests.support.scripted import ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
 QUESTION = "Where do you keep money?"
 

@@ -18,7 +18,6 @@ from service.strategies.registry import LOOPS, SAMPLED
 from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
 HITS = {"": [NORMA]}
 QUESTION = "Who composed Norma?"

@@ -20,7 +20,6 @@ from service.strategies.searcher import PROTOCOLS, Protocol, instruction, read_t
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of Norma born?"
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
 BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania.", "Bellini")

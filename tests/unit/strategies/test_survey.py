@@ -17,7 +17,6 @@ from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry,
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.strategies.test_handlers import flags, relevant, say
 
-pytestmark = pytest.mark.anyio
 Hits = dict[str, list[Passage]]
 QUESTION = "Summarise the rules on leave."
 READS = "The passages below are from one document."

@@ -25,7 +25,6 @@ from service.strategies.drafting import FixedLength, FixedSentence
 from tests.stubs.token_engine import Output, TokenEngine, of_words
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 
-pytestmark = pytest.mark.anyio
 QUESTION = "Where was the composer of Norma born?"
 TEXT = "Norma is by Vincenzo Bellini. He was born in Catania. So the answer is Catania."
 HITS: dict[str, Sequence[Passage] | Exception] = {

@@ -34,8 +34,6 @@ from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder, opened
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_collections_are_told_while_the_dense_store_hangs(tmp_path: Path) -> None:
     """Also the sample, which is still to be made there."""

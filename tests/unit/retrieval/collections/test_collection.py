@@ -7,14 +7,11 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import pytest
 
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding.contract import HASHING
-
-pytestmark = pytest.mark.anyio
 
 
 class Closing:

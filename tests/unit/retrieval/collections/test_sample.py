@@ -15,8 +15,6 @@ from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
 
-pytestmark = pytest.mark.anyio
-
 
 class LikeMiniLM(HashingEmbedder):
     """Stands in for MiniLM where only its name matters; counts."""

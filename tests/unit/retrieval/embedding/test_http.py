@@ -23,8 +23,6 @@ from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 CONTRACT = EmbeddingContract(
     model="m", dimension=2, query_prefix="query: ", passage_prefix="passage: "
 )

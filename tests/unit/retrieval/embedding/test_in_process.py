@@ -11,8 +11,6 @@ import pytest
 from service.retrieval.embedding.contract import BATCH, EmbeddingContract, Vector
 from service.retrieval.embedding.embedders import InProcessEmbedder
 
-pytestmark = pytest.mark.anyio
-
 CONTRACT = EmbeddingContract(model="a model", dimension=1)
 
 

@@ -21,8 +21,6 @@ from service.retrieval.embedding.embedders import (
 from service.text.wordpiece import minilm_tokenizer
 from tests.conftest import need, unavailable
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = (
     "Norma. Norma is an opera by Vincenzo Bellini, first performed in Milan in 1831.",
     "Etna. Etna is a volcano near Catania.",

@@ -17,7 +17,6 @@ from service.retrieval.embedding import embedders
 from service.retrieval.embedding.contract import BATCH
 from service.retrieval.embedding.embedders import HashingEmbedder
 
-pytestmark = pytest.mark.anyio
 NAME = "service.retrieval.embedding.on_ray"
 SETTINGS = RetrievalSettings(embedding_model="hashing")
 

@@ -15,7 +15,6 @@ from service.retrieval.embedding.embedders import load_transformers, open_embedd
 from tests.conftest import need
 
 need("torch", "transformers")
-pytestmark = pytest.mark.anyio
 
 WORDS = [
     "[PAD]",

@@ -30,8 +30,6 @@ from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
 
-pytestmark = pytest.mark.anyio
-
 HASHING_EMBEDDER = HashingEmbedder()
 
 

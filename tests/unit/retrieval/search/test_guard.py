@@ -16,8 +16,6 @@ from service.retrieval.search import guard
 from service.retrieval.search.guard import Breaker, Guard
 from tests.unit.retrieval.worlds import Observed
 
-pytestmark = pytest.mark.anyio
-
 LONG_S = 30.0  # never waited for
 
 

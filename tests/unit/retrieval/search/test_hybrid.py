@@ -23,9 +23,6 @@ from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, 
 from service.retrieval.search.reranking import Reranking
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
-pytestmark = pytest.mark.anyio
-
-
 # an embedder on a server has no more time than a store
 BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder/v1"}}
 

@@ -17,8 +17,6 @@ from service.retrieval.search.guard import Guard
 from service.retrieval.search.hybrid import QueryEmbedding
 from tests.unit.retrieval.worlds import CountingEmbedder, Observed
 
-pytestmark = pytest.mark.anyio
-
 
 class Gated(CountingEmbedder):
     """Embeds when the gate is open."""

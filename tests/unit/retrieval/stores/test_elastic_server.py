@@ -21,8 +21,6 @@ from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 ACTIONS: list[Action] = [
     (b'{"index":{"_id":"%d"}}' % n, b'{"n":%d}' % n) for n in range(3)
 ]  # fmt: skip

@@ -18,8 +18,6 @@ from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import qdrant_edge_store
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore, is_due, recover
 
-pytestmark = pytest.mark.anyio
-
 DIMENSION, COUNT = 384, 8_000  # Qdrant builds no graph over less than 10 MB
 CONTRACT = EmbeddingContract(model="m", dimension=DIMENSION)
 

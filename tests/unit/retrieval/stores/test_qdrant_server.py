@@ -25,8 +25,6 @@ from service.core.errors import (
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 VERSION = {"title": "qdrant", "version": "1.19.0"}
 
 

@@ -12,8 +12,6 @@ from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, pas
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = {
     "a": "river bridge river stone",
     "b": "bridge tower",

@@ -75,7 +75,6 @@ def standing(events: list[BaseEvent], role: TokenRole, step: str | None = None) 
     return text
 
 
-@pytest.mark.anyio
 async def test_the_worked_example_as_events() -> None:
     events = await run([ASKS, ASKS_ON, ANSWERS])
     told = [e for e in events if not isinstance(e, Token)]
@@ -111,7 +110,6 @@ async def test_the_worked_example_as_events() -> None:
     assert answer == ["Catania, Sicily"]
 
 
-@pytest.mark.anyio
 async def test_as_a_part_of_a_compound_question() -> None:
     events = await run([ASKS, ASKS_ON, ANSWERS], as_role="draft", scope_of="3.1")
     assert [e.step for e in ends(events)] == ["3.1.1", "3.1.2", "3.1.3"]
@@ -119,7 +117,6 @@ async def test_as_a_part_of_a_compound_question() -> None:
     assert standing(events, "draft", "3.1.3") == ends(events)[-1].answer == "Catania, Sicily"
 
 
-@pytest.mark.anyio
 async def test_all_shown_passages_are_kept_and_none_is_shown_twice() -> None:
     hits = {"": [passage(f"p{n}", f"Text {n}.") for n in range(5)]}
     events = await run([ASKS, ASKS_ON, ANSWERS], hits, top_k=3)
@@ -128,7 +125,6 @@ async def test_all_shown_passages_are_kept_and_none_is_shown_twice() -> None:
     assert all(p.kept for e in found for p in e.passages)
 
 
-@pytest.mark.anyio
 async def test_a_written_document_is_no_retrieval() -> None:
     events = await run([ASKS, ASKS_ON, " Bellini came from Catania.", ANSWERS], max_steps=1)
     starts = [e for e in events if isinstance(e, StepStart)]
@@ -143,7 +139,6 @@ async def test_a_written_document_is_no_retrieval() -> None:
     assert [e.usage.llm_calls for e in ends(events)] == [1, 2, 1]
 
 
-@pytest.mark.anyio
 async def test_an_answer_before_a_query_is_never_shown() -> None:
     both = (
         "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
@@ -153,7 +148,6 @@ async def test_an_answer_before_a_query_is_never_shown() -> None:
     assert standing(events, "answer") == "Catania, Sicily"
 
 
-@pytest.mark.anyio
 async def test_without_any_passage_the_service_abstains() -> None:
     events = await run([ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"], {})
     assert stop(events) == Stop(stopped_by="answer", answered=False)
@@ -161,7 +155,6 @@ async def test_without_any_passage_the_service_abstains() -> None:
     assert ends(events)[-1].answer is None
 
 
-@pytest.mark.anyio
 async def test_an_empty_direct_answer_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autorag, "MOST_PARAMETRIC", 0)
     events = await run([ASKS, ASKS_ON, "", ""], max_steps=1)
@@ -171,7 +164,6 @@ async def test_an_empty_direct_answer_is_no_answer(monkeypatch: pytest.MonkeyPat
 SLOW = ScriptStep("Intermediate Answer_1: It is Bellini.", delay=0.3)
 
 
-@pytest.mark.anyio
 async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
     last = "Intermediate Answer_1: It is Bellini.\n\nFinal Answer: Catania"
     events = await run([ASKS, SLOW, last], limits={"timeout_s": 0.5})
@@ -180,7 +172,6 @@ async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
     assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
 
 
-@pytest.mark.anyio
 async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
     words = ScriptStep("Final Answer: Catania" + " or so" * 100, delay=0.02)
@@ -190,7 +181,6 @@ async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
     assert standing(events, "answer") == ends(events)[-1].answer
 
 
-@pytest.mark.anyio
 async def test_a_plan_is_no_answer() -> None:
     """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
     never = ScriptStep("late", gate=asyncio.Event())
@@ -198,7 +188,6 @@ async def test_a_plan_is_no_answer() -> None:
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
-@pytest.mark.anyio
 async def test_time_runs_out_with_nothing_at_all() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
     events = await run([never, never], limits={"timeout_s": 0.2}, settings=MEMORY)
@@ -207,7 +196,6 @@ async def test_time_runs_out_with_nothing_at_all() -> None:
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("outputs", "hits", "error"),
     [
@@ -221,7 +209,6 @@ async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Excepti
         await run(outputs, hits)
 
 
-@pytest.mark.anyio
 async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
     long = ["Intermediate Answer_1: It is", " Verdi", " who is one of the best known of all"]
     lost = [*long, EngineInterrupted("lost")]
@@ -234,7 +221,6 @@ async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
 FEW_SHOT = Settings.model_validate({"autorag": {"mode": "few_shot"}})
 
 
-@pytest.mark.anyio
 async def test_a_turn_in_the_wrong_form_is_asked_for_again_with_the_form() -> None:
     events = await run(
         [
@@ -251,7 +237,6 @@ async def test_a_turn_in_the_wrong_form_is_asked_for_again_with_the_form() -> No
     assert stop(events).answered
 
 
-@pytest.mark.anyio
 async def test_naive_answers_from_the_passages_found() -> None:
     direct = ScriptStep(
         "Catania", match=["Task: answer", "Norma is by Bellini.", "It is from 1831."]
@@ -263,7 +248,6 @@ async def test_naive_answers_from_the_passages_found() -> None:
     assert "closed_book" not in ends(events)[-1].flags
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("policy", ["abstain", "top3_unfiltered"])
 async def test_naive_answers_from_memory_only_where_the_settings_say_so(policy: str) -> None:
     own = {"autorag": {"mode": "few_shot"}, "answers": {"no_evidence": policy}}
@@ -276,7 +260,6 @@ async def test_naive_answers_from_memory_only_where_the_settings_say_so(policy: 
     assert not stop(events).answered
 
 
-@pytest.mark.anyio
 async def test_naive_asks_once_more_where_it_gets_an_example_of_the_prompt() -> None:
     settings = Settings.model_validate({"autorag": {"mode": "few_shot"}})
     turns = [ASKS, "Hm.", "Well.", "Hm."]
@@ -290,7 +273,6 @@ async def test_naive_asks_once_more_where_it_gets_an_example_of_the_prompt() -> 
     assert "prompt_example" in ends(events)[-1].flags
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["tuned", "few_shot"])
 async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
     declines = "Intermediate Answer_1: It is not said.\n\nFinal Answer: no answer found"
@@ -302,7 +284,6 @@ async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
     assert "declined" in ends(events)[-1].flags
 
 
-@pytest.mark.anyio
 async def test_a_direct_answer_that_declines_is_none() -> None:
     events = await run(["loop " * 9, "I don't know."], settings=MEMORY)
     assert not stop(events).answered
@@ -313,7 +294,6 @@ async def test_a_direct_answer_that_declines_is_none() -> None:
 AGAIN = "Intermediate Answer_1: Nothing.\n\nRefined Query: composer of Norma"
 
 
-@pytest.mark.anyio
 async def test_an_untrained_model_that_asks_the_same_again_ends_without_progress() -> None:
     """The second search has what the first did not show; the third brings nothing new."""
     again = AGAIN.replace("composer of Norma", "the composer of Norma?")
@@ -329,7 +309,6 @@ async def test_an_untrained_model_that_asks_the_same_again_ends_without_progress
     assert not stop(nothing).answered
 
 
-@pytest.mark.anyio
 async def test_the_same_document_is_not_written_twice() -> None:
     reads = ScriptStep("Intermediate Answer_2: Still nothing.\n\nRefined Query: composer of Norma")
     outputs = [ASKS, ASKS_ON, AGAIN, ScriptStep("Norma is by Bellini.\n"), reads]

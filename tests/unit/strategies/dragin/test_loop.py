@@ -35,7 +35,6 @@ from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"
 FIRST = DraftScript(
     " Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo.",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from service.answer.events import PassagesFound, QueryIssued, Stop, Trigger
 from service.engines.signals import Span
 from service.strategies.rind import (
@@ -54,7 +52,6 @@ def test_the_query_is_of_the_tokens_that_the_hit_attends_to_most() -> None:
     assert top_tokens(context, weights, 0, 2) == ""
 
 
-@pytest.mark.anyio
 async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> None:
     """They stay until the next trigger, and the token that asked does not ask again."""
     first = DraftScript(
@@ -83,7 +80,6 @@ async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> N
     assert text_of(events, "answer", "3") == "Catania"
 
 
-@pytest.mark.anyio
 async def test_a_hit_at_the_first_token_does_not_end_the_loop() -> None:
     begins = DraftScript(" Palermo is it. So.", loud={"Palermo": 2.0}, attention={"Palermo": 0.9})
     again = DraftScript(

@@ -25,7 +25,6 @@ from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"
 NORMA = passage("norma", "An opera by Vincenzo Bellini, first heard in 1831", "Norma (opera)")
 BELLINI = passage("bellini", "An Italian composer, born in Catania", "Vincenzo Bellini")

@@ -156,7 +156,6 @@ HITS = {
 SKIPPED = {"skip": ["relevance"]}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("passages", [3, None])
 async def test_only_a_small_model_is_not_asked_what_to_compare(passages: int | None) -> None:
     script = [

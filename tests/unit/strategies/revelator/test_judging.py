@@ -18,8 +18,6 @@ from service.telemetry.metrics import Metrics
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = "Who composed Norma?"
 HITS = {
     "": [

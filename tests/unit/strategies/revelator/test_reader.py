@@ -20,7 +20,6 @@ from tests.support.scripted import ScriptStep
 from tests.unit.strategies.efficientrag.test_loop import labelling
 from tests.unit.strategies.test_handlers import decomposed, flags, say
 
-pytestmark = pytest.mark.anyio
 NORMA = passage(
     "norma", "Norma is an opera. It was composed by Vincenzo Bellini, in 1831.", "Norma"
 )

@@ -146,7 +146,6 @@ JUDGED = ScriptStep("true", "Task: relevance", times=None)
 HITS = {"nationality": [BELLINI], "": [OPERA]}
 
 
-@pytest.mark.anyio
 async def test_a_small_model_is_not_asked_for_the_second_hop() -> None:
     script = [*FIRST, JUDGED, ScriptStep("Sicilian", ["Task: answer", CROSSING])]
     body = await body_of(script, HITS, ASKED, capabilities=SMALL, route="complex", loop="anrag")
@@ -159,7 +158,6 @@ async def test_a_small_model_is_not_asked_for_the_second_hop() -> None:
     assert [citation.passage_id for citation in body.citations] == ["norma", "bellini"]
 
 
-@pytest.mark.anyio
 async def test_where_the_second_hop_finds_nothing_the_model_is_asked() -> None:
     script = [
         *FIRST,
@@ -234,7 +232,6 @@ def test_what_ends_in_no_plain_clause(question: str) -> None:
     assert last_clause(question) is None
 
 
-@pytest.mark.anyio
 async def test_a_small_model_asks_the_last_clause_first() -> None:
     asked = "What is the airport in the city where Norma was performed?"
     clause, crossing = "In which city was Norma performed?", "What is the airport in Milan?"
@@ -313,7 +310,6 @@ def test_what_is_not_plain_stays(earlier: str, question: str) -> None:
 BREWERY = passage("brewery", "The flagship beer of Fjordheim Brewery has 7.2 %.", "Brewery")
 
 
-@pytest.mark.anyio
 async def test_parts_of_a_compound_question_are_searched_without_pronouns() -> None:
     parts = json.dumps({"thought": "two", "decomposition": [BEER, "How strong is it?"]})
     script = [
@@ -330,7 +326,6 @@ async def test_parts_of_a_compound_question_are_searched_without_pronouns() -> N
     )  # fmt: skip
 
 
-@pytest.mark.anyio
 async def test_a_next_question_names_what_was_found() -> None:
     script = [
         ScriptStep("no", "Task: ending"),

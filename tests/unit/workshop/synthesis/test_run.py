@@ -40,8 +40,6 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.rounds import Clock
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 
-pytestmark = pytest.mark.anyio
-
 
 def read(row: Any, default_id: str) -> Item[str]:
     return Item(default_id, row["ask"], RowOrigin())

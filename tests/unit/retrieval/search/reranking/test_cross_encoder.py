@@ -13,7 +13,6 @@ from service.retrieval.search.reranking import CrossEncoder, open_reranker
 from tests.conftest import need
 
 need("torch", "transformers")
-pytestmark = pytest.mark.anyio
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "volcano", "etna", "opera", "a", "the"]
 PASSAGES = ["etna the volcano", "opera", "a " * 40, "the opera a volcano", "", "etna"]

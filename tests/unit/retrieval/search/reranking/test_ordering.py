@@ -15,8 +15,6 @@ from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking, by_score
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
-pytestmark = pytest.mark.anyio
-
 
 class FakeReranker:
     """Scores by a table of titles; fails or hangs when told to."""

@@ -19,8 +19,6 @@ from service.core.settings import RerankerSettings
 from service.retrieval.search.reranking import open_reranker
 from tests.support.stub_server import stub_server
 
-pytestmark = pytest.mark.anyio
-
 
 class Stub:
     """Scores a passage by its length; refuses when told to."""

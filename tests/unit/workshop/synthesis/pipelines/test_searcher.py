@@ -15,7 +15,6 @@ from service.workshop.synthesis.pipelines.searcher import PIPELINE
 from service.workshop.synthesis.teacher import Session
 from tests.unit.workshop.synthesis.stepping import read_by
 
-pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of Norma born?"
 PARTS = ["Who composed Norma?", "Where was #1 born?"]
 TRIPLES = [["Norma", "composer", "Vincenzo Bellini"], ["Bellini", "place of birth", "Catania"]]
