@@ -126,9 +126,10 @@ class Receiver:
         return self._address, inbox
 
     def close(self, call: str) -> None:
-        """Forget a call, here and, when the next one begins, on the workers."""
+        """Forget a call, here and, when the next one begins, on the workers, of which one may have
+        begun it although nothing of it has arrived."""
         inbox = self.calls.pop(call)
-        self._ended += [call] if inbox.begun else inbox.ended
+        self._ended += [call, *(() if inbox.begun else inbox.ended)]
 
     async def aclose(self) -> None:
         """Close and remove the socket; the next call has another."""
