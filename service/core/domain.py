@@ -68,7 +68,8 @@ class Conditions(Model):
     `skip`: calls of HANRAG that are left out. `looks_ahead`: one call asks for the next question or
     that the answers are enough. `merge_style`: compound answers in prose, or the
     short answers of the parts, joined by ` && `. `query_words`: n, the most words of DRAGIN's
-    query; `query_formulation`: one that is formed otherwise.
+    query; `query_formulation`: one that is formed otherwise. `efficientrag`: as published
+    (`official`), or with the service's changes.
     """
 
     skip: tuple[HanragRole, ...] = ()
@@ -76,6 +77,7 @@ class Conditions(Model):
     merge_style: Literal["prose", "benchmark"] = "prose"
     query_words: int = 25
     query_formulation: QueryFormulation | None = None
+    efficientrag: Literal["official", "service"] = "service"
 
 
 class StepPassage(Model):

@@ -147,7 +147,7 @@ class EfficientRag(Method):
 
     async def run(self) -> Outcome:
         """The maximum number of retrievals is the request's `max_steps`, or 4."""
-        self.official = self.inquiry.settings.efficientrag.profile == "official"
+        self.official = self.request.conditions.efficientrag == "official"
         self.pool: list[Candidate] = []
         self.query = self.question
         following: str | Read = self.query

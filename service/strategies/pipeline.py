@@ -175,7 +175,7 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
     if not fold.has_searched(inquiry.question):
         return True
     labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps)
-    return labelled and inquiry.settings.efficientrag.profile == "service"
+    return labelled and inquiry.request.conditions.efficientrag == "service"
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from service.answer.fold import collect
 from service.core.domain import Answer, Passage
-from service.core.settings import Settings
 from service.encoders.base import PassageLabel, Tag
 from service.encoders.efficientrag import Labelling
 from service.retrieval.base import SearchRequest, SearchResult
@@ -96,9 +95,8 @@ def as_written(world: World, question: str, finishes: bool) -> tuple[list[str], 
 
 async def ask(world: World, question: str, labels: int) -> Answer:
     engine = ScriptedGenerator([ScriptStep('{"answer": "Catania"}')])
-    own = {"efficientrag": {"profile": "official"}}
     asked = inquiry(
-        engine, Drawn(world), question, settings=Settings.model_validate(own), prompts="full",
+        engine, Drawn(world), question, conditions={"efficientrag": "official"}, prompts="full",
         labelling=Labelling(world, world), loop="efficientrag", route="single",
     )  # fmt: skip
     tags = efficientrag.as_tagged if labels == 2 else lambda given, _: list(given)

@@ -96,9 +96,6 @@ class AutoragSettings(Section):
 class EfficientragSettings(Section):
     """EfficientRAG (METHODS.md §4)."""
 
-    profile: Literal["official", "service"] = Field(
-        "service", description="`official`: as published. `service`: with the service's changes."
-    )
     location: Path | None = Field(
         None,
         description="Folder with the checkpoints `labeler` and `filter`, as `revelator train` "

@@ -53,10 +53,6 @@ def asking(engine: ScriptedGenerator, retriever: ScriptedRetriever, **options: A
     return inquiry(engine, retriever, loop="efficientrag", route="single", **asked)
 
 
-def settings(**own: Any) -> Settings:
-    return Settings(efficientrag=own)
-
-
 async def ask(pair: Labelling, *script: ScriptStep, **options: Any) -> Answer:
     asked = {"prompts": "full", "hits": HITS, "question": QUESTION} | options
     return await body_of(script, labelling=pair, loop="efficientrag", route="single", **asked)
@@ -164,7 +160,7 @@ async def test_a_hop_that_finds_nothing_new(
 ) -> None:
     pair = Labelling(WordLabeler(TAGGED, {"opera"}), _Growing())
     body = await ask(
-        pair, JSON, hits={"": [NORMA]}, question="Who?", settings=settings(profile=profile)
+        pair, JSON, hits={"": [NORMA]}, question="Who?", conditions={"efficientrag": profile}
     )
     assert body.usage.retrievals == retrievals
     assert body.steps[retrievals - 1].flags == ([flag] if flag else [])
@@ -204,10 +200,9 @@ async def test_where_nothing_was_found_the_question_is_not_searched_again() -> N
 @pytest.mark.parametrize("no_evidence", ["closed_book", "abstain"])
 async def test_the_official_reader_is_asked_all_the_same(no_evidence: str) -> None:
     reply = ScriptStep('{"answer": "Catania"}', match="<doc>\n</doc>")
-    asked = Settings.model_validate(
-        {"efficientrag": {"profile": "official"}, "answers": {"no_evidence": no_evidence}}
-    )
-    body = await ask(labelling(), reply, hits={"": [AIDA]}, settings=asked)
+    asked = Settings(answers={"no_evidence": no_evidence})
+    own = {"efficientrag": "official"}
+    body = await ask(labelling(), reply, hits={"": [AIDA]}, settings=asked, conditions=own)
     assert (body.steps[-1].answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
     assert body.answered == (no_evidence == "closed_book") == (body.answer == "Catania")
     assert body.citations == []
@@ -314,7 +309,7 @@ async def test_with_nothing_to_read_the_closed_book_prompt_is_used() -> None:
 )
 @pytest.mark.parametrize("profile", ["service", "official"])
 async def test_a_reader_that_declines_has_found_nothing(reply: str, profile: str) -> None:
-    body = await ask(labelling(), ScriptStep(reply), settings=settings(profile=profile))
+    body = await ask(labelling(), ScriptStep(reply), conditions={"efficientrag": profile})
     assert not body.answered
     assert (body.steps[-1].answer, body.steps[-1].flags) == (None, ["declined"])
     assert body.usage.llm_calls == 1
@@ -326,7 +321,7 @@ async def test_an_example_of_the_prompt_is_no_answer_but_the_official_reader_s_s
 ) -> None:
     official = profile == "official"
     script = ScriptStep('{"answer": "Estonia"}', times=1 if official else 2)
-    body = await ask(labelling(), script, settings=settings(profile=profile))
+    body = await ask(labelling(), script, conditions={"efficientrag": profile})
     assert body.answered == official
     assert "prompt_example" in body.steps[-1].flags
     assert body.steps[-1].answer == ("Estonia" if official else None)
