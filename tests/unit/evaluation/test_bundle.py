@@ -97,7 +97,6 @@ def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str
     assert differences(figure, *same, at_server, data) == ["settings of the server (not known)"]
 
 
-@pytest.mark.anyio
 async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened) -> None:
     file, out = dataset(tmp_path / "musique.jsonl", "Rome"), tmp_path / "out"
     retriever = opened(Engine())
@@ -114,7 +113,6 @@ async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened)
     assert "settings (no bundle fixes them)" in markdown  # of Adaptive-RAG
 
 
-@pytest.mark.anyio
 async def test_a_bundle_alone_sets_conditions(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +136,6 @@ async def test_a_bundle_alone_sets_conditions(
         parse_request({"question": "Q?", "conditions": {"query_formulation": "last_sentence"}})
 
 
-@pytest.mark.anyio
 async def test_what_a_bundle_sets_cannot_be_given(tmp_path: Path, opened: Opened) -> None:
     file = dataset(tmp_path / "d.jsonl", "Rome")
     opened(Engine())

@@ -31,8 +31,6 @@ from tests.conftest import need
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated
 
-pytestmark = pytest.mark.anyio
-
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}

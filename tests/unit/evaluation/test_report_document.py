@@ -29,7 +29,6 @@ def lines_of(heading: str, report: Report) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-@pytest.mark.anyio
 async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -> None:
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo"), tmp_path / "out"
     opened(Engine())
@@ -119,7 +118,6 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
     assert pareto_front({}) == []
 
 
-@pytest.mark.anyio
 async def test_without_the_extra_there_are_rows_and_no_report(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +210,6 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
     assert "9.jsonl:1: is not the first line of a trace" in markdown
 
 
-@pytest.mark.anyio
 async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: Opened) -> None:
     file, traces = dataset(tmp_path / "d.jsonl", "Oslo"), tmp_path / "traces"
     for out in ("first", "second"):

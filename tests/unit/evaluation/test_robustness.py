@@ -31,7 +31,6 @@ from tests.support.asking import ScriptedRetriever, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row
 
-pytestmark = pytest.mark.anyio
 NORMA = GoldQuestion("1", "Who composed Norma?", ("Vincenzo Bellini", "Bellini"))
 VICTIM = Victim(NORMA, "Verdi")
 FOUND = [

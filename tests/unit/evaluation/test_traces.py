@@ -45,7 +45,6 @@ async def kept_trace(folder: Path, reply: str | Exception = "Rome") -> tuple[Pat
     return path, seen
 
 
-@pytest.mark.anyio
 async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) -> None:
     path, events = await kept_trace(tmp_path)
     trace = read_trace(path)
@@ -59,7 +58,6 @@ async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) 
     assert trace.header.request["route"] == "single"
 
 
-@pytest.mark.anyio
 async def test_a_trace_that_was_cut_short(tmp_path: Path) -> None:
     """Wherever it was cut, the message names file and line."""
     path, events = await kept_trace(tmp_path)
@@ -98,7 +96,6 @@ def changed(path: Path, line: int, **fields: Any) -> None:
         (2, {"question": "Another?"}, r":\d+: the preceding events do not produce this body"),
     ],
 )
-@pytest.mark.anyio
 async def test_a_trace_of_another_version(
     tmp_path: Path, line: int, fields: dict[str, Any], said: str
 ) -> None:
@@ -124,7 +121,6 @@ def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> N
         read_trace(path)
 
 
-@pytest.mark.anyio
 async def test_traces_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"t\.jsonl: cannot be read: No such file"):
         read_trace(tmp_path / "t.jsonl")
@@ -132,7 +128,6 @@ async def test_traces_that_are_not_there(tmp_path: Path) -> None:
         find_traces([tmp_path])
 
 
-@pytest.mark.anyio
 async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written"):

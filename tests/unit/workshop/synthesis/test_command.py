@@ -82,7 +82,6 @@ def test_no_row_at_all_is_exit_code_1() -> None:
 PASSAGES = [Passage(f"{n}", HELD_OUT if n % 2 else KNOWN, "words") for n in range(12)]
 
 
-@pytest.mark.anyio
 async def test_what_is_held_out_is_not_found_for_training() -> None:
     retriever = FakeRetriever({"c": PASSAGES})
     find = await finder_of(retriever, "c", "train")
@@ -91,13 +90,11 @@ async def test_what_is_held_out_is_not_found_for_training() -> None:
     assert (request.top_k, request.retriever) == (3 * SPARE, "bm25")
 
 
-@pytest.mark.anyio
 async def test_tests_search_everything() -> None:
     find = await finder_of(FakeRetriever({"c": PASSAGES}), "c", "test")
     assert [p.passage_id for p in await find("words", 3, "hybrid")] == ["0", "1", "2"]
 
 
-@pytest.mark.anyio
 async def test_where_there_is_nothing_to_search() -> None:
     with pytest.raises(NotFound):
         await finder_of(FakeRetriever({"c": PASSAGES}), "other", "train")

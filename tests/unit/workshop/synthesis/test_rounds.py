@@ -25,7 +25,6 @@ from tests.unit.workshop.synthesis.rounds import Clock, Rounds, World
 from tests.unit.workshop.synthesis.stepping import read_by, run_by_hand
 from tests.unit.workshop.synthesis.worlds import WORLDS
 
-pytestmark = pytest.mark.anyio
 DATE = "2026-01-31"
 LINES = {"autorag": 20, "hanrag": 136, "efficientrag": 56, "compound": 40}  # more than 100 rounds
 BY_NAME = {world.name: world for world in WORLDS}

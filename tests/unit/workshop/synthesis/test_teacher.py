@@ -20,7 +20,6 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.rounds import Clock, limited
 from tests.unit.workshop.synthesis.stepping import Reply
 
-pytestmark = pytest.mark.anyio
 ASK = AskTeacher("label", (Message("user", "Which?"),))
 USAGE = TokenUsage(5, 2)
 

@@ -197,9 +197,6 @@ def test_no_text_can_change_what_the_dialogue_says(
     assert all(m.content.count("\n") == (2 if m.role == "assistant" else 0) for m in messages)
 
 
-pytestmark = pytest.mark.anyio
-
-
 async def walked(row: TrainingRow) -> None:
     """The model says the row's turns, the retriever finds its documents: the loop must send the
     row's messages and do what was synthesised."""
