@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.message import Message as Header
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -185,10 +188,24 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 MAX_BODY_BYTES: Final = 1_000_000
+MOST_DECODED: Final = 1_000_000_000  # bytes of a compressed upload, decompressed
+PIECE: Final = 65_536  # bytes that are decompressed at once
+# The limit of zstd's window (8 MiB) is that of RFC 9659, and of the memory of a request.
+CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
+    "gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+    "zstd": partial(
+        zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 23}
+    ),
+}
 BODY_TIMEOUT_S: Final = 30.0
 
 
@@ -205,11 +222,8 @@ def stream_content(description: str) -> dict[str, Any]:
 
 
 def content_type(request: Request, *allowed: str) -> str:
-    """Return the media type. Raises UNSUPPORTED_MEDIA_TYPE (415) unless it is allowed, in UTF-8 and
-    not compressed, and its parameters can be read."""
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding != "identity":
-        raise Refusal(UNSUPPORTED_MEDIA_TYPE, f"Send the body as it is, not in {coding[:80]}.")
+    """Return the media type. Raises UNSUPPORTED_MEDIA_TYPE (415) unless it is allowed, in UTF-8,
+    and its parameters can be read."""
     header = Header()
     header["content-type"] = request.headers.get("content-type", "")
     kind = header.get_content_type() if header["content-type"] else "nothing"
@@ -266,7 +280,7 @@ async def read_body(request: Request) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
+            async for chunk in decoded(request):
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise too_large
@@ -276,6 +290,46 @@ async def read_body(request: Request) -> bytes:
             REQUEST_TIMEOUT, f"The body was not complete after {BODY_TIMEOUT_S:.0f} s."
         ) from None
     return b"".join(chunks)
+
+
+async def decoded(request: Request) -> AsyncIterator[bytes]:
+    """Yield the pieces of the body, decompressed.
+
+    Raises UNSUPPORTED_MEDIA_TYPE (415) for a coding that is not read, MALFORMED_REQUEST (400) for a
+    body that is not in its coding, and BODY_TOO_LARGE (413) for more than MOST_DECODED bytes.
+    """
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding == "identity":
+        async for chunk in request.stream():
+            yield chunk
+        return
+    if coding not in CODINGS:
+        raise Refusal(
+            UNSUPPORTED_MEDIA_TYPE,
+            f"Send the body as it is or in the coding {' or '.join(CODINGS)}, not {coding[:80]}.",
+        )
+    decoder, size = CODINGS[coding](), 0
+    broken = Refusal(MALFORMED_REQUEST, f"The body is not complete, valid {coding}.")
+    async for chunk in request.stream():
+        rest, more = chunk, bool(chunk)
+        while more:
+            if decoder.eof:  # another member, or frame, follows
+                decoder = CODINGS[coding]()
+            try:
+                piece = decoder.decompress(rest, PIECE)
+            except (zlib.error, zstd.ZstdError):
+                raise broken from None
+            rest = decoder.unused_data if decoder.eof else getattr(decoder, "unconsumed_tail", b"")
+            more = bool(rest) or (len(piece) == PIECE and not decoder.eof)
+            size += len(piece)
+            if size > MOST_DECODED:
+                raise Refusal(
+                    BODY_TOO_LARGE, f"The body has more than {MOST_DECODED:,} bytes decompressed."
+                )
+            yield piece
+            await asyncio.sleep(0)
+    if not decoder.eof:
+        raise broken
 
 
 async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | None]:
@@ -302,9 +356,9 @@ async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | No
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body. Raises REQUEST_TIMEOUT after 30 s without
+    """Yield the pieces of the body, decompressed. Raises REQUEST_TIMEOUT after 30 s without
     data."""
-    stream = request.stream()
+    stream = decoded(request)
     while True:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):

@@ -51,6 +51,7 @@ COSTS: Final = {
     "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
 }  # fmt: skip
 MARK: Final = "✗"
+BINS: Final = 10
 WORST: Final = 20
 _LONGEST: Final = 300  # most characters of an answer or an event in the report
 _MOST_EVENTS: Final = 60  # most events of each method's trace in the report
@@ -249,8 +250,8 @@ class Report(Page):
         self.table(head, rows, numbers=False)
 
     def _routes(self) -> None:
-        """Add the confusion of the router, if it chose routes of which the dataset gives the gold
-        one."""
+        """Add the confusion of the router and its calibration, if it chose any route of which the
+        dataset gives the gold one."""
         chosen = routed(self._rows)
         if not chosen:
             return
@@ -265,6 +266,18 @@ class Report(Page):
         routes = [name for name in get_args(RouteName) if any(name in pair for pair in counts)]
         cells = [[gold, *(str(counts[gold, name]) for name in routes)] for gold in routes]
         self.table(["dataset \\ chosen", *routes], cells)
+        bins = bins_of(chosen)
+        if not bins:
+            return
+        self.heading("Calibration", 3)
+        self.text(
+            "A router is calibrated if it is right as often as it is sure. The expected "
+            f"calibration error is {calibration_error(bins):.3f}."
+        )
+        self.table(
+            ["confidence", "choices", "accuracy"],
+            [[f"{sure:.3f}", str(count), f"{accuracy:.3f}"] for count, sure, accuracy in bins],
+        )
 
     def _worst(self) -> None:
         """Add the worst questions with every answer, explained where traces were kept."""
@@ -440,6 +453,31 @@ def routed(rows: Sequence[Row]) -> list[Row]:
         if row.chosen_by in _BY_ROUTER and row.gold_route and row.chosen_route
     }
     return list(found.values())
+
+
+def bins_of(rows: Sequence[Row]) -> list[tuple[int, float, float]]:
+    """Return the number, the mean confidence and the accuracy of the route choices in each
+    non-empty bin of equal width; a confidence of 1.0 is in the last one."""
+    groups: dict[int, list[tuple[float, bool]]] = {}
+    for row in rows:
+        if row.confidence is not None:
+            place = min(int(row.confidence * BINS), BINS - 1)
+            right = row.chosen_route == row.gold_route
+            groups.setdefault(place, []).append((row.confidence, right))
+    return [
+        (len(own), sum(c for c, _ in own) / len(own), sum(r for _, r in own) / len(own))
+        for _, own in sorted(groups.items())
+    ]
+
+
+def calibration_error(bins: Sequence[tuple[int, float, float]]) -> float:
+    """Return the expected calibration error (Naeini and others, 2015), or 0 without bins.
+
+    It is the mean distance between confidence and accuracy, weighted by the sizes of the bins.
+    """
+    total = sum(count for count, _, _ in bins)
+    off = sum(count * abs(sure - accuracy) for count, sure, accuracy in bins)
+    return off / total if total else 0.0
 
 
 # ---- questions

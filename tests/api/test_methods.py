@@ -132,14 +132,23 @@ async def test_the_baselines_answer_with_the_shipped_model(
     assert len(searched) == answer.usage.retrievals
     if kinds is not None:
         assert (answer.usage.llm_calls, [step.kind for step in answer.steps]) == (calls, kinds)
-        assert answer.citations == [] if not answered else answer.citations[0].title == "Laserblast"
+        if answered:
+            assert answer.citations[0].title == "Laserblast"
+        else:
+            assert [step.flags for step in answer.steps] == [["closed_book", "declined"]]
         return
     assert (answer.steps[0].query, answer.steps[-1].kind) == (FILM, "answer")
     assert 1 <= len(searched) <= 2
     assert answer.citations or "unsupported" in answer.steps[-1].flags
     if loop == "flare":
         assert answer.usage.hallucinated == len(searched) - 1 == 1
+        for step in searched[1:]:
+            assert step.trigger is not None
+            assert step.trigger.query == step.query
+            assert step.trigger.score <= step.trigger.threshold == flare.THETA
     else:
+        rest = [step for step in answer.steps if step.kind == "answer" and step.thought]
+        assert answer.usage.generations == len(searched) + len(rest)
         assert all(step.answer and step.passages for step in searched)
         assert [step.query for step in searched[1:]] == [step.answer for step in searched[:-1]]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from service.api import wire as bodies
+from service.api.wire import zstd
 from service.cli import serve as connections
 from tests.api.test_bad_input import check_problem, check_works
 from tests.support.live import Live, Raw, answering, config, live
@@ -183,13 +187,56 @@ async def test_listed_origins_may_read_and_no_others() -> None:
 
 
 BODY = json.dumps({"question": "Who?"}).encode()
+LARGEST = b'{"question": "Who?", "filter": null' + b" " * 990_000 + b"}"
+gzipped = partial(gzip.compress, mtime=0)  # the same in each process, as the names of tests are
+CODED: list[tuple[str, bytes, int]] = [
+    ("gzip", gzipped(BODY), 200),
+    ("GZIP", gzipped(BODY), 200),
+    ("gzip", gzipped(BODY[:9]) + gzipped(BODY[9:]), 200),
+    ("zstd", zstd.compress(BODY), 200),
+    ("zstd", zstd.compress(BODY[:9]) + zstd.compress(BODY[9:]), 200),
+    ("zstd", zstd.compress(LARGEST), 200),
+    ("identity", BODY, 200),
+    ("gzip", gzipped(b" " * 1_000_001), 413),
+    ("gzip", gzipped(b" " * 50_000_000), 413),
+    ("zstd", zstd.compress(b" " * 50_000_000), 413),
+    ("gzip", gzipped(BODY)[:-4], 400),
+    ("zstd", zstd.compress(BODY)[:-1], 400),
+    ("gzip", BODY, 400),
+    ("zstd", BODY, 400),
+    ("gzip", b"", 400),
+    ("zstd", bytes.fromhex("28b52ffd00d8") + BODY, 400),  # a window of 2 GB
+    ("br", BODY, 415),
+    ("gzip, zstd", gzipped(BODY), 415),
+]
 
 
-async def test_a_compressed_body_is_refused(service: Live) -> None:
-    headers = {"Content-Type": "application/json"}
-    for coding, status in (("identity", 200), ("gzip", 415), ("zstd", 415)):
-        sent = headers | {"Content-Encoding": coding}
-        assert (await service.post("/answer", data=BODY, headers=sent)).status == status
+@pytest.mark.parametrize(("coding", "body", "status"), CODED)
+async def test_a_compressed_body_is_read_within_the_limit(
+    coding: str, body: bytes, status: int, service: Live
+) -> None:
+    headers = {"Content-Encoding": coding, "Content-Type": "application/json"}
+    for path in ("/answer", "/v1/chat/completions"):
+        told = (await service.post(path, data=body, headers=headers)).status
+        assert told == (status if path == "/answer" or status != 200 else 400)
+    await check_works(service)
+
+
+async def test_a_compressed_upload_is_read_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
+    lines = b"".join(b'{"id": "d%d", "text": "Etna is a volcano."}\n' % n for n in range(3_000))
+    async with live(settings=settings, own_stores=True) as service:
+        assert (await service.put("/collections/docs")).status == 200
+        path = "/collections/docs/documents"
+        for coded, encode in (("gzip", gzip.compress), ("zstd", zstd.compress)):
+            headers = {"Content-Encoding": coded, "Content-Type": "application/x-ndjson"}
+            report = (await service.post(path, data=encode(lines), headers=headers)).json()
+            assert report["indexed"] + report["unchanged"] == 3_000
+        monkeypatch.setattr(bodies, "MOST_DECODED", 100_000)
+        response = await service.put(path, data=encode(lines), headers=headers)
+        check_problem(response, 413, "body-too-large")
 
 
 async def test_old_and_plain_clients_are_answered_in_their_form(service: Live) -> None:

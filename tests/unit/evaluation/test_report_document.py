@@ -11,7 +11,15 @@ import pytest
 
 from service.core.errors import StoreError
 from service.evaluation.comparison import pareto_front
-from service.evaluation.document import Report, question_lines, routed, worst, write_report
+from service.evaluation.document import (
+    Report,
+    bins_of,
+    calibration_error,
+    question_lines,
+    routed,
+    worst,
+    write_report,
+)
 from service.evaluation.markup import Page
 from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
 from service.evaluation.rows import Row, commit, machine
@@ -182,7 +190,7 @@ def test_figures_of_another_setting_are_not_comparable() -> None:
     assert lines_of("papers' figures", Report(RUN, rows("auto", [1]))) == []
 
 
-def test_routes_are_confused() -> None:
+def test_routes_are_confused_and_confidence_is_calibrated() -> None:
     def chosen(id: str, route: str, confidence: float, by: str = "classifier") -> Row:
         return row("auto", id, 1, gold_route="single", chosen_route=route, chosen_by=by,
                    confidence=confidence)  # fmt: skip
@@ -190,9 +198,13 @@ def test_routes_are_confused() -> None:
     own = [chosen("1", "single", 0.95), chosen("2", "single", 1.0), chosen("3", "direct", 0.95),
            chosen("4", "single", 0.55), chosen("5", "direct", 0.5, "request")]  # fmt: skip
     assert [each.id for each in routed([*own, own[0]])] == ["1", "2", "3", "4"]
+    bins = bins_of(routed(own))
+    assert [(count, right) for count, _, right in bins] == [(1, 1), (3, pytest.approx(2 / 3))]
+    assert calibration_error(bins) == pytest.approx((0.45 + 3 * (2.9 / 3 - 2 / 3)) / 4)
     table = lines_of("Routes", Report(RUN, own))
     assert table[:2] == [["direct", "0", "0"], ["single", "1", "3"]]
     assert lines_of("Routes", Report(RUN, rows("auto", [1]))) == []
+    assert calibration_error([]) == 0
 
 
 def test_the_worst_questions_come_first(tmp_path: Path) -> None:
