@@ -311,22 +311,20 @@ class Fold:
         )
 
     def usage(self) -> Usage:
+        """What the question used. Cycles of retrieving and generating (METHODS.md §5) are counted
+        as `steps`: parallel parts count as their longest part."""
         total = CallUsage()
         for step in self.steps:
             total = total.plus(step.usage)
+        ids = [step.id for step in self.steps if step.queries]
+        parts = Counter(".".join(each.split(".")[:2]) for each in ids if "." in each)
+        own = sum("." not in each for each in ids)
         return Usage(
             **total.model_dump(),
             retrievals=sum(len(step.queries) for step in self.steps),
             passages=sum(len(step.shown()) for step in self.steps),
-            steps=_cycles([step.id for step in self.steps if step.queries]),
+            steps=own + max(parts.values(), default=0),
         )
-
-
-def _cycles(step_ids: list[str]) -> int:
-    """Retrieve-and-generate cycles (METHODS.md §5): parallel parts count as their longest part."""
-    own = [step_id for step_id in step_ids if "." not in step_id]
-    parts = Counter(".".join(i.split(".")[:2]) for i in step_ids if "." in i)
-    return len(own) + max(parts.values(), default=0)
 
 
 async def collect(

@@ -126,8 +126,14 @@ class _Wanted:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.whole = f" {' '.join(words)} "
-        # Those that a text has letter by letter, whatever the form it has them in.
-        self.sure = {word for word in words if _is_long_number(word) or _is_plain(word)}
+        # Those that a text has letter by letter. Numbers of two digits may be spelled or have a
+        # leading zero; names of months and numbers have other forms.
+        self.sure = {
+            word
+            for word in words
+            if word.isascii()
+            and ((word.isdigit() and len(word) > 2) or (word.isalpha() and word not in OTHER_FORMS))
+        }
         alone = len(words) == 1 or not any(map(str.isdigit, words))  # dates have many orders
         certain = alone and self.sure.issuperset(words) and words[-1] not in _CONNECTIVES
         self.written = " ".join(words) if certain and all(len(w) > 1 for w in words) else ""
@@ -172,18 +178,6 @@ def _among(words: Iterable[str], folded: str) -> bool:
         word in folded or "'s." in folded or word in _letters(folded)  # 's may be in an acronym
         for word in words
     )
-
-
-def _is_plain(word: str) -> bool:
-    """Whether it is not an alternative form of another word, as names of months and numbers are."""
-    return word.isascii() and word.isalpha() and word not in OTHER_FORMS
-
-
-def _is_long_number(word: str) -> bool:
-    """Whether it has digits that must be in the text; numbers of two digits may be spelled or have
-    a leading zero.
-    """
-    return len(word) > 2 and word.isascii() and word.isdigit()
 
 
 # The words of an answer are looked for in the same texts, one after the other.
