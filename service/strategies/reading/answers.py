@@ -78,6 +78,8 @@ _CONCLUDED = re.compile(
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\}){1,200})\}", re.IGNORECASE)
 _LATEX_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\{([^{}]*)\}", re.IGNORECASE)
 _BRACKETED = re.compile(r"\[+([^\[\]\n\"'“{}]+)\]+")
+# The form that the prompts ask for, after what is none of it: the instruction, repeated.
+_DECLINES_LAST = re.compile(r"\bor no answer found\W*\Z", re.IGNORECASE)
 _KEYS = frozenset(["answer", "finalanswer", "shortanswer", "output", "response", "result", "text"])
 _DOC_MARK = re.compile(
     r"\s{0,99}[(\[](?:see |source: )?(?:doc(?:ument)?s? ?\d+(?:\s*,\s*)?)+[)\]]"
@@ -304,6 +306,8 @@ def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | 
     With `parts` (a merged answer) a sentence that finds nothing does not void the others.
     """
     head = text.strip()[:_LONGEST]
+    if not parts and _DECLINES_LAST.search(head):
+        return None
     spans = [span for span in _SENTENCE_GAP.split(head) if span.strip()]
     if not spans or (_COUNTS.search(question) and _COUNT.match(head)) or _is_term(head, question):
         return text
