@@ -318,7 +318,8 @@ async def get_document(
     request: Request, name: str, document_id: str, stores: Stores
 ) -> StoredDocument:
     """Return a stored document with its passages in order."""
-    records = await stores.document(name, document_id, tenant_of(request).principals)
+    principals = tenant_of(request).principals
+    records = await stores.document(name, document_id, principals)
     first = records[0].passage
     passages = [
         StoredPassage(passage_id=record.passage.passage_id, text=record.passage.text)
@@ -329,8 +330,7 @@ async def get_document(
         title=first.title,
         metadata=dict(first.metadata),
         passages=passages,
-        original=await stores.original(name, document_id, tenant_of(request).principals)
-        is not None,
+        original=await stores.original(name, document_id, principals) is not None,
     )
 
 

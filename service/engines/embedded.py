@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
-CONFIG_FILE: Final = "config.json"
 FORMAT: Final = 1
 
 

@@ -303,9 +303,7 @@ class Dragin(Drafting):
             context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
             if self.options.rule.tokens:
                 (row,) = rows
-                return top_tokens(
-                    context, row.weights, row.token - 1, self.request.conditions.query_words
-                )
+                return top_tokens(context, row.weights, row.token - 1, most)
         else:
             request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
             scoring = await self._score(request)

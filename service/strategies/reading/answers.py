@@ -78,7 +78,7 @@ _CONCLUDED = re.compile(
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\}){1,200})\}", re.IGNORECASE)
 _LATEX_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\{([^{}]*)\}", re.IGNORECASE)
 _BRACKETED = re.compile(r"\[+([^\[\]\n\"'“{}]+)\]+")
-# The form that the prompts ask for, after what is none of it: the instruction, repeated.
+# A prompt's instruction repeated to its end, which is the form of declining that it asks for.
 _DECLINES_LAST = re.compile(r"\bor no answer found\W*\Z", re.IGNORECASE)
 _KEYS = frozenset(["answer", "finalanswer", "shortanswer", "output", "response", "result", "text"])
 _DOC_MARK = re.compile(
