@@ -21,6 +21,7 @@ from service.core.concurrency import deadline, gather
 from service.core.connections import trust
 from service.core.domain import Passage, RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.core.metrics import Metrics
 from service.core.private import hold
 from service.core.settings import EngineSettings, Settings
 from service.core.settings.urls import shown
@@ -30,7 +31,6 @@ from service.encoders.reader import open_extractor
 from service.encoders.router import open_classifier
 from service.engines.base import Generator
 from service.engines.factory import open_generator
-from service.engines.pool.workers import UNOBSERVED, PoolObserver
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import (
     NOBODY,
@@ -46,7 +46,6 @@ from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.planner import CONFIDENCE
 from service.strategies.registry import RAW, SAMPLED, check_loop
-from service.telemetry.metrics import Metrics, Observation
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
@@ -131,10 +130,10 @@ class Runtime:
         answer_id: str | None = None,
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
-        ended: Callable[[Observation], None] | None = None,
+        ended: Callable[[Inquiry], None] | None = None,
     ) -> None:
-        """Emit the events of one prepared question, which is also measured and traced, and tell
-        `ended` what was seen of it.
+        """Emit the events of one prepared question, which is also measured and traced, and pass it
+        to `ended`.
 
         Cancelling the task cancels the question. `caller` contains the header fields of its trace.
         """
@@ -143,15 +142,24 @@ class Runtime:
         with traced(self.tracing, answer_id, caller) as trace:
             async with self._held_retriever() as retriever:
                 inquiry = self._inquiry(request, answer_id, retriever, trace)
-                with self.metrics.question(ended) as observation:
+                self.metrics.began()
+                try:
+                    await answer_question(inquiry, emit, queued_s)
+                finally:
+                    self._ended(inquiry)
+                    if ended is not None:
+                        ended(inquiry)
 
-                    async def observed(event: BaseEvent) -> None:
-                        observation.see(event)
-                        if trace is not None:
-                            trace.see(event)
-                        await emit(event)
-
-                    await answer_question(inquiry, observed, queued_s)
+    def _ended(self, inquiry: Inquiry) -> None:
+        fold, seconds = inquiry.fold, inquiry.budget.elapsed_s
+        self.metrics.ended(
+            fold.route or "none",
+            fold.loop or "none",
+            fold.outcome,
+            seconds,
+            fold.usage(),
+            fold.missing,
+        )
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""
@@ -190,7 +198,7 @@ class Runtime:
             roles=self.roles,
             retriever=retriever,
             settings=self.settings,
-            observer=self.metrics,
+            metrics=self.metrics,
             trace=trace,
         )
 
@@ -319,13 +327,13 @@ async def open_runtime(
 
 @asynccontextmanager
 async def open_engines(
-    settings: Settings, observer: PoolObserver = UNOBSERVED
+    settings: Settings, metrics: Metrics | None = None
 ) -> AsyncIterator[Mapping[str, Generator]]:
     """Open all engines of the settings by name, and close them at the end."""
     async with AsyncExitStack() as stack:
         engines: dict[str, Generator] = {}
         for name, engine in settings.engines.items():
-            engines[name] = open_generator(name, engine, observer)
+            engines[name] = open_generator(name, engine, metrics)
             stack.push_async_callback(engines[name].aclose)
         yield engines
 

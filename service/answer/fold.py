@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from service.answer.events import (
     AnswerReady,
@@ -53,6 +53,7 @@ from service.text.grounding import is_yes_no, support
 DECLINED_PART: Final = re.compile(
     rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
+Outcome = Literal["answered", "unanswered", "error", "cancelled"]
 GATES: Final[frozenset[LoopName]] = frozenset(["entropy_gate", "margin_gate", "trend_gate"])
 # Loops whose retrievals answer a question; in others the step has the model's reasoning.
 ANSWERING: Final[frozenset[LoopName | None]] = GATES | {None, "anrag", "one_retrieval", "self_ask"}
@@ -72,8 +73,9 @@ class Fold:
         self.loop: LoopName | None = None
         self.surveys = False  # the answer is to be a survey of documents
         self._steps: dict[str, StepState] = {}
+        self.result: Answer | Problem | None = None
+        self.missing: list[str] = []  # retrievers that were unavailable
         self._stop: Stop | None = None
-        self._missing: list[str] = []
 
     def add(self, event: BaseEvent) -> None:
         """Add an event. Events that do not affect the body are ignored."""
@@ -86,6 +88,10 @@ class Fold:
             self._stop = event
         elif isinstance(event, StepStart) and event.step:
             self._steps[event.step] = StepState(event.step, event.kind, event.question, event.ms)
+        elif isinstance(event, AnswerReady):
+            self.result = event.body
+        elif isinstance(event, Failed):
+            self.result = event.problem
         elif event.step in self._steps:
             self._add_to_step(self._steps[event.step], event)
 
@@ -98,7 +104,7 @@ class Fold:
                 step.queries.append(event.query)
             case PassagesFound():
                 step.passages = event.passages
-                self._missing += [name for name in event.missing if name not in self._missing]
+                self.missing += [name for name in event.missing if name not in self.missing]
             case Judgement(passage_id=str(passage_id)):
                 step.kept[passage_id] = (bool(event.kept), event.reason)
             case ThoughtWritten():
@@ -113,6 +119,13 @@ class Fold:
                 step.answer, step.flags, step.usage = event.answer, event.flags, event.usage
                 step.confidence, step.places = event.confidence, event.places
                 step.ms = round(event.ms - step.opened_ms, 3)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the question ended: as cancelled, unless there is an answer or an error."""
+        if isinstance(self.result, Answer):
+            return "answered" if self.result.answered else "unanswered"
+        return "cancelled" if self.result is None else "error"
 
     @property
     def steps(self) -> list[StepState]:
@@ -307,7 +320,7 @@ class Fold:
             usage=self.usage(),
             timing_ms=timing,
             stopped_by=self._stop.stopped_by,
-            degraded=list(self._missing),
+            degraded=list(self.missing),
         )
 
     def usage(self) -> Usage:

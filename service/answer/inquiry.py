@@ -37,17 +37,18 @@ from service.answer.events import (
     TokenRole,
     Withdraw,
 )
+from service.answer.fold import Fold
 from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, deadline
 from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
 from service.core.errors import LimitReached
+from service.core.metrics import Metrics
 from service.core.private import hold
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchResult
 
 if TYPE_CHECKING:
-    from service.telemetry.metrics import Metrics
     from service.telemetry.spans import QuestionTrace
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ async def discard(event: BaseEvent) -> None:
 @dataclass(slots=True)
 class Inquiry:
     """A question in progress. `emit` receives its events in order; it may wait for the reader.
+    `fold` has those that were emitted.
 
     `unsupported`: the ids of the steps whose answers nothing supports.
     """
@@ -84,13 +86,14 @@ class Inquiry:
     roles: Roles
     retriever: Retriever
     settings: Settings
-    observer: Metrics | None = None
+    metrics: Metrics | None = None
     trace: QuestionTrace | None = None
     emit: Emit = discard
     retrieval_time: Stopwatch = field(default_factory=Stopwatch)
     generation_time: Stopwatch = field(default_factory=Stopwatch)
     routing_time: Stopwatch = field(default_factory=Stopwatch)
     unsupported: set[str] = field(default_factory=set)
+    fold: Fold = field(default_factory=Fold)
 
     @property
     def question(self) -> str:
@@ -233,8 +236,8 @@ class OpenStep:
     def unread(self, judgements: int) -> None:
         """Count replies of the judge that could not be parsed."""
         self.flag("unread_judgement")
-        if self.inquiry.observer:
-            self.inquiry.observer.unread_judgements(judgements)
+        if self.inquiry.metrics:
+            self.inquiry.metrics.unread_judgements(judgements)
 
     async def ask(
         self, role: RoleName, request: GenerationRequest, *, final: bool = False
@@ -350,8 +353,8 @@ class OpenStep:
         estimated = expected_tokens(request)
         hold("prompt", *texts_of(request))
         self.inquiry.budget.start_call(estimated, final=final)
-        if self.inquiry.observer and not role.pooled:
-            self.inquiry.observer.worker_in_flight(role.generator.name, 1)
+        if self.inquiry.metrics and not role.pooled:
+            self.inquiry.metrics.worker_in_flight(role.generator.name, 1)
         trace = self.inquiry.trace
         call = EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
         try:
@@ -376,14 +379,21 @@ class OpenStep:
         tokens = spent.prompt_tokens + spent.completion_tokens
         reader = role.name == "reader"
         self.inquiry.budget.end_call(call.estimated, tokens, seconds, reader=reader)
-        observer = self.inquiry.observer
-        if observer:
+        metrics = self.inquiry.metrics
+        if metrics:
             worker = call.worker or role.generator.name
-            observer.generation(role.name, worker, seconds, call.first or seconds, spent)
+            metrics.generation(
+                role.name,
+                worker,
+                seconds,
+                call.first or seconds,
+                spent.prompt_tokens,
+                spent.completion_tokens,
+            )
             if not role.pooled:
-                observer.worker_in_flight(worker, -1)
+                metrics.worker_in_flight(worker, -1)
             if usage is None:
-                observer.wasted(call.pieces)
+                metrics.wasted(call.pieces)
         if call.ended:
             call.ended(call)
 

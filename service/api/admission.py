@@ -22,8 +22,8 @@ import anyio
 from service.api.wire import CLIENT_GONE, Refusal
 from service.core.concurrency import running
 from service.core.errors import Draining, Overloaded
+from service.core.metrics import Metrics
 from service.core.settings import ServerSettings
-from service.telemetry.metrics import Metrics
 
 DETAIL: Final = "The server is shutting down. Ask again in a moment."
 

@@ -155,7 +155,7 @@ class QuestionTask:
                     answer_id=self.id,
                     queued_s=place.waited_s,
                     caller=self._caller,
-                    ended=partial(log_question, self.id),
+                    ended=log_question,
                 )
         except Draining as error:
             self._cut = error

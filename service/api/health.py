@@ -17,9 +17,9 @@ from service.api.access import visible_to
 from service.api.admission import Drain
 from service.api.wire import NOT_READY, Refusal, documented
 from service.core.concurrency import retrieve
+from service.core.metrics import CONTENT_TYPE
 from service.core.supervision import Supervisor
 from service.runtime import Check, Runtime
-from service.telemetry.metrics import CONTENT_TYPE
 
 FRESH_S: Final = 1.0  # seconds between checks, however many probes there are
 CHECK_TIMEOUT_S: Final = 5.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from service.core.errors import ConfigurationError
+from service.core.metrics import Metrics
 from service.core.settings import EngineSettings
 from service.engines.base import Generator
-from service.engines.pool.workers import UNOBSERVED, PoolObserver
 
 if TYPE_CHECKING:
     from service.engines.pool.pool import PoolGenerator
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def open_generator(
-    name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
+    name: str, settings: EngineSettings, metrics: Metrics | None = None
 ) -> Generator:
     """Create the engine `name`. It connects or loads at its first call or `check`.
 
-    A pool reports its workers to `observer`, and a client of a server reports repeated calls.
+    A pool reports its workers to `metrics`, and a client of a server reports repeated calls.
 
     Raises ConfigurationError if the settings cannot work with any server.
     """
@@ -35,22 +35,22 @@ def open_generator(
         raise ConfigurationError(
             f"engines.{name}: kind {settings.kind!r} needs urls, the base URLs of its servers"
         )
+    metrics = metrics or Metrics()
     if settings.kind == "openai":
         from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
 
-        return OpenAIGenerator(name, settings, observer.call_resent)
-    return open_pool(name, settings, observer)
+        return OpenAIGenerator(name, settings, metrics.call_resent)
+    return open_pool(name, settings, metrics)
 
 
-def open_pool(
-    name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
-) -> PoolGenerator:
+def open_pool(name: str, settings: EngineSettings, metrics: Metrics | None = None) -> PoolGenerator:
     """Create an engine of kind `vllm`."""
+    metrics = metrics or Metrics()
     from service.engines.pool.pool import PoolGenerator  # noqa: PLC0415
     from service.engines.vllm import VllmGenerator  # noqa: PLC0415
 
     def connect(url: str) -> VllmGenerator:
         own = settings.model_copy(update={"urls": [url]})
-        return VllmGenerator(name, own, observer.call_resent)
+        return VllmGenerator(name, own, metrics.call_resent)
 
-    return PoolGenerator(name, settings, connect, observer)
+    return PoolGenerator(name, settings, connect, metrics)

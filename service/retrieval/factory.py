@@ -11,13 +11,13 @@ import anyio
 import anyio.to_thread
 
 from service.core.locks import DataDirectory, acquire
+from service.core.metrics import Metrics
 from service.core.settings import Settings
 from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.elasticsearch import PATIENCE_S
 from service.retrieval.embedding.contract import Embedder
 from service.retrieval.embedding.embedders import open_embedder
-from service.retrieval.search.guard import SearchObserver
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import BACKEND, Reranking, open_reranker
 
@@ -35,7 +35,7 @@ class EmbeddedStores:
 @asynccontextmanager
 async def open_embedded(
     settings: Settings,
-    observer: SearchObserver | None = None,
+    metrics: Metrics | None = None,
     embedder: Embedder | None = None,
     *,
     patience_s: float = PATIENCE_S,
@@ -47,9 +47,9 @@ async def open_embedded(
     process holds the directory, and ConfigurationError for an unknown embedding model. No model is
     loaded: `retriever.warm()` does that, before the first question.
     """
-    observer = observer or SearchObserver()
+    metrics = metrics or Metrics()
     if embedder is None:
-        embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
+        embedder = open_embedder(settings.retrieval, partial(metrics.retried, "embedding"))
     reranking = None
     with await anyio.to_thread.run_sync(acquire, settings.data_dir) as directory:
         backends = open_backends(settings.retrieval, patience_s)
@@ -57,9 +57,9 @@ async def open_embedded(
             settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
         )
         if own := settings.retrieval.reranker:
-            reranker = open_reranker(own, partial(observer.retried, BACKEND))
-            reranking = Reranking(reranker, own, settings.retrieval, observer)
-        retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
+            reranker = open_reranker(own, partial(metrics.retried, BACKEND))
+            reranking = Reranking(reranker, own, settings.retrieval, metrics)
+        retriever = HybridRetriever(collections, embedder, settings.retrieval, metrics, reranking)
         try:
             yield EmbeddedStores(directory, embedder, collections, retriever)
         finally:

@@ -376,8 +376,8 @@ async def count_cut(step: OpenStep, counted: EngineCall, request: GenerationRequ
     if counted.usage is None:
         tokens = await count_tokens(step, request.prompt or "") + 1
         counted.see_tokens(0, TokenUsage(tokens, written))
-    if step.inquiry.observer:
-        step.inquiry.observer.saved(max(0, request.max_tokens - written))
+    if step.inquiry.metrics:
+        step.inquiry.metrics.saved(max(0, request.max_tokens - written))
 
 
 # ---- the baselines of fixed windows

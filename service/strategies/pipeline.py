@@ -22,7 +22,6 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.evidence import StepState
-from service.answer.fold import Fold
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import OutputForm
 from service.core.channel import emitted
@@ -62,12 +61,11 @@ async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -
     `queued_s` is the time it waited for admission. Expected and unexpected errors alike end with
     `error` and `done`; cancelling the task cancels the question.
     """
-    fold = Fold()
-    inquiry.emit = emit = _numbered(inquiry, emit, fold)
+    inquiry.emit = emit = _numbered(inquiry, emit)
     await emit(Start(id=inquiry.id, question=inquiry.question))
     try:
-        await _answer(inquiry, fold)
-        await emit(AnswerReady(body=fold.answer(_timing(inquiry, queued_s))))
+        await _answer(inquiry)
+        await emit(AnswerReady(body=inquiry.fold.answer(_timing(inquiry, queued_s))))
     except RevelatorError as error:
         await emit(Failed(problem=problem_of(error, inquiry.id)))
     except BaseException as error:
@@ -98,38 +96,40 @@ def problem_of(error: RevelatorError, request_id: str) -> Problem:
     )
 
 
-def _numbered(inquiry: Inquiry, emit: Emit, fold: Fold) -> Emit:
+def _numbered(inquiry: Inquiry, emit: Emit) -> Emit:
     """Return an `emit` that gives events their `seq` and, where unset, `ms` and the newest `step`,
-    flags steps whose answer nothing supports, and feeds the fold."""
-    numbers = count()
+    flags steps whose answer nothing supports, and feeds the fold and the trace."""
+    numbers, fold, trace = count(), inquiry.fold, inquiry.trace
 
     async def numbered(event: BaseEvent) -> None:
         if isinstance(event, StepEnd) and fold.route != "direct":
-            _ground(event, fold, inquiry)
+            _ground(event, inquiry)
         event.seq = next(numbers)
         event.ms = event.ms or round(inquiry.budget.elapsed_s * 1000, 3)
         if event.step is None:
             event.step = fold.last_step
         fold.add(event)
+        if trace is not None:
+            trace.see(event)
         await emit(event)
 
     return numbered
 
 
-def _ground(end: StepEnd, fold: Fold, inquiry: Inquiry) -> None:
+def _ground(end: StepEnd, inquiry: Inquiry) -> None:
     """Flag the end of a step whose answer nothing supports."""
-    flag = fold.missing_support(end)
+    flag = inquiry.fold.missing_support(end)
     if flag is not None:
         memory = inquiry.settings.answers.invites_memory
         end.flags = [*end.flags, "closed_book" if memory else flag]
         inquiry.unsupported.add(end.step or "")
 
 
-async def _answer(inquiry: Inquiry, fold: Fold) -> None:
+async def _answer(inquiry: Inquiry) -> None:
     """Shorten the question, condense the conversation, route, run the handler, then end with the
     answer text, citations and `stop`.
     """
-    scope = Scope(inquiry)
+    scope, fold = Scope(inquiry), inquiry.fold
     if inquiry.request.plain:
         return await reply(scope, inquiry.request.plain)
     await shorten(scope)
@@ -140,48 +140,49 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
         outcome = await handle(scope, fold.route or "single", fold.loop or "anrag")
     except LimitReached as limit:
         outcome = Outcome(None, limit.stopped_by)
-    outcome = await _last_resort(scope, fold, outcome)
-    return await _end(outcome.stopped_by, fold, scope)
+    outcome = await _last_resort(scope, outcome)
+    return await _end(outcome.stopped_by, scope)
 
 
-async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
+async def _last_resort(scope: Scope, outcome: Outcome) -> Outcome:
     """Answer if the handler wrote no answer: at a limit of the question from the passages kept by
     then; if a loop kept none, by one search for the question itself, unless that was made. With
     `answers.require_search`, an answer before any search is none.
     """
-    budget, question = scope.inquiry.budget, scope.inquiry.question
+    inquiry, fold = scope.inquiry, scope.inquiry.fold
     final = fold.final
-    if final is not None and scope.inquiry.settings.answers.require_search and not fold.searched:
-        await scope.inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
+    if final is not None and inquiry.settings.answers.require_search and not fold.searched:
+        await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
         final = None
-    if final is not None or not budget.may_answer:
+    if final is not None or not inquiry.budget.may_answer:
         return outcome
     if fold.loop == "no_retrieval":
         return outcome
     kept, stopped_by = fold.kept, outcome.stopped_by
     if kept and stopped_by in ("deadline", "budget"):
-        return await answer_from(scope, question, kept, stopped_by)
-    resorts = scope.inquiry.last_resort and fold.route != "compound"
-    if not kept and resorts and _may_find_more(scope.inquiry, fold):
-        return await search_once(scope, question, stopped_by)
+        return await answer_from(scope, inquiry.question, kept, stopped_by)
+    resorts = inquiry.last_resort and fold.route != "compound"
+    if not kept and resorts and _may_find_more(inquiry):
+        return await search_once(scope, inquiry.question, stopped_by)
     return outcome
 
 
-def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
+def _may_find_more(inquiry: Inquiry) -> bool:
     """Whether ANRAG may find what a loop that kept no passage did not: the question itself was not
     searched, or only the labeler of EfficientRAG, which rejects more than the model does, judged
     the result.
     """
+    fold = inquiry.fold
     if not fold.has_searched(inquiry.question):
         return True
     labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps)
     return labelled and inquiry.request.conditions.efficientrag == "service"
 
 
-def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
+def _withheld(step: StepState, inquiry: Inquiry) -> bool:
     """Whether the step's answer is withheld: by the settings, which do not withhold a survey, since
     no passage contains one; or because it is no summary."""
-    settings = inquiry.settings.answers
+    settings, fold = inquiry.settings.answers, inquiry.fold
     if fold.from_memory or (fold.surveys and step.kind != "answer"):
         return False
     if (fold.kept_nothing and inquiry.abstains) or _is_no_summary(inquiry):
@@ -198,8 +199,9 @@ def _is_no_summary(inquiry: Inquiry) -> bool:
     return inquiry.roles.extractor is not None and asks_broadly(inquiry.question)
 
 
-async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence[Citation]) -> None:
+async def _into_form(scope: Scope, form: OutputForm, cited: Sequence[Citation]) -> None:
     """Replace the answer by JSON."""
+    fold = scope.inquiry.fold
     first = {citation.passage_id for citation in cited}
     passages = sorted(fold.kept, key=lambda passage: passage.passage_id not in first)
     step = scope.step("answer")
@@ -212,14 +214,14 @@ async def _into_form(scope: Scope, fold: Fold, form: OutputForm, cited: Sequence
     await step.end()
 
 
-async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
+async def _end(stopped_by: StoppedBy, scope: Scope) -> None:
     """`stop` with citations, after the answer text where no handler wrote one.
 
     An answer that the settings withhold is withdrawn. At a limit of the question the newest
     sub-answer is the answer; out of time without any, DeadlineExceeded is raised, unless the
     passages were judged and held no evidence.
     """
-    inquiry = scope.inquiry
+    inquiry, fold = scope.inquiry, scope.inquiry.fold
     settings, final = inquiry.settings.answers, fold.final
     if final is None and stopped_by in ("deadline", "budget"):
         final = fold.last_sub_answer
@@ -229,7 +231,7 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
             raise DeadlineExceeded(
                 "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
-    answered = final is not None and not _withheld(final, fold, inquiry)
+    answered = final is not None and not _withheld(final, inquiry)
     supported = fold.supported and answered
     confidence = fold.confidence if answered else None
     if final is not None and not answered:
@@ -240,7 +242,7 @@ async def _end(stopped_by: StoppedBy, fold: Fold, scope: Scope) -> None:
         await inquiry.emit(Token(role="answer", text=text))
     cited = fold.citations() if answered else []
     if answered and inquiry.request.form:
-        await _into_form(scope, fold, inquiry.request.form, cited)
+        await _into_form(scope, inquiry.request.form, cited)
     stop = Stop(
         stopped_by=stopped_by,
         answered=answered,

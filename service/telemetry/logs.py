@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import orjson
 import structlog
 
+from service.core.domain import Answer, Problem
 from service.core.errors import ConfigurationError
 from service.core.private import withhold
 
 if TYPE_CHECKING:
-    from service.telemetry.metrics import Observation
+    from service.answer.inquiry import Inquiry
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -104,18 +105,18 @@ def _dumps(event: Any, **_: Any) -> str:
     return orjson.dumps(event, default=repr).decode()
 
 
-def log_question(answer_id: str, seen: Observation) -> None:
+def log_question(inquiry: Inquiry) -> None:
     """Write the line of a question: id, outcome, route, loop, steps, retrievals, ms, and the
     problem's type."""
-    problem = {"problem": seen.problem} if seen.problem else {}
+    fold, result = inquiry.fold, inquiry.fold.result
     log.info(
         "question",
-        id=answer_id,
-        outcome=seen.outcome,
-        route=seen.route,
-        loop=seen.loop,
-        steps=seen.steps,
-        retrievals=seen.queries,
-        ms=round(seen.seconds * 1000, 1),
-        **problem,
+        id=inquiry.id,
+        outcome=fold.outcome,
+        route=fold.route or "none",
+        loop=fold.loop or "none",
+        steps=result.usage.steps if isinstance(result, Answer) else None,
+        retrievals=fold.usage().retrievals,
+        ms=round(inquiry.budget.elapsed_s * 1000, 1),
+        **({"problem": result.type} if isinstance(result, Problem) else {}),
     )

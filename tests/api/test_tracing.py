@@ -17,7 +17,6 @@ from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Generator
 from service.engines.factory import open_generator
-from service.engines.pool.workers import UNOBSERVED
 from service.telemetry.logs import configure_logging
 from tests.conftest import need
 from tests.stubs.openai_server import StubServer
@@ -56,7 +55,7 @@ async def traced(
 @asynccontextmanager
 async def asking(server: StubServer) -> AsyncIterator[Generator]:
     settings = EngineSettings.model_validate({"kind": "openai", "urls": [server.url]})
-    engine = open_generator("default", settings, UNOBSERVED)
+    engine = open_generator("default", settings)
     try:
         yield engine
     finally:

@@ -198,7 +198,7 @@ async def run_ours(
         roles=Roles(role, role, role),
         retriever=retriever,
         settings=settings,
-        observer=observer,
+        metrics=observer,
     )
     return trajectory([e async for e in loop_events(Dragin, asked, question)])
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.telemetry.metrics import Metrics
+from service.core.metrics import Metrics
 from tests.conftest import unavailable
 
 SCRAPED_S = 60

@@ -198,7 +198,7 @@ def test_many_gpus_split_the_model_and_none_asks_for_no_gpu() -> None:
 
 
 def test_gateways_scale_by_a_metric_that_the_service_has() -> None:
-    from service.telemetry.metrics import Metrics
+    from service.core.metrics import Metrics
 
     found = objects("eight-gpus-lora")
     scaler = next(of_kind("HorizontalPodAutoscaler", found))["spec"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.answer.events import Failed as FailedEvent
-from service.answer.events import PassagesFound, QueryIssued, RouteChosen, StepEnd, StepStart
-from service.core.domain import Problem
-from service.engines.base import TokenUsage
-from service.telemetry.metrics import Metrics
+from service.core.domain import Usage
+from service.core.metrics import Metrics, Outcome
 from tests.deploy.promtool import Story, evaluate, promtool, series
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
@@ -28,23 +26,19 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 SCRAPES = 61  # an hour of them
 
 WORKER = "http://worker:8000"
-BEGUN = RouteChosen(route="complex", loop="anrag", by="model")
-FOUND = PassagesFound(step="1", passages=[])
-FAILED = FailedEvent(problem=Problem(type="t", title="t", status=503, detail="d", request_id="r"))
 
 
-def ask(metrics: Metrics, *events: Any, seconds: float = 0.5) -> None:
+def ask(
+    metrics: Metrics,
+    outcome: Outcome = "answered",
+    missing: Sequence[str] = (),
+    seconds: float = 0.5,
+) -> None:
     """One question of one search and one call of the judge."""
-    with metrics.question() as seen:
-        seen._started -= seconds
-        seen.see(BEGUN)
-        seen.see(StepStart(step="1", kind="retrieve"))
-        seen.see(QueryIssued(step="1", query="q", retriever="hybrid"))
-        for event in events or (FOUND,):
-            seen.see(event)
-        seen.see(StepEnd(step="1"))
+    metrics.began()
+    metrics.ended("complex", "anrag", outcome, seconds, Usage(retrievals=1, steps=1), missing)
     metrics.search("bm25", 0.01, failed=False)
-    metrics.generation("judge", WORKER, 0.2, 0.05, TokenUsage(300, 4))
+    metrics.generation("judge", WORKER, 0.2, 0.05, 300, 4)
 
 
 def healthy(metrics: Metrics, count: int) -> None:
@@ -59,7 +53,7 @@ def healthy(metrics: Metrics, count: int) -> None:
 
 def errors(metrics: Metrics, count: int) -> None:
     healthy(metrics, count)
-    ask(metrics, FAILED)
+    ask(metrics, "error")
 
 
 def slow(metrics: Metrics, count: int) -> None:
@@ -75,7 +69,7 @@ def busy(metrics: Metrics, count: int) -> None:
 
 def degraded(metrics: Metrics, count: int) -> None:
     healthy(metrics, count)
-    ask(metrics, PassagesFound(step="1", passages=[], missing=["dense"]))
+    ask(metrics, missing=["dense"])
 
 
 def breaker_open(metrics: Metrics, count: int) -> None:

@@ -15,10 +15,10 @@ import yaml
 
 from service.api.app import create_app
 from service.core.domain import RoleName
+from service.core.metrics import Metrics
 from service.core.settings import Settings, load_settings
 from service.core.settings.__main__ import render
 from service.core.settings.loading import PREFIX
-from service.telemetry.metrics import Metrics
 from tests.support.commands import blocks, inline, parsed
 
 ROOT = Path(__file__).parents[2]

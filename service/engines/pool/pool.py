@@ -9,12 +9,12 @@ from typing import Final, TypeVar
 
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
+from service.core.metrics import Metrics
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.pool import workers
 from service.engines.pool.upkeep import Upkeep
 from service.engines.pool.workers import (
-    PoolObserver,
     WaitingCall,
     Worker,
     WorkerAdmission,
@@ -42,21 +42,21 @@ class PoolGenerator(Generator):
         name: str,
         settings: EngineSettings,
         connect: Callable[[str], VllmGenerator],
-        observer: PoolObserver,
+        metrics: Metrics,
     ) -> None:
         self._name = name
         self._settings = settings
-        self._observer = observer
+        self._metrics = metrics
         self._closed = False
         self._lost: dict[str, frozenset[str]] = {}  # the workers that failed each question
         self._workers: dict[str, Worker] = {}
         limits = workers.LIMITS
         self._tries = range(limits.retries, -1, -1)  # each with the retries that are left
         self._admission = WorkerAdmission(
-            name, settings, self._workers, observer.worker_in_flight, limits
+            name, settings, self._workers, metrics.worker_in_flight, limits
         )
         self._upkeep = Upkeep(
-            name, settings, self._workers, connect, observer, self._admission.dispatch, limits
+            name, settings, self._workers, connect, metrics, self._admission.dispatch, limits
         )
 
     @property
@@ -136,7 +136,7 @@ class PoolGenerator(Generator):
             except EngineRefusal:
                 raise
             except EngineFailure as failure:
-                self._observer.worker_failure(worker.name)
+                self._metrics.worker_failure(worker.name)
                 self._remember(waiter.question, worker.name)
                 self._upkeep.call_failed(worker, failure)
                 if waiter.begun:

@@ -12,12 +12,11 @@ import structlog
 from yarl import URL
 
 from service.core.errors import EngineFailure
+from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
 from service.engines.pool.workers import (
     LIMITS,
-    Phase,
     PoolLimits,
-    PoolObserver,
     Worker,
 )
 from service.engines.vllm import VllmGenerator
@@ -65,7 +64,7 @@ log = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """One task that resolves names and probes workers. `observer` is told of changes, and `joined`
+    """One task that resolves names and probes workers. `metrics` are told of changes, and `joined`
     is called when a worker comes up.
 
     `workers` is the pool's own dictionary, by name.
@@ -77,7 +76,7 @@ class Upkeep:
         settings: EngineSettings,
         workers: dict[str, Worker],
         connect: Callable[[str], VllmGenerator],
-        observer: PoolObserver,
+        metrics: Metrics,
         joined: Callable[[], None],
         limits: PoolLimits = LIMITS,
     ) -> None:
@@ -86,7 +85,7 @@ class Upkeep:
         self._settings = settings
         self._workers = workers
         self._connect = connect
-        self._observer = observer
+        self._metrics = metrics
         self._joined = joined
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
@@ -166,7 +165,7 @@ class Upkeep:
         if phase == "draining":
             if worker.calls == 0:
                 self._workers.pop(worker.name, None)
-                self._observer.worker_gone(worker.name)
+                self._metrics.worker_gone(worker.name)
                 await worker.disconnect()
             return
         try:
@@ -202,6 +201,6 @@ class Upkeep:
                 "worker state changed", engine=self._name, worker=worker.name, phase=phase,
                 reason=worker.problem if phase == "ejected" else None,
             )  # fmt: skip
-            self._observer.worker_phase(worker.name, phase)
+            self._metrics.worker_phase(worker.name, phase)
             if phase == "up":
                 self._joined()

@@ -11,11 +11,12 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached, Overloaded
+from service.core.metrics import Phase
 from service.core.settings import EngineSettings
 from service.engines.base import Profile
 
@@ -60,9 +61,6 @@ class WaitingCall:
     signals: bool = False
     avoid: frozenset[str] = frozenset()
     begun: bool = False
-
-
-Phase = Literal["joining", "up", "ejected", "draining"]
 
 
 class Worker:
@@ -129,27 +127,6 @@ class Worker:
         """Why it is not up, or why it provides no signals although Revelator's plugin runs."""
         return self.profile.obstacle if self.phase == "up" else self.problem
 
-
-class PoolObserver:
-    """Is told what happens in a pool. This one ignores it."""
-
-    def worker_in_flight(self, worker: str, change: int) -> None:
-        """Record that a call at a worker began (+1) or ended (-1)."""
-
-    def worker_phase(self, worker: str, phase: Phase) -> None:
-        """Record that the state of a worker changed."""
-
-    def worker_gone(self, worker: str) -> None:
-        """Record that a worker left the pool, after its last call."""
-
-    def worker_failure(self, worker: str) -> None:
-        """Record that a worker lost a call."""
-
-    def call_resent(self) -> None:
-        """Record that a call was repeated because its server had closed the connection."""
-
-
-UNOBSERVED: Final = PoolObserver()
 
 # The question's worker is used up to this multiple of its share of all work,
 BOUND: Final = 1.5

@@ -8,15 +8,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from service.core.concurrency import retrieve
 from service.core.errors import BackendUnavailable, RevelatorError
+from service.core.metrics import BreakerState, Metrics
 from service.core.settings.retrieval import RetrievalSettings
-
-BreakerState = Literal["closed", "half-open", "open"]
 
 
 class Breaker:
@@ -106,22 +105,6 @@ class Breaker:
         self._on_change(state)
 
 
-class SearchObserver:
-    """Is told what happens to calls; does nothing with it."""
-
-    def search(self, backend: str, seconds: float, failed: bool) -> None:
-        """Record that a call of a backend ended, including its retries and its wait for a place."""
-
-    def retried(self, backend: str) -> None:
-        """Record that a call failed and is retried."""
-
-    def breaker(self, backend: str, state: BreakerState) -> None:
-        """Record that the circuit breaker of a backend changed its state."""
-
-    def cache(self, hit: bool) -> None:
-        """Record a lookup in the cache of query embeddings."""
-
-
 CALLS = 64  # concurrent calls of a backend; further ones wait
 RETRIES = 2  # of a call that the backend did not accept
 FAILURES, LOST_S, OPEN_S = 5, 3.0, 1.0  # as in `Breaker`
@@ -139,17 +122,17 @@ class Guard:
     The settings define the time limit of a call. Close it, because a trial may be running.
     """
 
-    def __init__(self, backend: str, settings: RetrievalSettings, observer: SearchObserver) -> None:
+    def __init__(self, backend: str, settings: RetrievalSettings, metrics: Metrics) -> None:
         self._backend = backend
         self._timeout_s = settings.search_timeout_s(backend)
         self._retries = RETRIES
         self._places = asyncio.Semaphore(CALLS)
         self._breaker = Breaker(FAILURES, LOST_S, OPEN_S, self._show)
         self._trial: asyncio.Task[Any] | None = None
-        self._observer = observer
+        self._metrics = metrics
         self._logged: BreakerState = self._breaker.state
-        self._retried = partial(observer.retried, backend)
-        observer.breaker(backend, self._logged)
+        self._retried = partial(metrics.retried, backend)
+        metrics.breaker(backend, self._logged)
 
     async def call(self, ask: Callable[[], Awaitable[Result]], until: float = math.inf) -> Result:
         """Return the result of `ask` within the backend's time limit, and by `until` (of
@@ -250,7 +233,7 @@ class Guard:
             return result
 
     def _ended(self, started: float, failure: Exception | None = None) -> None:
-        self._observer.search(self._backend, time.monotonic() - started, failure is not None)
+        self._metrics.search(self._backend, time.monotonic() - started, failure is not None)
         if failure is not None:
             _log.warning("backend_failed", backend=self._backend, reason=str(failure))
 
@@ -261,7 +244,7 @@ class Guard:
         )
 
     def _show(self, state: BreakerState) -> None:
-        self._observer.breaker(self._backend, state)
+        self._metrics.breaker(self._backend, state)
         if state not in {"half-open", self._logged}:  # one trial per second would fill the log
             self._logged = state
             _log.warning("breaker", backend=self._backend, state=state)

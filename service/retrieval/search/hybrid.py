@@ -24,6 +24,7 @@ import structlog
 from service.core.concurrency import Batcher, gather
 from service.core.domain import Passage, RetrieverName, ScoredPassage
 from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
+from service.core.metrics import Metrics
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
     SIDES,
@@ -37,7 +38,7 @@ from service.retrieval.base import (
 )
 from service.retrieval.embedding.contract import Embedder, differences, finite
 from service.retrieval.search.fusion import Ranking, fuse
-from service.retrieval.search.guard import Guard, SearchObserver
+from service.retrieval.search.guard import Guard
 from service.text.sentences import sentences
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ class QueryEmbedding:
     """Embeds queries in batches: those of one turn of the event loop, and while a batch is being
     embedded, those of the next WINDOW_S. The vectors of the latest queries are remembered."""
 
-    def __init__(self, embedder: Embedder, guard: Guard, observer: SearchObserver) -> None:
+    def __init__(self, embedder: Embedder, guard: Guard, metrics: Metrics) -> None:
         self._embedder = embedder
         self._guard = guard
-        self._observer = observer
+        self._metrics = metrics
         self._known: OrderedDict[str, QueryVector] = OrderedDict()
         self._batcher = Batcher[str, QueryVector](self._embed, BATCH, WINDOW_S)
 
@@ -72,7 +73,7 @@ class QueryEmbedding:
         if probe:
             return (await self._guard.probe(partial(self._embed, [text]), until))[0]
         vector = self._known.get(text)
-        self._observer.cache(vector is not None)
+        self._metrics.cache(vector is not None)
         if vector is None:
             vector = await self._guard.call(partial(self._batcher.ask, text), until)
             self._known[text] = vector
@@ -115,16 +116,16 @@ class HybridRetriever:
         catalog: Collections,
         embedder: Embedder,
         settings: RetrievalSettings,
-        observer: SearchObserver | None = None,
+        metrics: Metrics | None = None,
         reranking: Reranking | None = None,
     ) -> None:
         self._catalog = catalog
         self._embedder = embedder
         self._settings = settings
-        self._observer = observer or SearchObserver()
+        self._metrics = metrics or Metrics()
         self._reranking = reranking
         self._guards: dict[str, Guard] = {}
-        self._embedding = QueryEmbedding(embedder, self._guard("embedding"), self._observer)
+        self._embedding = QueryEmbedding(embedder, self._guard("embedding"), self._metrics)
         self._answered = -math.inf  # when a store last answered a question, by `time.monotonic`
 
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
@@ -259,7 +260,7 @@ class HybridRetriever:
     def _guard(self, backend: str) -> Guard:
         guard = self._guards.get(backend)
         if guard is None:
-            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
+            guard = self._guards[backend] = Guard(backend, self._settings, self._metrics)
         return guard
 
 

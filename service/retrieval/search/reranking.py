@@ -13,12 +13,13 @@ import orjson
 from service.core.domain import ScoredPassage
 from service.core.errors import ConfigurationError, RetrievalFailure, RevelatorError
 from service.core.extras import lacking
+from service.core.metrics import Metrics
 from service.core.offline import import_transformers
 from service.core.settings import RerankerSettings, RetrievalSettings
 from service.encoders.in_process import InProcess, in_batches
 from service.retrieval.embedding.contract import passage_input
 from service.retrieval.embedding.http import ModelServer
-from service.retrieval.search.guard import Guard, SearchObserver
+from service.retrieval.search.guard import Guard
 
 BACKEND = "reranker"  # its name in the metrics
 
@@ -43,11 +44,11 @@ class Reranking:
         reranker: Reranker,
         own: RerankerSettings,
         settings: RetrievalSettings,
-        observer: SearchObserver,
+        metrics: Metrics,
     ) -> None:
         self.top_n = own.top_n
         self._reranker = reranker
-        self._guard = Guard(BACKEND, settings, observer)
+        self._guard = Guard(BACKEND, settings, metrics)
 
     async def order(self, query: str, fused: Passages, top_k: int, until: float) -> Passages:
         """Return the best `top_k`, in the fused order while the reranker is unavailable."""

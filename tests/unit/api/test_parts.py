@@ -33,8 +33,8 @@ from service.api.admission import (
 )
 from service.api.wire import encode, read_lines
 from service.core.errors import Draining, Overloaded
+from service.core.metrics import Metrics
 from service.core.settings import ServerSettings
-from service.telemetry.metrics import Metrics
 
 
 async def never() -> None:

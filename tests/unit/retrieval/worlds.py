@@ -38,28 +38,6 @@ CORPUS: list[dict[str, Any]] = [
 SETTINGS = RetrievalSettings(embedding_model="hashing", timeout_s=5.0)
 
 
-class Observed:
-    """An `Observer` that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.searches: list[tuple[str, bool]] = []
-        self.retries: list[str] = []
-        self.states: list[tuple[str, str]] = []
-        self.asked: list[bool] = []
-
-    def search(self, backend: str, seconds: float, failed: bool) -> None:
-        self.searches.append((backend, failed))
-
-    def retried(self, backend: str) -> None:
-        self.retries.append(backend)
-
-    def breaker(self, backend: str, state: str) -> None:
-        self.states.append((backend, state))
-
-    def cache(self, hit: bool) -> None:
-        self.asked.append(hit)
-
-
 class CountingEmbedder(HashingEmbedder):
     """Counts passages; fails or blocks when told to."""
 

@@ -11,7 +11,6 @@ from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Wi
 from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
-from service.telemetry.metrics import Metrics
 from tests.support.asking import events_of
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION
@@ -160,15 +159,6 @@ async def test_both_ways_together_take_no_more_steps_than_asked_for() -> None:
     events = await events_of(script, HITS, QUESTION, settings=settings(), max_steps=2)
     body = body_in(events)
     assert (body.usage.steps, body.stopped_by, body.answer) == (2, "max_steps", "Vincenzo Bellini")
-
-
-async def test_the_metrics_count_the_route_that_was_taken_last() -> None:
-    metrics = Metrics()
-    with metrics.question() as observation:
-        for event in await events_of([ROUTED, *DEEPER], HITS, QUESTION, settings=settings()):
-            observation.see(event)
-    line = 'revelator_questions_total{loop="anrag",outcome="answered",route="complex"} 1.0'
-    assert line in metrics.render().decode()
 
 
 async def test_the_question_that_failed_is_not_searched_again() -> None:

@@ -20,45 +20,24 @@ from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import PoolLimits
 from service.vllm_plugin import PROTOCOL
 from tests.stubs.openai_server import StubServer
+from tests.support.observed import Observed
 
 QUICK = {"probe_s": 0.2, "outage_s": 5.0}
 
 
-class Seen:
-    """A pool's observer."""
-
-    def __init__(self) -> None:
-        self.phases: list[tuple[str, str]] = []
-        self.failures: list[str] = []
-        self.flights: dict[str, int] = {}
-        self.resent = 0
-
-    def worker_in_flight(self, worker: str, change: int) -> None:
-        self.flights[worker] = self.flights.get(worker, 0) + change
-
-    def worker_phase(self, worker: str, phase: str) -> None:
-        self.phases.append((worker, phase))
-
-    def worker_gone(self, worker: str) -> None:
-        self.phases.append((worker, "gone"))
-
-    def worker_failure(self, worker: str) -> None:
-        self.failures.append(worker)
-
-    def call_resent(self) -> None:
-        self.resent += 1
-
-
 @asynccontextmanager
 async def pool_of(
-    *servers: StubServer, seen: Seen | None = None, pool: dict[str, Any] | None = None, **more: Any
+    *servers: StubServer,
+    seen: Observed | None = None,
+    pool: dict[str, Any] | None = None,
+    **more: Any,
 ) -> AsyncIterator[PoolGenerator]:
     settings = EngineSettings.model_validate(
         {"kind": "vllm", "urls": [server.url for server in servers], "timeout_s": 5.0,
          **more}
     )  # fmt: skip
     with mock.patch.object(limits, "LIMITS", PoolLimits(**QUICK | (pool or {}))):
-        made = open_generator("workers", settings, seen or Seen())  # type: ignore[arg-type]
+        made = open_generator("workers", settings, seen)
     assert isinstance(made, PoolGenerator)
     try:
         yield made
@@ -111,7 +90,7 @@ async def test_calls_at_once_spread_by_their_tokens() -> None:
 
 @pytest.mark.parametrize("failure", ["drop", "garbage", "html", "no_choices", "error_event", 500])
 async def test_what_fails_before_any_output_is_made_again_elsewhere(failure: Any) -> None:
-    seen = Seen()
+    seen = Observed()
     async with stubs(2) as (bad, good), pool_of(bad, good, seen=seen) as pool:
         bad.failure = failure
         for number in range(30):  # of which some are the bad one's, whatever the ports
@@ -148,7 +127,7 @@ async def test_a_question_does_not_meet_the_worker_again_that_lost_its_call() ->
 
 
 async def test_a_call_that_is_wrong_is_refused_once() -> None:
-    seen = Seen()
+    seen = Observed()
     async with stubs(2, failure=400) as servers, pool_of(*servers, seen=seen) as pool:
         with pytest.raises(EngineRefusal, match="400"):
             await complete(pool, ask())
@@ -158,7 +137,7 @@ async def test_a_call_that_is_wrong_is_refused_once() -> None:
 
 
 async def test_a_worker_that_fails_is_ejected_and_comes_back() -> None:
-    seen = Seen()
+    seen = Observed()
     async with stubs(2) as (bad, good), pool_of(bad, good, seen=seen) as pool:
         await pool.check()
         bad.failure, bad.health = 500, 500
@@ -251,7 +230,7 @@ async def test_a_call_names_its_question_and_its_first_delta_the_worker() -> Non
 
 
 async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
-    seen = Seen()
+    seen = Observed()
     async with stubs(1, token_delay=0.2) as (server,), pool_of(server, seen=seen) as pool:
         async with closing(pool.stream(ask())) as out:
             await anext(out)

@@ -9,11 +9,11 @@ import pytest
 from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached
+from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
 from service.engines.base import Profile
 from service.engines.pool.upkeep import Upkeep, addresses
-from service.engines.pool.workers import PoolLimits, PoolObserver, Worker
-from service.telemetry.metrics import Metrics
+from service.engines.pool.workers import PoolLimits, Worker
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -59,10 +59,11 @@ class FakeClient:
         pass
 
 
-class World(PoolObserver):
+class World(Metrics):
     """The upkeep of two workers. `broken` are names of workers of which no change is accepted."""
 
     def __init__(self, *, resolve: bool = False, **limits: float) -> None:
+        super().__init__()
         self.workers: dict[str, Worker] = {}
         self.broken: set[str] = set()
         self.before: Callable[[URL], None] = lambda url: None
@@ -82,9 +83,10 @@ class World(PoolObserver):
     def connect(self, url: str) -> FakeClient:
         return FakeClient(url, lambda own: self.before(own))  # noqa: PLW0108 (it changes)
 
-    def worker_phase(self, worker: str, phase: str) -> None:
+    def worker_phase(self, worker: str, phase: Phase) -> None:
         if worker in self.broken:
-            raise RuntimeError("the observer is broken")
+            raise RuntimeError("the metrics are broken")
+        super().worker_phase(worker, phase)
 
     def phases(self) -> list[str]:
         return [worker.phase for worker in self.workers.values()]
@@ -114,28 +116,27 @@ async def test_an_unexpected_failure_at_one_worker_spares_the_others() -> None:
     await world.upkeep.round()
 
     assert world.workers["b:80"].phase == "up"
-    assert "the observer is broken" in world.workers["a:80"].problem
+    assert "the metrics are broken" in world.workers["a:80"].problem
 
 
 async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answering(monkeypatch, ["10.0.0.1", "10.0.0.2"])
-    world, metrics = World(resolve=True), Metrics()
-    world.upkeep._observer = metrics
+    world = World(resolve=True)
     await world.upkeep.round()
     world.workers["10.0.0.2:80"].calls = 1
 
     answering(monkeypatch, ["10.0.0.1"])
     await world.upkeep.round()
     assert world.phases() == ["up", "draining"]
-    assert b'revelator_worker_up{worker="10.0.0.2:80"} 0.0' in metrics.render()
+    assert b'revelator_worker_up{worker="10.0.0.2:80"} 0.0' in world.render()
 
     world.workers["10.0.0.2:80"].calls = 0
     await world.upkeep.round()
     assert world.phases() == ["up"]
-    assert b'revelator_worker_up{worker="10.0.0.1:80"} 1.0' in metrics.render()
-    assert b"10.0.0.2" not in metrics.render()
+    assert b'revelator_worker_up{worker="10.0.0.1:80"} 1.0' in world.render()
+    assert b"10.0.0.2" not in world.render()
 
 
 async def test_closing_ends_the_wait_for_the_first_round() -> None:

@@ -14,7 +14,7 @@ from service.core.errors import BackendUnavailable, ConfigurationError
 from service.core.settings import RetrievalSettings
 from service.retrieval.search import guard
 from service.retrieval.search.guard import Breaker, Guard
-from tests.unit.retrieval.worlds import Observed
+from tests.support.observed import Observed
 
 LONG_S = 30.0  # never waited for
 

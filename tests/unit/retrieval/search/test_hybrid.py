@@ -21,7 +21,8 @@ from service.retrieval.embedding.contract import HASHING
 from service.retrieval.search import guard
 from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, combined, widened
 from service.retrieval.search.reranking import Reranking
-from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
+from tests.support.observed import Observed
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 # an embedder on a server has no more time than a store
 BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder/v1"}}

@@ -15,7 +15,8 @@ from service.retrieval.embedding.contract import Vector
 from service.retrieval.search import guard, hybrid
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.hybrid import QueryEmbedding
-from tests.unit.retrieval.worlds import CountingEmbedder, Observed
+from tests.support.observed import Observed
+from tests.unit.retrieval.worlds import CountingEmbedder
 
 
 class Gated(CountingEmbedder):

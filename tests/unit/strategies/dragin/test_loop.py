@@ -26,11 +26,11 @@ from service.answer.events import (
 from service.answer.fold import Fold
 from service.core.domain import Passage
 from service.core.errors import EngineFailure, EngineInterrupted
+from service.core.metrics import Metrics
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.engines.signals import DraftToken
 from service.strategies.dragin import PROFILES, SERVICE, Dragin
-from service.telemetry.metrics import Metrics
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -229,7 +229,7 @@ async def test_what_an_early_end_spares_is_counted() -> None:
         metrics = Metrics()
         own = settings(profile=profile, max_tokens=100)
         asked = inquiry(engine, ScriptedRetriever({"": HITS["Norma"]}), QUESTION, settings=own)
-        asked.observer = metrics
+        asked.metrics = metrics
         async for _ in loop_events(Dragin, asked, QUESTION):
             pass
         rewritten = 100 - 7  # "So" is whole with the word after it

@@ -10,11 +10,11 @@ from service.answer.events import AnswerReady, BaseEvent, Judgement
 from service.answer.fold import collect
 from service.core.domain import Answer, Passage, Step
 from service.core.errors import RetrievalFailure
+from service.core.metrics import Metrics
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.pipeline import answer_stream
-from service.telemetry.metrics import Metrics
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -186,7 +186,7 @@ async def asked_of_two(
 ) -> tuple[list[BaseEvent], ScriptedGenerator, Metrics]:
     engine, metrics = ScriptedGenerator(script, capabilities=capabilities), Metrics()
     question = inquiry(engine, ScriptedRetriever(TWO), QUESTION, **options)
-    question.observer = metrics
+    question.metrics = metrics
     events = [event async for event in answer_stream(question)]
     engine.assert_finished()
     return events, engine, metrics

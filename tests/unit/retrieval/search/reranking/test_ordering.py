@@ -13,7 +13,8 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking, by_score
-from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
+from tests.support.observed import Observed
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 
 class FakeReranker:

@@ -6,30 +6,12 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.answer.events import (
-    BaseEvent,
-    Failed,
-    PassagesFound,
-    QueryIssued,
-    RouteChosen,
-    StepEnd,
-    StepStart,
-)
-from service.core.domain import Problem
+from service.core.domain import Usage
+from service.core.metrics import Metrics
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, complete
 from service.engines.factory import open_generator
-from service.telemetry.metrics import Metrics
 from tests.stubs.closing_server import ClosingServer
-
-ROUTE = RouteChosen(route="complex", loop="anrag", by="model")
-STEPS: list[BaseEvent] = [
-    StepStart(step="1", kind="retrieve"),
-    QueryIssued(step="1", query="q", retriever="hybrid"),
-    PassagesFound(step="1", passages=[], missing=["dense"]),
-    StepEnd(step="1"),
-]
-FAILED = Failed(problem=Problem(type="t", title="t", status=503, detail="d", request_id="r"))
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
@@ -45,30 +27,20 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
     }
 
 
-def watch(metrics: Metrics, *events: BaseEvent) -> None:
-    with metrics.question() as observation:
-        for event in events:
-            observation.see(event)
-
-
-def test_a_question_that_fails_counts_as_error_with_what_it_did() -> None:
+def test_a_question_counts_as_in_progress_until_it_ends_with_what_it_used() -> None:
     metrics = Metrics()
-    watch(metrics, ROUTE, *STEPS, *STEPS[2:], FAILED)
+    metrics.began()
+    assert samples(metrics)["revelator_questions_in_flight", ""] == 1
+    usage = Usage(retrievals=3, steps=2, llm_calls=5)
+    metrics.ended("complex", "anrag", "error", 1.5, usage, ["dense"])
     found = samples(metrics)
     assert found["revelator_questions_total", "anrag,error,complex"] == 1
-    assert found["revelator_retrievals_per_question_sum", "anrag,complex"] == 1
-    assert found["revelator_steps_per_question_sum", "anrag,complex"] == 1
+    of_question = {"question_seconds": 1.5, "retrievals_per_question": 3, "steps_per_question": 2,
+                   "llm_calls_per_question": 5}  # fmt: skip
+    for name, value in of_question.items():
+        assert found[f"revelator_{name}_sum", "anrag,complex"] == value
     assert found["revelator_degraded_total", "dense"] == 1
     assert found["revelator_questions_in_flight", ""] == 0
-
-
-def test_a_question_cut_off_counts_as_cancelled_even_before_its_route() -> None:
-    metrics = Metrics()
-    with metrics.question():
-        assert samples(metrics)["revelator_questions_in_flight", ""] == 1
-    found = samples(metrics)
-    assert found["revelator_questions_total", "none,cancelled,none"] == 1
-    assert found["revelator_question_seconds_count", "none,none"] == 1
 
 
 def left(metrics: Metrics) -> None:

@@ -6,8 +6,7 @@ until they are known.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -15,21 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.answer.events import (
-    AnswerReady,
-    BaseEvent,
-    Failed,
-    PassagesFound,
-    QueryIssued,
-    RouteChosen,
-    Token,
-)
-from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
-from service.engines.base import TokenUsage
-from service.engines.pool.workers import Phase, PoolObserver
-from service.retrieval.search.guard import BreakerState, SearchObserver
 
+Phase = Literal["joining", "up", "ejected", "draining"]  # of a pool's worker
+BreakerState = Literal["closed", "half-open", "open"]
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
 
@@ -120,11 +108,8 @@ FROM_THE_START: Final = (
 )
 
 
-class Metrics(PoolObserver, SearchObserver):
-    """All metrics. `render` returns them in Prometheus' text format.
-
-    It is the `Observer` to which questions report their engine calls.
-    """
+class Metrics:
+    """All metrics. `render` returns them in Prometheus' text format."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -146,31 +131,27 @@ class Metrics(PoolObserver, SearchObserver):
             child = self._children[key] = metric.labels(*key[1:]) if key[1:] else metric
         return child
 
-    @contextmanager
-    def question(self, ended: Callable[[Observation], None] | None = None) -> Iterator[Observation]:
-        """Observe one question by passing it every event; leaving the context ends the question,
-        which is then told to `ended`.
-
-        A question that ends without `answer` or `error` counts as cancelled.
-        """
-        observation = Observation()
+    def began(self) -> None:
+        """Count a question that was admitted as in progress, until it has `ended`."""
         self._of("questions_in_flight").inc()
-        try:
-            yield observation
-        finally:
-            self._of("questions_in_flight").dec()
-            self._ended(observation)
-            if ended is not None:
-                ended(observation)
 
-    def _ended(self, seen: Observation) -> None:
-        route, loop, usage = seen.route, seen.loop, seen.usage()
-        self._of("questions_total", route, loop, seen.outcome).inc()
-        self._of("question_seconds", route, loop).observe(seen.seconds)
+    def ended(
+        self,
+        route: RouteName | Literal["none"],
+        loop: LoopName,
+        outcome: Outcome,
+        seconds: float,
+        usage: Usage,
+        missing: Sequence[str],
+    ) -> None:
+        """Record how a question ended, what it used, and which retrievers were unavailable."""
+        self._of("questions_in_flight").dec()
+        self._of("questions_total", route, loop, outcome).inc()
+        self._of("question_seconds", route, loop).observe(seconds)
         self._of("retrievals_per_question", route, loop).observe(usage.retrievals)
         self._of("steps_per_question", route, loop).observe(usage.steps)
         self._of("llm_calls_per_question", route, loop).observe(usage.llm_calls)
-        for name in seen.missing:
+        for name in missing:
             self._of("degraded_total", name).inc()
 
     def rejected(self, reason: RejectReason) -> None:
@@ -192,14 +173,20 @@ class Metrics(PoolObserver, SearchObserver):
             self._of("questions_waiting").dec()
 
     def generation(
-        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
+        self,
+        role: RoleName,
+        worker: str,
+        seconds: float,
+        first_token: float,
+        prompt_tokens: int,
+        completion_tokens: int,
     ) -> None:
         """Record one engine call: its duration and the time to its first output in seconds, and its
         tokens."""
         self._of("generation_seconds", role, worker).observe(seconds)
         self._of("time_to_first_token_seconds", worker).observe(first_token)
-        self._of("tokens_total", role, "prompt").inc(usage.prompt_tokens)
-        self._of("tokens_total", role, "completion").inc(usage.completion_tokens)
+        self._of("tokens_total", role, "prompt").inc(prompt_tokens)
+        self._of("tokens_total", role, "completion").inc(completion_tokens)
 
     def wasted(self, tokens: int) -> None:
         """Count the tokens generated for a call that was cancelled."""
@@ -266,51 +253,3 @@ class Metrics(PoolObserver, SearchObserver):
     def render(self) -> bytes:
         """Return the metrics in text format, to be sent as `CONTENT_TYPE`."""
         return generate_latest(self.registry)
-
-
-class Observation:
-    """The state of one question according to its events."""
-
-    def __init__(self) -> None:
-        self.route: RouteName | Literal["none"] = "none"
-        self.loop: LoopName = "none"
-        self.outcome: Outcome = "cancelled"
-        self.missing: list[str] = []
-        self.queries = 0
-        self.steps: int | None = None
-        self.problem: str | None = None
-        self._events: list[BaseEvent] = []
-        self._usage: Usage | None = None
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the question began."""
-        return time.monotonic() - self._started
-
-    def see(self, event: BaseEvent) -> None:
-        """Process one event, in order."""
-        if isinstance(event, Token):
-            return
-        self._events.append(event)
-        match event:
-            case RouteChosen():
-                self.route, self.loop = event.route, event.loop
-            case PassagesFound(missing=names):
-                self.missing += [name for name in names if name not in self.missing]
-            case QueryIssued():
-                self.queries += 1
-            case AnswerReady():
-                self.outcome = "answered" if event.body.answered else "unanswered"
-                self._usage, self.steps = event.body.usage, event.body.usage.steps
-            case Failed():
-                self.outcome, self.problem = "error", event.problem.type
-
-    def usage(self) -> Usage:
-        """Calls, tokens, retrievals and cycles up to the latest event."""
-        if self._usage is not None:
-            return self._usage
-        fold = Fold()
-        for event in self._events:
-            fold.add(event)
-        return fold.usage()
