@@ -57,9 +57,6 @@ def train(
         typer.Option(help="File with rows that are used for evaluation only. May be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the checkpoint.")] = None,
-    settings: Annotated[
-        Path | None, typer.Option(help="TOML file with settings of the recipe.")
-    ] = None,
     preset: Annotated[
         str | None, typer.Option(help="Preset of settings, such as hanrag or autorag.")
     ] = None,
@@ -85,7 +82,7 @@ def train(
     try:
         train_recipe(
             recipe, data=data or [], held_out=held_out or [], out=out, resume=resume,
-            preset=preset, file=settings, assignments=assignments or [],
+            preset=preset, assignments=assignments or [],
         )  # fmt: skip
     except RevelatorError as error:
         fail(error.detail)

@@ -99,11 +99,9 @@ class Autorag(Method):
         self.drafted = False  # in the open step
 
     async def run(self) -> Outcome:
-        try:
+        with self.limited():
             while not (self.ended or self._does("give_up")) and self.may_go_on():
                 await self._cycle()
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
         if not self.ended:
             await self._last_words()
         if read_answer(self.answer, self.policy.question).declined:
@@ -367,10 +365,8 @@ class Autorag(Method):
         may_read = self.final or self.stopped_by != "deadline"
         if self.unread and may_read:
             await self._restart()
-            try:
+            with self.limited():
                 await self._turn(self.final)
-            except LimitReached as limit:
-                self.stopped_by = limit.stopped_by
         if self.ended or self._unfounded or self.answer:
             return
         if self.finding:
@@ -404,10 +400,8 @@ class Autorag(Method):
         if not self.seen:
             step.flag("closed_book")
         request = naive_request(self.templates, self.policy.question)
-        try:
+        with self.limited():
             await step.write("reader", request, self.as_role, final=self.final)
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
         self.answer = step.written
         self._flag_cut(step, self.answer)
         prompt = request.messages[-1].content

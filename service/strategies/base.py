@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import ClassVar, NamedTuple
 
 from service.answer.calls import Role, Roles
 from service.answer.events import TokenRole
 from service.answer.inquiry import OpenStep, Scope
 from service.core.domain import LoopName, StepKind, StoppedBy
+from service.core.errors import LimitReached
 from service.core.settings import Settings
 from service.prompts.templates import TemplateSet
 
@@ -62,6 +63,14 @@ class Method:
         if why := self.inquiry.budget.exhausted():
             self.stopped_by = why
         return why is None
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """A limit of the question that is reached within ends it, and stops the method."""
+        try:
+            yield
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
 
     @asynccontextmanager
     async def within(self, step: OpenStep) -> AsyncIterator[OpenStep]:

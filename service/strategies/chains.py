@@ -14,7 +14,6 @@ from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, T
 from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep
 from service.core.domain import RetrieverName, StoppedBy
-from service.core.errors import LimitReached
 from service.engines.base import Completion, GenerationRequest
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, Pair, Prompt, TemplateSet, is_example
@@ -423,11 +422,9 @@ class SelfAsk(Chain):
         while True:
             step = self.scope.step("retrieve")
             turn = Turn()
-            try:
+            with self.limited():
                 if self.may_go_on():
                     turn = await self._turn(step)
-            except LimitReached as limit:
-                self.stopped_by = limit.stopped_by
             if turn.question is None:
                 step.kind, step.question = "answer", self.question
                 async with self.within(step):

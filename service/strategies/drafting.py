@@ -19,7 +19,6 @@ from service.answer.events import ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import closing
 from service.core.domain import LoopName, Passage, StepKind
-from service.core.errors import LimitReached
 from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
 from service.prompts.templates import is_example
@@ -101,13 +100,11 @@ class Drafting(Method):
         self.retrievals = self.used = 0
         self.seen = self.ended = False
         self.found: dict[str, Passage] = {}  # what a prompt has shown
-        try:
+        with self.limited():
             while not self.ended and self.may_go_on():
                 before = len(self.layout.written)
                 await self.round()
                 await self._check_end(before)
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
         return await self.conclude()
 
     def resolved_options(self) -> DraftOptions:
@@ -328,15 +325,12 @@ class Drafting(Method):
             max_tokens=ANSWER_TOKENS,
             temperature=temperature,
         )
-        try:
+        with self.limited():
             completion = await self.open_step.ask("reader", request, final=self.final)
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
-            return text
-        concluded = cut_overrun(join(text, CONCLUSION, completion.text))
-        if completion.finish == "length" and ends_with(concluded, completion.text.strip()):
-            self.open_step.flag("shortened")
-        return concluded
+            text = cut_overrun(join(text, CONCLUSION, completion.text))
+            if completion.finish == "length" and ends_with(text, completion.text.strip()):
+                self.open_step.flag("shortened")
+        return text
 
 
 # ---- tokens of the reader's engine

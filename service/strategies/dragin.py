@@ -308,7 +308,7 @@ class Dragin(Drafting):
             request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
             scoring = await self._score(request)
             context, rows = text_context(asked, hit_spans, scoring), scoring.rows
-        content = await anyio.to_thread.run_sync(self.tagger.content_words, asked)
+        content = await anyio.to_thread.run_sync(self.tagger, asked)
         weights = word_attention(context, rows)
         return keep_content_words(context, weights, content, most)
 

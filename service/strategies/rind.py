@@ -157,7 +157,7 @@ def judge(
     over = [word.score > rule.threshold for word in scored]
     if not any(over):
         return None
-    content = tag.content_words(sentence)
+    content = tag(sentence)
     flags = tuple(
         flag and has_content(word.word.text, content)
         for word, flag in zip(scored, over, strict=True)
@@ -177,7 +177,7 @@ def score_tokens(
 ) -> tuple[ScoredWord, ...]:
     """Score each token of a draft (the paper's equation 5): entropy times the greatest attention
     of a later token, 0 if its word has no content. Each is a word of its own."""
-    content = tag.content_words(text)
+    content = tag(text)
     scored: list[ScoredWord] = []
     for word in words:
         factor = float(has_content(word.text, content))

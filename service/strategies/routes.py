@@ -149,13 +149,11 @@ class Complex(Method):
         self.unread = False
 
     async def run(self) -> Outcome:
-        try:
+        with self.limited():
             if "ending" not in self.skipped and not self.failed:
                 await self._ask_before()
             while not self.ended and self.may_go_on():
                 await self._cycle()
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
         return await self._finish()
 
     def may_go_on(self) -> bool:

@@ -16,7 +16,6 @@ from service.answer.calls import Role, Roles, chat
 from service.answer.events import ThoughtWritten, TokenRole
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import Passage
-from service.core.errors import LimitReached
 from service.core.settings import Settings
 from service.core.settings.loops import SearcherProtocol
 from service.engines.base import FinishReason, GenerationRequest
@@ -255,11 +254,9 @@ class Searcher(Method):
         while True:
             step, turn = self.scope.step("retrieve", self.question), Turn("")
             step.began = round(self.inquiry.budget.elapsed_s * 1000, 3)  # its call decides its kind
-            try:
+            with self.limited():
                 if self.may_go_on():
                     turn = await self._turn(step)
-            except LimitReached as limit:
-                self.stopped_by = limit.stopped_by
             if turn.calls and self.turns <= self.most:
                 await self._search(step, turn)
                 continue

@@ -39,12 +39,8 @@ SPACY_MODEL = "en_core_web_sm"
 SPACY_CONTENT = frozenset({"NOUN", "ADJ", "VERB", "PROPN", "NUM"})
 
 
-@dataclass(frozen=True, slots=True)
-class Tagger:
-    """`content_words` returns the tokens of a text, as spelt, that are NOUN, ADJ, VERB, PROPN or
-    NUM."""
-
-    content_words: Callable[[str], frozenset[str]]
+# Returns the tokens of a text, as spelt, that are NOUN, ADJ, VERB, PROPN or NUM.
+Tagger = Callable[[str], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +68,8 @@ def open_tagger(name: TaggerName) -> Tagger:
         return _hanta()
     if name == "spacy":
         read = _spacy_model()
-        return Tagger(lambda text: frozenset(t.text for t in read(text) if t.pos_ in SPACY_CONTENT))
-    return Tagger(_no_stop_words)
+        return lambda text: frozenset(t.text for t in read(text) if t.pos_ in SPACY_CONTENT)
+    return _no_stop_words
 
 
 @cache
@@ -111,7 +107,7 @@ def _hanta() -> Tagger:
             if tag in HANTA_CLASSES and token[0].isalnum()
         )
 
-    return Tagger(content_words)
+    return content_words
 
 
 @cache

@@ -131,7 +131,7 @@ class Query:
         scored = tuple(ScoredToken(n, span, 0.0, 0.0) for n, span in enumerate(spans))
         context = text_context(self.text, hits, Scoring(scored))
         rows = [AttentionRow(n, tuple(self.rows[n - 1])) for n in range(1, len(spans))]
-        content = TAGGER.content_words(self.text)
+        content = TAGGER(self.text)
         return keep_content_words(context, word_attention(context, rows), content, self.most)
 
 

@@ -59,18 +59,6 @@ def test_scores_are_those_of_the_script(name: str, recorded: dict[str, Any]) -> 
     assert compared >= 1_000
 
 
-def test_the_record_covers_what_differs(recorded: dict[str, Any]) -> None:
-    cases = recorded["cases"]
-    assert len(cases) == CASES
-    assert sum(not golds for golds, _ in cases) >= 30
-    assert sum(not said for _, said in cases) >= 50
-    assert sum(len(golds) > 1 for golds, _ in cases) >= 300
-    per_case = zip(recorded["squad"], recorded["hotpotqa"], recorded["autorag"], strict=True)
-    differ = [(s, h, a) for s, h, a in per_case if s and h]
-    assert sum(s[1] > 0 and h[1] == 0 for s, h, _ in differ) >= 5, "the rule for yes and no"
-    assert sum(a[0] > s[0] for s, _, a in differ) >= 20, "the lenient match"
-
-
 @pytest.mark.parametrize("name", sorted(NOTHING_IS_WRONG))
 def test_where_nothing_is_left_we_follow_the_later_scripts(
     name: str, recorded: dict[str, Any]

@@ -139,7 +139,6 @@ def train_recipe(
     out: Path | None,
     resume: bool = False,
     preset: str | None = None,
-    file: Path | None = None,
     assignments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train a recipe, print the result, and return its record. A finished run is not trained again.
@@ -152,7 +151,7 @@ def train_recipe(
         raise ConfigurationError("--out FOLDER is missing; the checkpoint is written there")
     if not data:
         raise ConfigurationError("name the file or files to train on (--data)")
-    settings, values = read_settings(recipe, preset, file, assignments)
+    settings, values = read_settings(recipe, preset, assignments)
     arguments = _arguments(recipe, values, out)
     described = {
         "format": FORMAT,
@@ -202,12 +201,12 @@ def last_point(folder: Path) -> str | None:
 
 
 def read_settings(
-    recipe: Recipe[S], preset: str | None, file: Path | None, assignments: Sequence[str]
+    recipe: Recipe[S], preset: str | None, assignments: Sequence[str]
 ) -> tuple[S, dict[str, Any]]:
     """Return the recipe's settings and the arguments of its trainer: those of the preset, replaced
-    by those of a TOML file, replaced by `NAME=VALUE` texts.
+    by `NAME=VALUE` texts.
 
-    Raises ConfigurationError with the invalid preset, file or setting and the reason.
+    Raises ConfigurationError with the invalid preset or setting and the reason.
     """
     if preset is not None and preset not in recipe.presets:
         raise ConfigurationError(
@@ -215,7 +214,7 @@ def read_settings(
             f"{', '.join(recipe.presets) or 'none'}"
         )
     chosen = recipe.presets[preset] if preset else {}
-    given = {**ARGUMENTS, **chosen, **_read_toml(file), **parse_assignments(assignments)}
+    given = {**ARGUMENTS, **chosen, **parse_assignments(assignments)}
     known = {field.name for field in dataclasses.fields(_imported(recipe.arguments))}
     own = recipe.settings.model_fields
     values = {name: value for name, value in given.items() if name in known and name not in own}
@@ -250,17 +249,6 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             values[name.strip()] = value.strip()
     return values
-
-
-def _read_toml(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
 def _explained(error: ValidationError, own: Iterable[str]) -> str:

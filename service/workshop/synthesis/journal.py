@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from service.core.errors import ConfigurationError, StoreError
 from service.core.files import LineFile, open_lines
 from service.evaluation.rows import differences
-from service.workshop.synthesis.contract import OutputRow, RowOrigin
+from service.workshop.synthesis.contract import OutputRow
 from service.workshop.synthesis.teacher import Spent
 
 FORMAT: Final = 2
@@ -38,18 +39,8 @@ class JournalEntry:
         line = json.dumps(self, default=vars, ensure_ascii=False, separators=(",", ":"))
         return line.encode(errors="backslashreplace")
 
-    @classmethod
-    def from_line(cls, value: Mapping[str, Any]) -> JournalEntry:
-        spent = Spent(**{**value["spent"], "bad": Counter(value["spent"]["bad"])})
-        return cls(**{**value, "rows": tuple(map(_row, value["rows"])), "spent": spent})
 
-
-def _row(value: Mapping[str, Any]) -> OutputRow:
-    source: dict[str, Any] = {
-        name: tuple(each) if isinstance(each, list) else each
-        for name, each in value["source"].items()
-    }
-    return OutputRow(**{**value, "source": RowOrigin(**source)})
+ENTRY: Final = TypeAdapter(JournalEntry)
 
 
 class Journal:
@@ -100,11 +91,8 @@ def _read(content: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[Jo
     """Return the header and the entries."""
     try:
         values = [json.loads(line) for line in content.splitlines()]
-        return (values[0] if values else None), [
-            JournalEntry.from_line(value) for value in values[1:]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
+        return values[0] if values else None, [ENTRY.validate_python(each) for each in values[1:]]
+    except ValueError:
         raise StoreError(
-            f"{path}: is not a journal of a synthesis ({error}); move it away, or choose another "
-            "--output"
+            f"{path}: is not a journal of a synthesis; move it away, or choose another --output"
         ) from None

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from service.answer.fold import collect
-from service.core.domain import Answer, RetrieverName
+from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.chains import (
-    next_query,
-)
 from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
@@ -42,23 +37,6 @@ CHAIN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("written", "retriever", "query"),
-    [
-        ([], "hybrid", "Where is Norma set?"),
-        ([], "bm25", "Norma set?"),
-        (["Norma is set in Gaul."], "dense", "Norma is set in Gaul."),
-        (["Norma is set in Gaul."], "bm25", "Norma set in Gaul."),
-        (["Norma is old.", "Thus, it is dull."], "hybrid", "Norma is old."),
-        (["So it is.", "Hence no."], "hybrid", "Where is Norma set?"),
-    ],
-)
-def test_the_query_is_the_newest_fact_or_the_question(
-    written: list[str], retriever: RetrieverName, query: str
-) -> None:
-    assert next_query(" Where is Norma set? ", written, retriever) == query
-
-
 async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
     body = await body_of([*CHAIN, reads("Catania")], HITS, QUESTION, **IRCOT)
     assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
@@ -84,15 +62,6 @@ async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
     assert body.steps[0].flags == ["prompt_example"]
     assert body.steps[0].answer is None
     assert body.usage.retrievals == 1
-
-
-async def test_two_passages_of_one_text_are_one() -> None:
-    twin = passage("twin", NORMA.text, NORMA.title)
-    hits = {"": [NORMA, twin]}
-    body = await body_of(
-        [thinks("", "So the answer is: no."), reads("Bellini")], hits, "Who made it?", **IRCOT
-    )
-    assert [p.reason for p in body.steps[0].passages] == ["collected", "collected before"]
 
 
 async def test_nothing_found_abstains_or_is_answered_from_memory() -> None:

@@ -141,21 +141,6 @@ async def test_a_sentence_of_which_nothing_is_left_is_not_searched_for() -> None
     assert of(events, ThoughtWritten)[0].text == "Palermo sings."
 
 
-async def test_questions_are_asked_for_what_is_doubtful() -> None:
-    asked: list[str] = []
-
-    def chat(prompt: str) -> str:
-        asked.append(prompt)
-        return "Where was Bellini born?\n"
-
-    _, events = await run(chat=chat, settings=baselines(flare_query="questions"))
-    assert [e.query for e in of(events, QueryIssued)] == [QUESTION, "Where was Bellini born?"]
-    (prompt,) = asked
-    assert f"Passage: {FIRST} {DOUBTFUL}\nWords: Palermo.\n" in prompt
-    assert of(events, Trigger)[0].query == "Where was Bellini born?"
-    assert of(events, StepEnd)[2].usage.llm_calls == 2
-
-
 async def test_a_reply_that_is_no_question_is_not_searched_for() -> None:
     outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
     settings = baselines(flare_query="questions")
@@ -176,19 +161,6 @@ async def test_where_nothing_is_found_the_draft_stands() -> None:
     _, events = await run(outputs, {"composer of": HITS["composer of"]})
     ends = of(events, StepEnd)
     assert (ends[3].answer, ends[3].flags) == (DOUBTFUL, ["no_evidence"])
-
-
-async def test_a_text_of_l_tokens_ends() -> None:
-    text = "One two three four five. Six seven eight"
-    outputs = {
-        "": of_words("One two three four five. Six."),
-        "One two three four five.": of_words("Six seven eight nine ten. Eleven."),
-        f"{text} So the answer is": of_words("eight."),
-    }
-    settings = Settings.model_validate({"dragin": {"max_tokens": 8}})
-    _, events = await run(outputs, settings=settings)
-    assert [e.text for e in of(events, ThoughtWritten)][-1] == "Six seven eight"
-    assert events[-1] == Stop(stopped_by="budget", answered=True)
 
 
 async def test_an_engine_that_leaves_a_probability_out_fails() -> None:

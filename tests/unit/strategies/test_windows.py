@@ -97,18 +97,6 @@ async def test_the_worked_example_of_fixed_length() -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
-async def test_the_worked_example_of_fixed_sentence() -> None:
-    engine, events = await run(FixedSentence)
-    assert windows(events) == [
-        (QUESTION, "Norma is by Vincenzo Bellini."),
-        ("Norma is by Vincenzo Bellini.", "He was born in Catania."),
-        ("He was born in Catania.", "So the answer is Catania."),
-    ]  # fmt: skip
-    assert engine.aborted == 2
-    assert [request.max_tokens for request in engine.requests] == [128, 128, 128]
-    assert events[-1] == Stop(stopped_by="answer", answered=True)
-
-
 async def test_a_word_that_a_window_cut_is_whole_in_the_text() -> None:
     def write(request: GenerationRequest) -> Output:
         written = (request.prompt or "").rpartition("\nAnswer:")[2]
@@ -139,18 +127,3 @@ async def test_where_nothing_was_ever_found_there_is_no_answer(loop: type[Method
     _, events = await run(loop, hits={})
     assert events[-1] == Stop(stopped_by="answer", answered=False)
     assert all("no_evidence" in e.flags for e in of(events, StepEnd) if e.answer)
-
-
-@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
-async def test_a_model_that_writes_nothing_ends_it(loop: type[Method]) -> None:
-    _, events = await run(loop, write=lambda _: Output([]))
-    assert len(of(events, QueryIssued)) == 1
-    assert events[-1] == Stop(stopped_by="answer", answered=False)
-
-
-async def test_no_probabilities_and_no_signals_are_needed() -> None:
-    engine = TokenEngine(writes(TEXT), logprobs=False)
-    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
-    events = [event async for event in loop_events(FixedSentence, asked, QUESTION)]
-    assert events[-1] == Stop(stopped_by="answer", answered=True)
-    assert FixedSentence.missing(asked.roles, Settings()) is None

@@ -9,8 +9,6 @@ from typing import Any
 
 from service.engines.embedded import READER, EmbeddedCard, check_files
 from service.workshop.facts.splits import is_held_out
-from tests.conftest import need
-from tests.support.tiny import TINY
 
 MODELS = Path(__file__).parents[3] / "service" / "models"
 
@@ -36,18 +34,6 @@ def test_sample_questions_are_answered_by_the_sample_corpus() -> None:
         for part in row["answer"].split(" && "):
             named = part in support or part in row["question"]
             assert named or part in {"yes", "no"}, row["question"]
-
-
-def test_tiny_tokenizer_follows_the_chat_format() -> None:
-    transformers = need("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
-    messages = [{"role": "user", "content": "Task: route\nQuery: who?\nAnswer:"}]
-    ids = tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
-    plain = tokenizer(messages[0]["content"] + "\n", add_special_tokens=False)["input_ids"]
-    assert ids == [1, *plain]
-    assert ids[-1] == 13
-    data = tokenizer("a </s> b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert 2 not in data
 
 
 def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:

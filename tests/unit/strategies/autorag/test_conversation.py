@@ -148,13 +148,6 @@ async def test_an_answer_before_a_query_is_never_shown() -> None:
     assert standing(events, "answer") == "Catania, Sicily"
 
 
-async def test_without_any_passage_the_service_abstains() -> None:
-    events = await run([ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"], {})
-    assert stop(events) == Stop(stopped_by="answer", answered=False)
-    assert standing(events, "answer") == ""
-    assert ends(events)[-1].answer is None
-
-
 async def test_an_empty_direct_answer_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autorag, "MOST_PARAMETRIC", 0)
     events = await run([ASKS, ASKS_ON, "", ""], max_steps=1)

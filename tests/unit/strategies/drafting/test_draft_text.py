@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.engines.base import Delta
 from service.prompts.templates import TemplateSet
@@ -18,7 +15,6 @@ from service.strategies.draft_text import (
     cut_overrun,
     opening_layout,
     read_answer,
-    shown,
 )
 from service.text.tagging import Splitter, open_splitter
 
@@ -51,32 +47,6 @@ def test_a_layout_gets_ever_shorter() -> None:
     assert [len(step.demonstrations) for step in shorter[4:]] == [3, 2, 1, 0]
     assert shorter[-1].demonstrations == ()
     assert all(step.question == "Who?" and step.written == "He." for step in shorter)
-
-
-TEXTS = st.lists(
-    st.sampled_from(
-        ["Question:", "Answer:", "Context:", "[2] ", "[1]", "\n", "\r", "\u2028", "</s>", "<s>",
-         " ", "<|eot_id|>", "So the answer is", "word", "[ 3 ]", "#", ":"]
-    )
-    | st.text(max_size=4),
-    max_size=10,
-).map("".join)  # fmt: skip
-
-
-@given(question=TEXTS, passages=st.lists(TEXTS, max_size=3))
-def test_data_never_becomes_a_line_or_a_number_of_the_prompt(
-    question: str, passages: list[str]
-) -> None:
-    lines = shown(passages)
-    layout = opening_layout(COMPACT, question)
-    prompt = Layout(COMPACT, (), layout.question, "", lines).prompt().text
-    expected = 2 + (2 + len(lines) if lines else 0)
-    assert len(prompt.splitlines()) == expected
-    for marker in ("Question:", "Answer:"):
-        assert len(re.findall(rf"(?<![^\W_]){marker}", prompt)) == 1
-    assert re.findall(r"\[\s*\d+\s*\]", prompt) == [f"[{n}]" for n in range(1, len(lines) + 1)]
-    assert "</s>" not in prompt
-    assert "<|eot_id|>" not in prompt
 
 
 # ---- the answer in a chain of thought, and its first sentence

@@ -1,40 +1,30 @@
-"""None"""
+"""RIND's words and scores by hand (METHODS.md §3.2)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring, Span
+from service.engines.signals import ScoredToken, Scoring, Span
 from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
     Rule,
     Signal,
     find_end,
-    generation_context,
     group_words,
     score_words,
-    word_attention,
 )
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
     TAGGER,
-    WORKED,
-    WORKED_ATTENTION,
-    WORKED_ENTROPY,
     pieces_of,
     signals_of,
     spans_of,
     tokens_of,
     words_of,
 )
-
-SIGNALS = signals_of(WORKED_ATTENTION, WORKED_ENTROPY)
 
 
 def hit_of(text: str, signals: list[Signal], rule: Rule) -> Hit | None:
@@ -45,22 +35,6 @@ def hit_of(text: str, signals: list[Signal], rule: Rule) -> Hit | None:
     scored = [ScoredToken(token.id, token.span, signal.attention, 0.0)
               for token, signal in zip(watch.signals, signals, strict=True)]  # fmt: skip
     return watch.judge_rest(Scoring(tuple(scored)))
-
-
-def test_the_worked_example_s_numbers() -> None:
-    words = words_of(WORKED)
-    first = score_words(words[:6], SIGNALS)
-    assert first[0].score == pytest.approx(0.80)
-    assert max(word.score for word in first) == first[0].score
-    second = score_words(words[6:11], SIGNALS)
-    assert second[4].score == pytest.approx(1.60, abs=5e-3)
-
-    hit = hit_of(WORKED, SIGNALS, Rule(1.0))
-    assert hit is not None
-    assert hit.previous == "Norma was composed by Vincenzo Bellini."
-    assert hit.sentence == "He was born in Palermo."
-    assert hit.flags == (False, False, False, False, True)
-    assert hit.strongest.word.text == "Palermo."
 
 
 def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
@@ -137,36 +111,4 @@ def test_tokenizers_that_leave_spaces_out_of_their_places_give_the_same_words() 
     assert [w.text for w in group_words(text, trimmed)] == ["In", "which", "city?"]
 
 
-@given(st.lists(st.text("ab .\n", max_size=4), max_size=12))
-def test_words_share_out_all_tokens_in_order(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    grouped = group_words(text, spans_of(pieces), 7)
-    assert [token for word in grouped for token in word.tokens] == [
-        n + 7 for n in range(len(pieces))
-    ]
-    for word in grouped:
-        assert text[slice(*word.span)] == word.text
-        assert word.text == word.text.strip()
-    assert all(left.span[1] <= right.span[0] for left, right in pairwise(grouped))
-
-
 # ----
-
-
-def test_inside_a_generation_only_the_words_of_c_count() -> None:
-    prompt, draft = "Demo line\nQuestion: Who sang?\nAnswer:", " He sang Norma. Then"
-    text = prompt + draft
-    spans = [(0, 0), *((a, b) for a, b in spans_of(pieces_of(text)))]
-    question = (text.index("Who"), text.index("Who") + len("Who sang?"))
-    sentence = (len(prompt), len(prompt) + len(" He sang Norma."))
-    norma = next(n for n, (a, b) in enumerate(spans) if text[a:b] == " Norma.")
-    row = AttentionRow(norma, tuple([1 / norma] * norma))
-    context = generation_context(
-        ContextRows(tuple(spans), (row,)), text, [question, sentence], [norma]
-    )
-    assert [word.text for word in context.words][-3:] == ["He", "sang", "Norma."]
-    assert [context.words[n].text for n in context.hits] == ["Norma."]
-    weights = word_attention(context, [row])
-    assert weights is not None
-    assert sum(weights) == pytest.approx(1.0)
-    assert all(text[slice(*word.span)] == word.text for word in context.words)

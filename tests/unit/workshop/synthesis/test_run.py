@@ -33,7 +33,7 @@ from service.workshop.synthesis.contract import (
     items_of,
     read_lines,
 )
-from service.workshop.synthesis.journal import JournalEntry, open_journal
+from service.workshop.synthesis.journal import ENTRY, JournalEntry, open_journal
 from service.workshop.synthesis.report import Report
 from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Spent, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -284,7 +284,7 @@ records = st.builds(
 def test_a_record_is_one_line_and_comes_back(record: JournalEntry) -> None:
     line = record.to_line()
     assert b"\n" not in line
-    assert JournalEntry.from_line(json.loads(line)) == record
+    assert ENTRY.validate_python(json.loads(line)) == record
 
 
 def test_bad_lines_have_their_numbers(tmp_path: Path) -> None:
