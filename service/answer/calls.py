@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
@@ -66,20 +66,27 @@ class Roles:
 
 
 class EngineCall:
-    """What one engine call has produced so far (seconds; `logprob` is a sum, if requested, and
-    `best` has those of each token's alternatives). `estimated` is the number of tokens that it is
-    expected to use; `ended` ends its span; `deltas` are what is still to come of a generation."""
+    """One engine call, which ends when its context is left, and what it has produced so far
+    (seconds; `logprob` is a sum, if requested, and `best` has those of each token's alternatives).
+
+    `estimated` is the number of tokens that it is expected to use; `ended` counts it, and
+    `end_span` ends its span. `deltas` are what is still to come of a generation, whose context is
+    asynchronous and closes them.
+    """
 
     __slots__ = (
-        "best", "deltas", "ended", "estimated", "finish", "first", "logprob", "pieces", "role",
-        "started", "usage", "worker",
+        "best", "deltas", "end_span", "ended", "estimated", "finish", "first", "logprob", "pieces",
+        "role", "started", "usage", "worker",
     )  # fmt: skip
 
     deltas: AsyncIterator[Delta]
 
-    def __init__(self, role: Role, estimated: int = 0, ended: EndCall | None = None) -> None:
+    def __init__(
+        self, role: Role, estimated: int, ended: EndCall, end_span: EndCall | None
+    ) -> None:
         self.role = role
         self.ended = ended
+        self.end_span = end_span
         self.estimated = estimated
         self.finish: FinishReason | None = None
         self.started = time.monotonic()
@@ -89,6 +96,22 @@ class EngineCall:
         self.best: list[tuple[float, ...]] = []
         self.usage: TokenUsage | None = None
         self.worker: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if isinstance(self.deltas, AsyncGenerator):
+                await self.deltas.aclose()
+        finally:
+            self.ended(self)
 
     def see(self, delta: Delta) -> None:
         self.see_tokens(len(delta.tokens) or 1, delta.usage)

@@ -7,8 +7,7 @@ by `await step.emit(event)`. Therefore usage, time and limits are counted in one
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
@@ -39,7 +38,7 @@ from service.answer.events import (
 )
 from service.answer.fold import Fold
 from service.answer.request import PreparedRequest
-from service.core.concurrency import closing, deadline
+from service.core.concurrency import deadline
 from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
 from service.core.errors import LimitReached
 from service.core.metrics import Metrics
@@ -310,15 +309,11 @@ class OpenStep:
                     held = held[len(ready) :]
                     await show(Token(step=self.id, role=as_role, text=ready))
 
-    @asynccontextmanager
-    async def call(
-        self, role: Role, request: GenerationRequest, *, final: bool = False
-    ) -> AsyncIterator[EngineCall]:
-        """Make one counted call. Its `deltas` are to be read within the question's time limit."""
-        with self.counted(role, request, final=final) as call:
-            call.deltas = role.generator.stream(self.addressed(role, request))
-            async with closing(call.deltas):
-                yield call
+    def call(self, role: Role, request: GenerationRequest, *, final: bool = False) -> EngineCall:
+        """Start a counted call. Its `deltas` are to be read within the question's time limit."""
+        call = self.counted(role, request, final=final)
+        call.deltas = role.generator.stream(self.addressed(role, request))
+        return call
 
     async def next(self, call: EngineCall, *, final: bool = False) -> Delta | None:
         """Return the next delta of a call, or None at its end. Raises DeadlineExceeded."""
@@ -344,10 +339,7 @@ class OpenStep:
             turn=inquiry.budget.llm_calls - 1,
         )
 
-    @contextmanager
-    def counted(
-        self, role: Role, request: AnyRequest, *, final: bool = False
-    ) -> Iterator[EngineCall]:
+    def counted(self, role: Role, request: AnyRequest, *, final: bool = False) -> EngineCall:
         """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded
         if none is left."""
         estimated = expected_tokens(request)
@@ -356,11 +348,8 @@ class OpenStep:
         if self.inquiry.metrics and not role.pooled:
             self.inquiry.metrics.worker_in_flight(role.generator.name, 1)
         trace = self.inquiry.trace
-        call = EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
-        try:
-            yield call
-        finally:
-            self._count(call)
+        end_span = trace.call(self.id, role) if trace else None
+        return EngineCall(role, estimated, self._count, end_span)
 
     def _count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
@@ -394,8 +383,8 @@ class OpenStep:
                 metrics.worker_in_flight(worker, -1)
             if usage is None:
                 metrics.wasted(call.pieces)
-        if call.ended:
-            call.ended(call)
+        if call.end_span:
+            call.end_span(call)
 
     async def search(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from service.core.domain import RouteName
@@ -181,6 +182,8 @@ def parse_route(text: str) -> RouteName | None:
     return None
 
 
+# a question reads the same few words again and again
+@lru_cache(maxsize=64)
 def parse_verdict(text: str) -> bool | None:
     """Read REL's true or false, or ENDING's yes, no, 1 or 0: the stated conclusion, or else the
     first verdict. A negation reverses it ("not relevant")."""
