@@ -36,7 +36,6 @@ from service.answer.evidence import (
 from service.core.concurrency import closing
 from service.core.domain import (
     Answer,
-    CallUsage,
     Citation,
     Flag,
     LoopName,
@@ -326,14 +325,14 @@ class Fold:
     def usage(self) -> Usage:
         """What the question used. Cycles of retrieving and generating (METHODS.md §5) are counted
         as `steps`: parallel parts count as their longest part."""
-        total = CallUsage()
+        total: Counter[str] = Counter()
         for step in self.steps:
-            total = total.plus(step.usage)
+            total.update(step.usage.model_dump(exclude_none=True))
         ids = [step.id for step in self.steps if step.queries]
         parts = Counter(".".join(each.split(".")[:2]) for each in ids if "." in each)
         own = sum("." not in each for each in ids)
         return Usage(
-            **total.model_dump(),
+            **total,
             retrievals=sum(len(step.queries) for step in self.steps),
             passages=sum(len(step.shown()) for step in self.steps),
             steps=own + max(parts.values(), default=0),

@@ -7,6 +7,7 @@ by `await step.emit(event)`. Therefore usage, time and limits are counted in one
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -151,8 +152,9 @@ class OpenStep:
 
     If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
     or None if the engine does not report it. If it is more than 1, they report so many of each
-    token's alternatives in `best` (`Delta`). `left_unread`: passages were kept, but a limit of the
-    question was reached before they were used for an answer. `cut`: the latest call was ended
+    token's alternatives in `best` (`Delta`). `usage`: the fields of `CallUsage`. `left_unread`:
+    passages were kept, but a limit of the question was reached before they were used for an answer.
+    `cut`: the latest call was ended
     early, by its token limit or by a limit of the question. `pieces`: the text that the latest
     `write` has emitted and not withdrawn. `confidence` and `places`: those of an answer that an
     encoder read (`StepEnd`). `began`: when the step began, in milliseconds, if a call before its
@@ -169,7 +171,7 @@ class OpenStep:
     left_unread: bool = False
     cut: bool = False
     pieces: list[str] = field(default_factory=list)
-    usage: CallUsage = field(default_factory=CallUsage)
+    usage: Counter[str] = field(default_factory=Counter)
     weighed: int = 0
     probability: float | None = None
     best: list[tuple[float, ...]] = field(default_factory=list)
@@ -183,11 +185,7 @@ class OpenStep:
 
     def generated(self, sentences: int) -> None:
         """Count a draft, or a rewritten sentence, with this number of sentences."""
-        self.charge(CallUsage(generations=1, sentences=sentences, hallucinated=0))
-
-    def charge(self, usage: CallUsage) -> None:
-        """Add the cost of calls, which may have been made outside this step."""
-        self.usage = self.usage.plus(usage)
+        self.usage.update(generations=1, sentences=sentences, hallucinated=0)
 
     async def emit(self, event: BaseEvent) -> None:
         """Emit an event of this step. Waits while the reader of the events is slow."""
@@ -217,7 +215,7 @@ class OpenStep:
             StepEnd(
                 answer=self.answer,
                 flags=list(self.flags),
-                usage=self.usage,
+                usage=CallUsage(**self.usage),
                 confidence=self.confidence,
                 places=self.places,
             )
@@ -358,13 +356,9 @@ class OpenStep:
             self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
             self.best = call.best
         self.cut = call.finish != "stop"
-        self.charge(
-            CallUsage(
-                llm_calls=1,
-                prompt_tokens=spent.prompt_tokens,
-                completion_tokens=spent.completion_tokens,
-            )
-        )
+        self.usage["llm_calls"] += 1
+        self.usage["prompt_tokens"] += spent.prompt_tokens
+        self.usage["completion_tokens"] += spent.completion_tokens
         tokens = spent.prompt_tokens + spent.completion_tokens
         reader = role.name == "reader"
         self.inquiry.budget.end_call(call.estimated, tokens, seconds, reader=reader)

@@ -172,20 +172,6 @@ class CallUsage(Model):
         None, description="Number of DRAGIN's drafts that a trigger withdrew."
     )
 
-    def plus(self, other: CallUsage) -> CallUsage:
-        return CallUsage(
-            llm_calls=self.llm_calls + other.llm_calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            generations=_plus(self.generations, other.generations),
-            sentences=_plus(self.sentences, other.sentences),
-            hallucinated=_plus(self.hallucinated, other.hallucinated),
-        )
-
-
-def _plus(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other
-
 
 class Usage(CallUsage):
     """Cost of an answer. `steps` counts retrieval cycles; of parallel parts, only those of the

@@ -11,17 +11,15 @@ from typing import Any
 from service.answer.events import (
     AnswerReady,
     BaseEvent,
-    Failed,
     PassagesFound,
-    QueryIssued,
     RouteChosen,
     Start,
-    StepEnd,
     Token,
 )
+from service.answer.fold import Fold
 from service.answer.request import PreparedRequest
 from service.core.concurrency import as_done, closing
-from service.core.domain import Answer, CallUsage
+from service.core.domain import Answer, CallUsage, Problem
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import FoundPassage, QuestionResult, score
@@ -171,23 +169,19 @@ def _answered(body: Answer) -> dict[str, Any]:
 
 
 def _failed(events: Sequence[BaseEvent], error: str | None) -> dict[str, Any]:
-    usage, route = CallUsage(), None
-    told = "The stream ended without an answer or an error."
+    fold = Fold()
     for event in events:
-        match event:
-            case StepEnd():
-                usage = usage.plus(event.usage)
-            case RouteChosen():
-                route = event
-            case Failed():
-                told = f"{event.problem.type}: {event.problem.detail}"
+        fold.add(event)
+    usage, told = fold.usage(), "The stream ended without an answer or an error."
+    if isinstance(fold.result, Problem):
+        told = f"{fold.result.type}: {fold.result.detail}"
     return {
         "prediction": None,
         "answered": False,
-        "route": route.route if route else None,
-        "loop": route.loop if route else None,
-        "retrievals": sum(isinstance(event, QueryIssued) for event in events),
-        **dict(usage),
+        "route": fold.route,
+        "loop": fold.loop,
+        "retrievals": usage.retrievals,
+        **{name: getattr(usage, name) for name in CallUsage.model_fields},
         "error": error or told,
     }
 

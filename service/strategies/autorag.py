@@ -12,13 +12,14 @@ once it is known which step it opens.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, Literal
 
 from service.answer.calls import Role
 from service.answer.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
 from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep, Scope
-from service.core.domain import AutoragMode, CallUsage, Passage, StepKind
+from service.core.domain import AutoragMode, Passage, StepKind
 from service.core.errors import LimitReached
 from service.core.settings import AutoragSettings
 from service.engines.base import GenerationRequest
@@ -95,7 +96,7 @@ class Autorag(Method):
         self.wrong: str | None = None
         self.open_step: OpenStep | None = None
         self.answer = ""
-        self.owed = CallUsage()
+        self.owed: Counter[str] = Counter()  # what calls used that no step has been charged with
         self.drafted = False  # in the open step
 
     async def run(self) -> Outcome:
@@ -191,7 +192,7 @@ class Autorag(Method):
         if self.open_step and self.open_step.kind == "answer":
             self.open_step.answer = self.answer or None
             await verify(self.open_step, self.question, list(self.seen.values()))
-        if self.open_step is None and self.owed.llm_calls:
+        if self.open_step is None and self.owed["llm_calls"]:
             await self._open_answer()
         if self.open_step:
             self._charge(self.open_step)
@@ -199,8 +200,8 @@ class Autorag(Method):
         return self.answer or None
 
     def _charge(self, step: OpenStep) -> None:
-        step.charge(self.owed)
-        self.owed = CallUsage()
+        step.usage.update(self.owed)
+        self.owed.clear()
 
     async def _end(self) -> None:
         step, self.open_step = self.open_step, None
@@ -232,9 +233,9 @@ class Autorag(Method):
                 await self._answer(turn.final, turn.thought)
             raise
         finally:
-            self.owed = self.owed.plus(call.usage)
+            self.owed.update(call.usage)
         await self._draft(reasoning_of(call.written, form, ended=True), shown)
-        self.dialogue.learn(request.messages, call.usage.prompt_tokens)
+        self.dialogue.learn(request.messages, call.usage["prompt_tokens"])
         self.action = self.policy.decide(call.written, self.dialogue.shown, cut=call.cut)
         if self._does("remind"):
             self.wrong = call.written

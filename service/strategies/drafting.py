@@ -171,7 +171,7 @@ class Drafting(Method):
     def count_withdrawn(self) -> None:
         """Count the draft that the open step replaces."""
         step = self.open_step
-        step.usage = step.usage.model_copy(update={"hallucinated": 1})
+        step.usage["hallucinated"] = 1
 
     async def fit(self, layout: Layout) -> Layout:
         """Return the layout, shortened until prompt and output fit the model's context."""

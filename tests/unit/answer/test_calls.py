@@ -85,8 +85,8 @@ async def test_a_whole_call_is_made_again_and_counted() -> None:
     whole = await step.ask("reader", REQUEST)
 
     assert whole.text == "It is Paris"
-    assert step.usage.llm_calls == RESTARTS + 1
-    assert step.usage.completion_tokens == 2 * RESTARTS + 3
+    assert step.usage["llm_calls"] == RESTARTS + 1
+    assert step.usage["completion_tokens"] == 2 * RESTARTS + 3
     assert {request.question for request in engine.requests} == {step.inquiry.id}
     assert [request.turn for request in engine.requests] == list(range(RESTARTS + 1))
 
@@ -120,7 +120,7 @@ async def test_a_call_that_is_always_lost_fails() -> None:
     events = events_of(step)
     with pytest.raises(EngineInterrupted):
         await step.write("reader", REQUEST, "answer")
-    assert step.usage.llm_calls == RESTARTS + 1
+    assert step.usage["llm_calls"] == RESTARTS + 1
     assert sum(isinstance(event, Withdraw) for event in events) == RESTARTS
 
 
