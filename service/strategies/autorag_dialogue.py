@@ -227,7 +227,8 @@ class Policy:
         if is_looping(text):
             return Action("give_up")
         turn = self._own(read_turn(text, self.form), shown)
-        self.shortened = cut and turn.query is not None and _is_cut(turn.query, text)
+        query = turn.query or ""
+        self.shortened = bool(cut and query and ends_with(text, query) and query[-1] != "?")
         if self.shortened and self.form.lines:
             self.shortened = False
             turn = turn._replace(query=None, refined=None)
@@ -269,11 +270,6 @@ class Policy:
         if turn.final:
             return Action("conclude", turn.final)
         return Action("give_up", stopped_by="max_steps")
-
-
-def _is_cut(query: str, text: str) -> bool:
-    """Whether the query of a text that was cut is what was cut of it."""
-    return ends_with(text, query) and not query.endswith("?")
 
 
 _WORD = re.compile(r"\w+")

@@ -233,23 +233,21 @@ class Ircot(Chain):
 
 
 def next_query(question: str, written: Sequence[str], retriever: RetrieverName) -> str:
-    """Return the next query: the newest sentence that states a fact, or the question if there is
-    none. For `bm25` question words are removed, which may leave nothing.
+    """Return the next query: the newest sentence that states a fact and does not only conclude or
+    calculate, or the question if there is none. For `bm25` question words are removed, which may
+    leave nothing.
     """
-    facts = [sentence for sentence in written if not infers(sentence)]
+    facts = [
+        sentence
+        for sentence in written
+        if not (sentence.lower().startswith(_INFERS) or _SUM.search(sentence))
+    ]
     newest = facts[-1].strip() if facts else ""
-    return (without_question_words if retriever == "bm25" else str.strip)(newest or question)
-
-
-def infers(sentence: str) -> bool:
-    """Return whether a sentence only draws a conclusion or calculates, so that no passage contains
-    it."""
-    return sentence.lower().startswith(_INFERS) or _SUM.search(sentence) is not None
-
-
-def without_question_words(query: str) -> str:
-    words = [word for word in query.split(" ") if word.strip().lower() not in _QUESTION_WORDS]
-    return " ".join(words).strip()
+    query = newest or question
+    if retriever == "bm25":
+        words = query.split(" ")
+        query = " ".join(word for word in words if word.strip().lower() not in _QUESTION_WORDS)
+    return query.strip()
 
 
 def concludes(sentence: str) -> bool:

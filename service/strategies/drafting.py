@@ -165,9 +165,6 @@ class Drafting(Method):
         """Append to the text."""
         self.layout = replace(self.layout, written=join(self.layout.written, *parts))
 
-    def count_sentences(self, generated: str) -> None:
-        self.open_step.generated(len(self.splitter.sentences(generated)))
-
     def count_withdrawn(self) -> None:
         """Count the draft that the open step replaces."""
         step = self.open_step
@@ -265,7 +262,7 @@ class Drafting(Method):
                 await step.emit(Withdraw(role="draft", reason="restart"))
 
         await with_restarts(call, void)
-        self.count_sentences(written.text)
+        self.open_step.generated(len(self.splitter.sentences(written.text)))
         return written
 
     @property

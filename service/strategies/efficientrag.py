@@ -115,12 +115,6 @@ class Candidate(NamedTuple):
     probability: float
     reason: str
 
-    @property
-    def preference(self) -> tuple[bool, float]:
-        """Passages tagged FINISH come first, then those with a higher probability, rounded to one
-        decimal."""
-        return self.tag is Tag.FINISH, round(self.probability, 1)
-
 
 # ---- the loop
 
@@ -231,7 +225,11 @@ class EfficientRag(Method):
         most, context = None, None
         if self.official or self.inquiry.roles.extractor is None:
             most, context = self.able.passages, self.able.context_tokens
-        ordered = sorted(self.pool, key=lambda each: each.preference, reverse=True)
+        # those tagged FINISH, then those with a higher probability
+        ordered = sorted(
+            self.pool, key=lambda each: (each.tag is Tag.FINISH, round(each.probability, 1)),
+            reverse=True,
+        )  # fmt: skip
         count = count_fitting([each.passage for each in ordered], most, context)
         shown = ordered[:count] if count < len(ordered) else self.pool
         await self._leave_out(shown)

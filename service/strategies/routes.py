@@ -151,7 +151,10 @@ class Complex(Method):
     async def run(self) -> Outcome:
         with self.limited():
             if "ending" not in self.skipped and not self.failed:
-                await self._ask_before()
+                # ENDING or NEXT on an empty history, once before any retrieval
+                async with self.step("ending") as step:
+                    self.ended, self.ahead = await look_ahead(step, self.question, [], ())
+                    await step.emit(Judgement(ending=self.ended))
             while not self.ended and self.may_go_on():
                 await self._cycle()
         return await self._finish()
@@ -160,12 +163,6 @@ class Complex(Method):
         if super().may_go_on() and len(self.asked) >= (self.request.max_steps or MAX_STEPS):
             self.stopped_by = "max_steps"
         return self.stopped_by == "answer"
-
-    async def _ask_before(self) -> None:
-        """ENDING or NEXT on an empty history: called once before any retrieval."""
-        async with self.step("ending") as step:
-            self.ended, self.ahead = await look_ahead(step, self.question, [], ())
-            await step.emit(Judgement(ending=self.ended))
 
     async def _cycle(self) -> None:
         """Run one step: REFINE unless NEXT was asked, ANRAG on the seed question, ENDING or NEXT.
@@ -330,8 +327,9 @@ class Survey(Compound):
             result = await step.search(self.question, self.request.top_k or SURVEYED)
             await step.show_passages(result, [BY_DOCUMENT] * len(result.passages))
             for hit in result.passages:
-                own = documents.setdefault(document_of(hit.passage.passage_id), [])
-                own.append(RetrievedPassage.of(hit, True))
+                # the sections or rows of a file count as one document
+                name = hit.passage.passage_id.partition("#")[0] or hit.passage.passage_id
+                documents.setdefault(name, []).append(RetrievedPassage.of(hit, True))
             if not documents:
                 step.flag("no_evidence")
             if len(documents) > MAX_DOCUMENTS:
@@ -370,11 +368,6 @@ def wants_survey(inquiry: Inquiry) -> bool:
     open_to_it = request.route == "auto" and request.loop == "default"
     able = inquiry.roles.extractor is None and "compound" in inquiry.settings.routes.allowed
     return open_to_it and able and asks_for_survey(inquiry.question)
-
-
-def document_of(passage_id: str) -> str:
-    """Return the document of a passage. The sections or rows of a file count as one."""
-    return passage_id.partition("#")[0] or passage_id
 
 
 def _name(document: str, passages: Sequence[RetrievedPassage]) -> str:

@@ -265,15 +265,12 @@ def _thing(pair: Pair, pronoun: str) -> str | None:
         asked = f"the person who {doing['doing']}"
     elif described:
         asked, people = described["thing"], described["asked"].lower() == "who"
-    if asked and pronoun in (_OF_PEOPLE if people else _OF_THINGS) and not _is_open(asked):
+    agrees = pronoun in (_OF_PEOPLE if people else _OF_THINGS)
+    # "the tower made of" is incomplete by itself
+    if asked and agrees and spelt_words(asked)[-1].lower() not in STOP_WORDS:
         return pair.answer or asked
     names = {_POSSESSIVE.sub("", name) for name in _ANY_NAME.findall(pair.question)}
     return names.pop() if len(names) == 1 else None
-
-
-def _is_open(described: str) -> bool:
-    """Whether a description is incomplete by itself ("the tower made of")."""
-    return spelt_words(described)[-1].lower() in STOP_WORDS
 
 
 # ---- a message that continues a conversation

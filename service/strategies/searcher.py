@@ -269,7 +269,8 @@ class Searcher(Method):
         """Let the model write until it searches or answers. A turn that does neither counts."""
         while True:
             self.turns += 1
-            if self._fills_context():
+            context, size = self.able.context_tokens, len(self.text) * TOKENS_PER_LETTER
+            if context is not None and size + TURN_TOKENS > context:
                 step.flag("shortened")
                 self.stopped_by = "budget"
                 return Turn("")
@@ -289,10 +290,6 @@ class Searcher(Method):
         final = self.final and self.turns > self.most
         written = await step.ask("reader", request, final=final)
         return closed(written.text, written.finish, self.protocol)
-
-    def _fills_context(self) -> bool:
-        context = self.able.context_tokens
-        return context is not None and len(self.text) * TOKENS_PER_LETTER + TURN_TOKENS > context
 
     async def _search(self, step: OpenStep, turn: Turn) -> None:
         """Append what the queries find, each in a step of its own. An empty one is not sent, and

@@ -130,7 +130,7 @@ class RouterNetwork(torch.nn.Module):
 
 def questions_of(path: Path, side: Split) -> list[RoutedQuestion]:
     """Return the questions of one side in a file of rows or the folder of an evaluation."""
-    if is_evaluation(path):
+    if (path / ROWS).is_file():  # the folder of an evaluation
         rows = labelled_questions(path, side)
         return [row._replace(question=normal_form(row.question)) for row in rows]
     found = []
@@ -181,22 +181,19 @@ def train(settings: RouterSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
     return trainer, scores_of(held_out, [ROUTES[n] for n in chances.argmax(1)])
 
 
-def negative_log_likelihood(logits: Any, labels: Any, temperature: float) -> float:
-    """Return the mean negative log-likelihood, in nats, of `labels` (rows,) under the softmax of
-    `logits` / `temperature`."""
-    chances = log_softmax(np.asarray(logits, np.float64) / temperature, axis=1)
-    return float(-chances[np.arange(len(chances)), labels].mean())
-
-
 def fit_temperature(logits: Any, labels: Any) -> float:
-    """Return the temperature from 0.05 to 20 that maximises the likelihood of `labels` (Guo et al.
-    2017).
+    """Return the temperature from 0.05 to 20 that maximises the likelihood of `labels` (rows,)
+    under the softmax of `logits` divided by it (Guo et al. 2017).
 
     Searches over the logarithm of the temperature, in which the loss has one minimum.
     """
+
+    def loss(hot: float) -> float:
+        chances = log_softmax(np.asarray(logits, np.float64) / np.exp(hot), axis=1)
+        return float(-chances[np.arange(len(chances)), labels].mean())
+
     found = minimize_scalar(
-        lambda hot: negative_log_likelihood(logits, labels, float(np.exp(hot))),
-        bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded", options={"xatol": 1e-5},
+        loss, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded", options={"xatol": 1e-5},
     )  # fmt: skip
     return float(np.exp(found.x))
 
@@ -233,11 +230,6 @@ def weights(rows: Sequence[RoutedQuestion]) -> list[float]:
         pulls[route] = pulls.get(route, 0.0) + size**0.5
     share = len(rows) / len(pulls)
     return [share * sizes[row.route, row.source] ** -0.5 / pulls[row.route] for row in rows]
-
-
-def is_evaluation(folder: Path) -> bool:
-    """Return whether a folder was written by `revelator evaluate`."""
-    return (folder / ROWS).is_file()
 
 
 def cheapest_route(rows: Iterable[Row]) -> RouteName | None:

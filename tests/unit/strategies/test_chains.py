@@ -64,6 +64,15 @@ async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
     assert body.usage.retrievals == 1
 
 
+async def test_two_passages_of_one_text_are_one() -> None:
+    twin = passage("twin", NORMA.text, NORMA.title)
+    hits = {"": [NORMA, twin]}
+    body = await body_of(
+        [thinks("", "So the answer is: no."), reads("Bellini")], hits, "Who made it?", **IRCOT
+    )
+    assert [p.reason for p in body.steps[0].passages] == ["collected", "collected before"]
+
+
 async def test_nothing_found_abstains_or_is_answered_from_memory() -> None:
     script = [thinks("", "So the answer is no answer found.")]
     body = await body_of(script, {}, QUESTION, **IRCOT)

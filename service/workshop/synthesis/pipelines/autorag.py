@@ -135,15 +135,11 @@ class Trajectory:
     def note_label(self) -> str:
         return f"Intermediate Answer_{self.searches}: " if self.searches else "Analysis: "
 
-    @property
-    def query_label(self) -> str:
-        return "Refined Query: " if self.searches else "Initial Query: "
-
     def ask(self, query: str, passages: Sequence[Passage]) -> None:
         """Add the model's turn with `query`, and the retriever's turn with the texts of
         `passages`."""
-        query = quote(query)
-        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{self.query_label}{query}")
+        query, label = quote(query), "Refined Query" if self.searches else "Initial Query"
+        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{label}: {query}")
         self.decided.append(query)
         self.seen |= {passage.passage_id: passage for passage in passages}
         text = document_text(passage.text for passage in passages)

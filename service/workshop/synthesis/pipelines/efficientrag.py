@@ -81,32 +81,24 @@ def read_parts(text: str, question: MultiHop) -> list[SubQuestion]:
         raise UnusableReply("wrong number of parts")
     places = enumerate(values.items())
     parts = [_part(place, name, value, question) for place, (name, value) in places]
-    if len({part.passage.passage_id for part in parts}) < _different(question.passages):
+    if {part.passage.passage_id for part in parts} < {p.passage_id for p in question.passages}:
         raise UnusableReply("a passage without its part")
     if len(in_order(parts)) < len(parts):
         raise UnusableReply("dependencies in a circle")
     return parts
 
 
-def _different(passages: Sequence[Passage]) -> int:
-    return len({passage.passage_id for passage in passages})
-
-
 def _part(place: int, name: str, value: Mapping[str, Any], question: MultiHop) -> SubQuestion:
-    given = json_object_of(value)
+    if not {"sub_question", "answer"} <= value.keys():
+        raise UnusableReply("keys missing")
+    asked, answer = text_in(value, "sub_question"), text_in(value, "answer")
     passage = question.passages[place]  # MuSiQue's passages are in the order of its sub-questions
     if question.style != "musique":
         passage = _named(value.get("document"), question.passages)
     dependency = _ids(value.get("dependency"))
     if not set(dependency) <= {str(n) for n in range(1, len(question.passages) + 1)}:
         raise UnusableReply("depends on no part")
-    return SubQuestion(str(name), *given, dependency, passage)
-
-
-def json_object_of(value: Mapping[str, Any]) -> tuple[str, str]:
-    if not {"sub_question", "answer"} <= value.keys():
-        raise UnusableReply("keys missing")
-    return text_in(value, "sub_question"), text_in(value, "answer")
+    return SubQuestion(str(name), asked, answer, dependency, passage)
 
 
 def _ids(value: object) -> tuple[str, ...]:

@@ -216,12 +216,12 @@ def _wiki2(line: Mapping[str, Any], sample: str) -> tuple[tuple[Link, ...], tupl
         triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
     except (TypeError, ValueError):
         raise BadLine("`evidences` are no triples") from None
-    hops = tuple(
-        Link(question_on(subject, relation) or f"{subject} {RELATION} {relation}", value,
-            passages.get(subject))
-        for subject, relation, value in triples
-    )  # fmt: skip
-    return hops, tuple(passages.values())
+    hops = []
+    for subject, relation, value in triples:
+        wording = EVIDENCE.get(" ".join(relation.lower().split()))
+        asked = wording.format(s=subject) if wording else f"{subject} {RELATION} {relation}"
+        hops.append(Link(asked, value, passages.get(subject)))
+    return tuple(hops), tuple(passages.values())
 
 
 _ANSWER_OF = re.compile(r"#(\d+)")
@@ -257,9 +257,3 @@ def _supporting(row: Mapping[str, Any], sample: str) -> list[Passage]:
 
 def _joined(sentences: Sequence[object]) -> str:
     return " ".join(str(sentence).strip() for sentence in sentences)
-
-
-def question_on(subject: str, relation: str) -> str | None:
-    """Return a question for the object of a triple, or None if the relation has no wording."""
-    wording = EVIDENCE.get(" ".join(relation.lower().split()))
-    return wording.format(s=subject) if wording else None

@@ -15,6 +15,7 @@ from service.strategies.draft_text import (
     cut_overrun,
     opening_layout,
     read_answer,
+    shown,
 )
 from service.text.tagging import Splitter, open_splitter
 
@@ -49,9 +50,11 @@ def test_a_layout_gets_ever_shorter() -> None:
     assert all(step.question == "Who?" and step.written == "He." for step in shorter)
 
 
-# ---- the answer in a chain of thought, and its first sentence
+def test_no_number_in_a_passage_is_one_of_the_prompt() -> None:
+    assert shown(["", "Of it [2] tells [ 3 ]."]) == ("Of it (2) tells ( 3 ).",)
 
-COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
+
+# ---- the answer in a chain of thought, and its first sentence
 
 
 @pytest.mark.parametrize(

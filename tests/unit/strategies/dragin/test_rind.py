@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from service.engines.signals import ScoredToken, Scoring, Span
+from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring, Span
 from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
     Rule,
     Signal,
     find_end,
+    generation_context,
     group_words,
     score_words,
+    word_attention,
 )
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
@@ -112,3 +114,22 @@ def test_tokenizers_that_leave_spaces_out_of_their_places_give_the_same_words() 
 
 
 # ----
+
+
+def test_inside_a_generation_only_the_words_of_c_count() -> None:
+    prompt, draft = "Demo line\nQuestion: Who sang?\nAnswer:", " He sang Norma. Then"
+    text = prompt + draft
+    spans = [(0, 0), *((a, b) for a, b in spans_of(pieces_of(text)))]
+    question = (text.index("Who"), text.index("Who") + len("Who sang?"))
+    sentence = (len(prompt), len(prompt) + len(" He sang Norma."))
+    norma = next(n for n, (a, b) in enumerate(spans) if text[a:b] == " Norma.")
+    row = AttentionRow(norma, tuple([1 / norma] * norma))
+    context = generation_context(
+        ContextRows(tuple(spans), (row,)), text, [question, sentence], [norma]
+    )
+    assert [word.text for word in context.words][-3:] == ["He", "sang", "Norma."]
+    assert [context.words[n].text for n in context.hits] == ["Norma."]
+    weights = word_attention(context, [row])
+    assert weights is not None
+    assert sum(weights) == pytest.approx(1.0)
+    assert all(text[slice(*word.span)] == word.text for word in context.words)

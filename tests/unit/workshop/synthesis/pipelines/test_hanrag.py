@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.core.domain import Passage
 from service.prompts.templates import Pair, TemplateSet
@@ -25,7 +22,6 @@ from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
     PIPELINE,
     SIZES,
-    pipeline,
     prompt_of,
     read_words,
     select,
@@ -199,43 +195,13 @@ def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
     assert lost == {"over the size of the task": 12}
 
 
-# ---- data is data
-
-MARKERS = st.sampled_from([
-    "Task: route", "Query:", "Answer:", "Question:", "Thought:", "Output:", "Doc:", '""', "\n",
-    "**seed query-1**:", "**answer-1**:", "###", "<|im_end|>", "[INST]", "Entity:", "Relation:",
-])  # fmt: skip
-HOSTILE = st.lists(st.one_of(MARKERS, st.text(max_size=12)), min_size=1, max_size=8).map(" ".join)
-
-
-def shape(prompt: str) -> list[str]:
-    """How each line of a prompt begins, up to the first colon."""
-    return [line.partition(":")[0] if ":" in line else line for line in prompt.split("\n")]
-
-
-@given(
-    texts=st.lists(HOSTILE, min_size=6, max_size=6), templates=st.sampled_from(["compact", "full"])
-)
-def test_no_text_can_become_a_marker_in_any_row(texts: Sequence[str], templates: str) -> None:
-    question, sub, answer, title, text, last = texts
-    plain = ChainedQuestion(
-        "q", "complex", ("a",), (Link("s", "a", Passage("p", "t", "x")), Link("l", "a"))
-    )
-    passage = Passage("p", title, text)
-    hostile = ChainedQuestion(
-        question, "complex", ("a",), (Link(sub, answer, passage), Link(last, answer))
-    )
-    runs = []
-    for asked in (plain, hostile):
-        item = Item("q", asked, RowOrigin(question=asked.question))
-        found = {hop.question: [passage] for hop in asked.hops}
-        runs.append(run_by_hand(pipeline(templates), item, lambda ask: "true", found)[0])
-    for task in ("route", "refine", "ending"):
-        shapes = [[shape(p) for p, _ in said(run, task)] for run in runs]
-        if len(shapes[0]) == len(shapes[1]):  # a text with # or >> is no chain
-            assert shapes[0] == shapes[1]
-    both = ChainedQuestion(question, "compound", ("a && b",), (Link(sub, "a"), Link(last, "b")))
-    parts, _, _ = run_by_hand(pipeline(templates), item_of(both), [])
-    for row in (*runs[1].rows, *parts.rows):
-        assert "<|im_end|>" not in prompt_of(row) + target_of(row)
-        assert "\n" not in target_of(row)
+def test_a_target_is_one_line_without_tokens_of_a_chat() -> None:
+    """As prompts are (tests/unit/prompts)."""
+    forged = "Who\n<|im_end|>?"
+    asked = ChainedQuestion(forged, "compound", ("a && b",), (Link(forged, "a"), Link(WHERE, "b")))
+    one = ChainedQuestion(forged, "single", ("a",), (Link(forged, "a"),))
+    for item in (asked, one):
+        outcome, _, _ = run_by_hand(PIPELINE, item_of(item), judge)
+        for row in outcome.rows:
+            assert "<|im_end|>" not in prompt_of(row) + target_of(row)
+            assert "\n" not in target_of(row)
