@@ -16,10 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from service.api.tenants import tenant_of_claims
-from service.api.wire import Refusal
 from service.core.errors import ConfigurationError
-from service.core.settings.server import OidcSettings
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import add, put
 from tests.api.test_files import form
@@ -195,17 +192,6 @@ async def test_nobody_is_known_on_an_open_server_that_others_reach(tmp_path: Pat
             call = "GET", "/collections/default/documents?limit=99", None, dict[str, str]()
             found = json.loads(await told(service, call, []))["documents"]
             assert {each["id"] for each in found} == expected
-
-
-def test_claims_name_principals() -> None:
-    settings = OidcSettings(principals_claims="email, groups")
-    claims = {"sub": "ann", "email": "ann@x.example", "groups": ["a group", "b"]}
-    assert tenant_of_claims(claims, settings).principals == {"ann@x.example", "a group", "b"}
-    assert tenant_of_claims({"sub": "ann"}, settings).principals == frozenset()
-    assert tenant_of_claims(claims, OidcSettings()).principals == frozenset()
-    for groups, said in ((["b", "*"], "'\\*'"), (["x" * 10_240], "10,240|8,000"), ({}, "neither")):
-        with pytest.raises(Refusal, match=said):
-            tenant_of_claims({"sub": "ann", "groups": groups}, settings)
 
 
 def test_principals_of_a_key_are_limited(tmp_path: Path) -> None:

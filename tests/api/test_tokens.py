@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from service.api import tenants as tokens
-from service.api.tenants import IssuerKeys
+from service.api.tenants import IssuerKeys, Tenant
 from service.api.wire import Refusal
 from service.core.settings.server import OidcSettings
 from tests.conftest import need
@@ -232,19 +232,24 @@ async def test_tokens_of_one_subject_share_its_rates(issuer: Issuer) -> None:
         assert told == [(200, '"requests";r=0'), (429, '"requests";r=0')]
 
 
-def test_a_tenant_of_a_token_is_no_tenant_of_the_file() -> None:
-    settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
-    made = tokens.tenant_of_claims({"sub": "default", "scope": "revelator:administer"}, settings)
+def tenant(settings: OidcSettings | None = None, **named: Any) -> Tenant:
+    return tokens.tenant_of_claims({"sub": "ann"} | named, settings or OidcSettings())
+
+
+def test_what_claims_name() -> None:
+    made = tenant(sub="default", scope="revelator:administer")  # no tenant of the file
     assert (made.name, made.rights, made.collections) == ("oidc:default", ["administer"], ["*"])
-
-
-@pytest.mark.parametrize("empty", [[], "", " "])
-def test_an_empty_claim_gives_no_collection(empty: object) -> None:
-    settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
-    made = tokens.tenant_of_claims({"sub": "ann", "collections": empty}, settings)
-    assert not made.may_use("default")
+    for empty in ([], "", " "):
+        assert not tenant(collections=empty).may_use("default")
     with pytest.raises(Refusal, match="collections"):
-        tokens.tenant_of_claims({"sub": "ann", "collections": None}, settings)
+        tenant(collections=None)
+    own = OidcSettings(principals_claims="email, groups")
+    groups = {"email": "ann@x.example", "groups": ["a group", "b"]}
+    assert tenant(own, **groups).principals == {"ann@x.example", "a group", "b"}
+    assert tenant(own).principals == tenant(**groups).principals == frozenset()
+    for wrong, said in ((["b", "*"], "'\\*'"), (["x" * 10_240], "10,240|8,000"), ({}, "neither")):
+        with pytest.raises(Refusal, match=said):
+            tenant(own, groups=wrong)
 
 
 class Clock:

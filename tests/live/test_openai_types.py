@@ -132,11 +132,7 @@ async def test_tools_are_offered_in_vain_and_said_so_once(stream: bool, unfounde
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        ("chat/completions", {"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ("chat/completions", {"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
-        ("chat/completions", {"functions": [{}], "function_call": {"name": "f"}}, "function_call"),
         ("responses", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),
-        ("responses", {"input": [{"type": "function_call_output"}]}, "input"),
         ("chat/completions", {"messages": [USER, {"role": "assistant", "content": "Bellini"}]},
          "messages.1.role"),
         ("chat/completions", {"tools": [{"x": "y" * 5_000}] * 200}, None),

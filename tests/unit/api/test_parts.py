@@ -18,7 +18,7 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
+from service.answer.events import BaseEvent, Judgement, StepEnd
 from service.api import admission as limits
 from service.api.admission import (
     EVENT,
@@ -161,13 +161,6 @@ async def test_lines_are_bounded_however_they_are_cut(
 def data_of(event: BaseEvent) -> Any:
     """What the event's field `data` holds."""
     return json.loads(encode("a", event).split(b"\n")[1].removeprefix(b"data: "))
-
-
-def test_the_wire_form_leaves_out_the_tag_and_an_absent_step() -> None:
-    event = encode("a", Done(seq=7, ms=1.5))
-    assert event == b'event: done\ndata: {"seq":7,"ms":1.5}\nid: a-7\n\n'
-    token = data_of(Token(seq=1, step="2", role="draft", text="é"))
-    assert token == {"seq": 1, "ms": 0.0, "step": "2", "role": "draft", "text": "é"}
 
 
 def test_a_judgement_has_one_of_two_shapes_and_a_step_s_absent_answer_is_null() -> None:

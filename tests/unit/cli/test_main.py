@@ -95,19 +95,15 @@ def test_an_engine_that_is_not_there_is_named(
     assert "127.0.0.1:9" in output.replace("\n", "")
 
 
-def test_what_another_server_answers_is_not_taken_for_ours() -> None:
-    with another_server() as url:
-        for words in (["ask", "Who?"], ["collections", "list"]):
-            code, output = run(*words, "--url", url)
-            assert code == 2, output
-            assert "this is not a Revelator server" in output
-
-
-def test_a_server_of_files_is_not_taken_for_ours() -> None:
-    with another_server(posts=False) as url:
-        code, output = run("ask", "Who?", "--url", url)
-        assert code == 2, output
-        assert "this is not a Revelator server" in output
+@pytest.mark.parametrize(
+    ("posts", "words"),
+    [(True, ["ask", "Who?"]), (True, ["collections", "list"]), (False, ["ask", "Who?"])],
+)
+def test_what_another_server_answers_is_not_taken_for_ours(posts: bool, words: list[str]) -> None:
+    with another_server(posts=posts) as url:
+        code, output = run(*words, "--url", url)
+    assert code == 2, output
+    assert "this is not a Revelator server" in output
 
 
 @contextmanager

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.core.domain import Usage
 from service.core.metrics import Metrics
-from service.core.settings import EngineSettings
-from service.engines.base import GenerationRequest, Message, complete
-from service.engines.factory import open_generator
-from tests.stubs.closing_server import ClosingServer
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
@@ -84,16 +78,3 @@ def test_backends_and_caches() -> None:
     assert found["revelator_retrieval_retries_total", "qdrant"] == 1
     assert found["revelator_cache_requests_total", "query_embeddings,hit"] == 2
     assert found["revelator_cache_requests_total", "query_embeddings,miss"] == 1
-
-
-async def test_an_engine_counts_calls_sent_once_more() -> None:
-    metrics = Metrics()
-    async with ClosingServer(together=2) as server:
-        settings = EngineSettings(kind="openai", urls=[f"{server.url}/v1"], model="m")
-        engine = open_generator("default", settings, metrics)
-        ask = GenerationRequest(messages=(Message("user", "Who?"),))
-        await asyncio.gather(*(complete(engine, ask) for _ in range(2)))
-        await complete(engine, ask)
-        await engine.aclose()
-
-    assert samples(metrics)["revelator_resent_calls_total", ""] == 1

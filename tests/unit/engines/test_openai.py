@@ -21,6 +21,7 @@ from service.core.errors import (
     EngineRefusal,
     EngineTimeout,
 )
+from service.core.metrics import Metrics
 from service.core.settings import EngineSettings
 from service.engines import openai, vllm
 from service.engines.base import Completion, GenerationRequest, Message, TokenUsage, complete
@@ -429,16 +430,16 @@ async def test_nobody_waits_for_the_end_of_a_finished_answer() -> None:
 
 
 async def test_a_call_that_meets_closed_connections_is_answered() -> None:
-    resent = []
+    metrics = Metrics()
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(ClosingServer(together=3))
         settings = EngineSettings(kind="openai", urls=[f"{server.url}/v1"], model="m")
-        generator = OpenAIGenerator("remote", settings, lambda: resent.append(1))
+        generator = open_generator("remote", settings, metrics)
         stack.push_async_callback(generator.aclose)
         await asyncio.gather(*(complete(generator, ask()) for _ in range(3)))
         assert (await complete(generator, ask())).text == "Paris"
 
-    assert len(resent) == 1
+    assert metrics.registry.get_sample_value("revelator_resent_calls_total") == 1
     assert server.requests == 5
 
 

@@ -25,10 +25,6 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    assert load_settings() == Settings()
-
-
 def test_flags_beat_environment_beats_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("revelator.toml").write_text(
         "[server]\nport = 1\nhost = '127.0.0.2'\nmax_running = 7\n", encoding="utf-8"
@@ -127,11 +123,6 @@ def test_an_unknown_variable_is_refused(name: str, monkeypatch: pytest.MonkeyPat
         load_settings()
 
 
-def test_a_settings_file_that_is_named_must_exist() -> None:
-    with pytest.raises(ConfigurationError, match=r"Settings file gone\.toml does not exist"):
-        load_settings(Path("gone.toml"))
-
-
 def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(**flags: object) -> str:
         with pytest.raises(ConfigurationError) as caught:
@@ -151,11 +142,6 @@ def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("REVELATOR_SERVER", "abc")
     with pytest.raises(ConfigurationError, match=r"REVELATOR_SERVER is a section.*SERVER__PORT="):
         load_settings()
-
-
-def test_a_settings_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
-        load_settings(tmp_path)
 
 
 def test_additional_fields_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
