@@ -15,8 +15,7 @@ import pytest
 import structlog
 from hypothesis import settings as hypothesis_settings
 
-from tests.elasticsearch_node import can_build, running_elasticsearch
-from tests.qdrant_node import running_qdrant
+from tests.server_nodes import can_build, running_elasticsearch, running_qdrant
 
 hypothesis_settings.register_profile("revelator", deadline=None)
 hypothesis_settings.load_profile("revelator")
@@ -102,7 +101,7 @@ def image_script() -> Path:
 
 @pytest.fixture(scope="session")
 def elasticsearch_script() -> Path:
-    """Starts an Elasticsearch: `run.sh DATA PORT`, see tests/elasticsearch_node.py."""
+    """Starts an Elasticsearch: `run.sh DATA PORT`, see tests/server_nodes.py."""
     script = shared_root() / "servers" / "elasticsearch" / "run.sh"
     if not (script.is_file() and can_build()):
         unavailable(
@@ -126,7 +125,7 @@ def elasticsearch_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def qdrant_script() -> Path:
-    """Starts a Qdrant: `run.sh DATA PORT [GRPC_PORT]`, see tests/qdrant_node.py."""
+    """Starts a Qdrant: `run.sh DATA PORT [GRPC_PORT]`, see tests/server_nodes.py."""
     script = shared_root() / "servers" / "qdrant" / "run.sh"
     if not script.is_file():
         unavailable(

@@ -16,7 +16,8 @@ import pytest
 
 from tests.deploy.helm import ROOT
 from tests.deploy.images import FOLDER, image, instructions
-from tests.deploy.test_processes import KEY, START_S, free_port, until
+from tests.deploy.test_processes import KEY, START_S, until
+from tests.server_nodes import free_port
 
 TAG = "localhost/revelator-test"
 MOST_BYTES = 720_000_000

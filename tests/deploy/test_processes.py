@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,16 +20,10 @@ import yaml
 
 from service.core.settings.loading import PREFIX
 from tests.deploy.helm import ROOT, Object, named, objects, pods, template
+from tests.server_nodes import free_port
 
 START_S = 200  # on a machine that is busy with other things
 KEY = "a-key"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from unittest import mock
 import aiohttp
 
 from service.core import files
-from tests.faults.outage import Act, Service, served
-from tests.faults.proxy import free_port
+from tests.faults.outage import Service, served
+from tests.faults.proxy import Act, changed
 from tests.live.test_stopping import body_of, serve
 from tests.load.gateways import Told, insist
+from tests.server_nodes import free_port
 from tests.support.live import Raw
 
 START_S: Final = 60.0  # in which a gateway is back
@@ -34,8 +35,8 @@ class Machine:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._full = False
-        self._ahead_s = 0.0
+        self.full = False
+        self.ahead_s = 0.0
         self.refusal: str | None = None
 
     @contextmanager
@@ -43,10 +44,10 @@ class Machine:
         statvfs, clock = os.statvfs, time.time
 
         def told() -> float:
-            return clock() + self._ahead_s
+            return clock() + self.ahead_s
 
         def look(path: Any) -> Any:
-            return SimpleNamespace(f_bavail=0, f_frsize=1) if self._full else statvfs(path)
+            return SimpleNamespace(f_bavail=0, f_frsize=1) if self.full else statvfs(path)
 
         with (
             mock.patch.object(files.os, "statvfs", look),
@@ -54,28 +55,18 @@ class Machine:
         ):
             yield
 
-    async def fill(self) -> None:
-        self._full = True
-        self.refusal = await self._service.write()
-
-    async def empty(self) -> None:
-        self._full = False
-
-    async def ahead(self) -> None:
-        self._ahead_s = DAY_S
-
-    async def behind(self) -> None:
-        self._ahead_s = -DAY_S
-
-    async def right(self) -> None:
-        self._ahead_s = 0.0
-
     def faults(self) -> Mapping[str, tuple[Act, Act]]:
         """What begins and what ends each of `NAMES`."""
+        fills, empties = changed(self, full=True)
+
+        async def fill() -> None:
+            await fills()
+            self.refusal = await self._service.write()
+
         return {
-            "disk full": (self.fill, self.empty),
-            "clock a day ahead": (self.ahead, self.right),
-            "clock a day back": (self.behind, self.right),
+            "disk full": (fill, empties),
+            "clock a day ahead": changed(self, ahead_s=DAY_S),
+            "clock a day back": changed(self, ahead_s=-DAY_S),
         }
 
 

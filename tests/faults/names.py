@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -18,9 +17,10 @@ import orjson
 from aiohttp import web
 
 from service.retrieval.embedding.embedders import HashingEmbedder
-from tests.faults.outage import Act, Service, served
-from tests.faults.proxy import Proxy, free_port, proxied
+from tests.faults.outage import Counts, Service, served
+from tests.faults.proxy import Act, Proxy, proxied
 from tests.faults.workers import OPTIONS, Row, ask, pool_of
+from tests.server_nodes import free_port
 from tests.support.live import Live, config, live
 from tests.support.stub_server import stub_server
 from tests.support.workers import stub_worker
@@ -125,24 +125,17 @@ async def embedding_world(folder: Path) -> AsyncIterator[tuple[Names, Proxy, Ser
                 yield names, proxy, service
 
 
-@dataclass
-class Admitted:
+async def admitted(service: Live, token: str, questions: int = 1) -> Counts:
     """Questions with a token: `refused` ones were told that the issuer is not available."""
-
-    answered: int = 0
-    refused: int = 0
-    lost: int = 0
-
-    async def ask(self, service: Live, token: str) -> None:
-        service.http.headers["Authorization"] = f"Bearer {token}"
-        status, body = await service.ask(route="direct")
-        unavailable = body.get("type", "").endswith(":issuer-unavailable")
-        self.answered += status == 200
-        self.refused += status == 503 and unavailable
-        self.lost += status != 200 and not unavailable
+    service.http.headers["Authorization"] = f"Bearer {token}"
+    asked = [await service.ask(route="direct") for _ in range(questions)]
+    answered = sum(status == 200 for status, _ in asked)
+    told = [body.get("type", "") for status, body in asked if status == 503]
+    refused = sum(each.endswith(":issuer-unavailable") for each in told)
+    return Counts(answered, refused=refused, lost=questions - answered - refused)
 
 
-async def lose_issuer(questions: int, *, known: bool) -> tuple[Admitted, bool]:
+async def lose_issuer(questions: int, *, known: bool) -> tuple[Counts, bool]:
     """Questions with tokens while the issuer's name is gone, and whether one is answered once it
     is back. `known`: its keys were read before."""
     from service.api import tenants as tokens
@@ -154,14 +147,12 @@ async def lose_issuer(questions: int, *, known: bool) -> tuple[Admitted, bool]:
         with names.used(), mock.patch.object(tokens, "AGAIN_S", 0.2):
             async with live(settings=config(server={"oidc": oidc})) as service:
                 if known:
-                    await Admitted().ask(service, token())
-                names.gone, met, after = True, Admitted(), Admitted()
-                for _ in range(questions):
-                    await met.ask(service, token())
+                    await admitted(service, token())
+                names.gone = True
+                met = await admitted(service, token(), questions)
                 names.gone = False
                 for _ in range(50):
-                    await after.ask(service, token())
-                    if after.answered:
-                        break
+                    if (await admitted(service, token())).answered:
+                        return met, True
                     await asyncio.sleep(0.1)
-    return met, after.answered == 1
+    return met, False

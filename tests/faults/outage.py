@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
 from service.core.errors import RevelatorError
 from service.retrieval.collections.catalog import Collections
+from tests.faults.proxy import Act
 from tests.support.documents import ingest_documents
 from tests.support.live import Live, answering, config, live
 from tests.support.scripted import ScriptedGenerator
@@ -42,7 +43,15 @@ SLACK_S: Final = 1.5
 BACK_S: Final = 6.0
 CLEAR_S: Final = 10.0
 
-Act = Callable[[], Awaitable[None]]
+
+class Counts(NamedTuple):
+    """Questions that were answered; answered without one side, saying so; refused with an error
+    that says why; or lost: no answer, no error, and no answer to another try."""
+
+    answered: int = 0
+    degraded: int = 0
+    refused: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,14 @@ class Outage:
     problem: str | None = None
 
     @property
-    def answered(self) -> int:
-        return sum(asked.lacking is not None for asked in self.questions)
+    def counts(self) -> Counts:
+        refused = sum(asked.refused for asked in self.questions)
+        return Counts(
+            answered=sum(asked.lacking == () for asked in self.questions),
+            degraded=sum(bool(asked.lacking) for asked in self.questions),
+            refused=refused,
+            lost=sum(asked.lacking is None for asked in self.questions) - refused,
+        )
 
     @property
     def lost_first_s(self) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
+
+Act = Callable[[], Awaitable[None]]
 
 
 class Proxy:
@@ -86,6 +87,19 @@ def _answer(status: int, product: str) -> bytes:
     ) % (status, product.encode(), len(body), body)
 
 
+def changed(thing: object, **values: object) -> tuple[Act, Act]:
+    """What gives these attributes of a thing other values, and what gives their own back."""
+    before = {name: getattr(thing, name) for name in values}
+
+    async def breaks() -> None:
+        vars(thing).update(values)
+
+    async def heals() -> None:
+        vars(thing).update(before)
+
+    return breaks, heals
+
+
 @asynccontextmanager
 async def proxied(target: str) -> AsyncIterator[Proxy]:
     """A proxy before the server at the URL `target`."""
@@ -96,15 +110,3 @@ async def proxied(target: str) -> AsyncIterator[Proxy]:
             group.start_soon(listener.serve, proxy.serve)
             yield proxy
             group.cancel_scope.cancel()
-
-
-def free_port(*, pair: bool = False) -> int:
-    """A port of this machine that nobody listens on; with `pair` the next one is free too."""
-    while True:
-        with socket.socket() as own, socket.socket() as next_one:
-            own.bind(("127.0.0.1", 0))
-            port: int = own.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                if pair:
-                    next_one.bind(("127.0.0.1", port + 1))
-                return port

@@ -1,4 +1,4 @@
-"""A real Elasticsearch that freezes, dies and comes back; and an ingest killed while it writes."""
+"""An ingest into a real Elasticsearch that is killed while it writes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
-from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
-from tests.faults.outage import BRIEFLY_S, FOR_S, check, outage
 from tests.unit.retrieval.worlds import dense_hashes
 
 PATIENT_S = 20.0
@@ -59,18 +57,6 @@ class World:
             return bm25, dense_hashes(collection.dense)
 
         return await anyio.to_thread.run_sync(read)
-
-
-@pytest.mark.timeout(180)
-async def test_questions_go_on_and_all_is_whole_again(
-    tmp_path: Path, elasticsearch_script: Path
-) -> None:
-    """One fault after the other, on one server."""
-    async with elastic_world(elasticsearch_script, tmp_path) as (faults, service):
-        for fault in NAMES:
-            breaks, heals = faults.faults(service)[fault]
-            told = await outage(service, breaks, heals, FOR_S.get(fault, BRIEFLY_S))
-            check(told, SIDE, harmless=fault in HARMLESS, fault=fault)
 
 
 def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:

@@ -31,7 +31,7 @@ from service.retrieval.embedding.embedders import HashingEmbedder, open_embedder
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import RerankServer, open_reranker
 from tests.conftest import unavailable
-from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.server_nodes import Node, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.support.live import config, live
 from tests.support.stub_server import stub_server
@@ -42,7 +42,7 @@ NAME = "keyed"
 
 
 @pytest.fixture(scope="module")
-def keyed(qdrant_script: Path) -> Iterator[QdrantNode]:
+def keyed(qdrant_script: Path) -> Iterator[Node]:
     with running_qdrant(qdrant_script, settings={"QDRANT__SERVICE__API_KEY": KEY}) as node:
         yield node
 
@@ -74,9 +74,7 @@ async def used(folder: Path, **settings: Any) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("place", ["setting", "file", "URL", "encoded URL"])
 @pytest.mark.parametrize("protocol", ["gRPC", "REST"])
-async def test_qdrant_takes_the_key(
-    tmp_path: Path, keyed: QdrantNode, place: str, protocol: str
-) -> None:
+async def test_qdrant_takes_the_key(tmp_path: Path, keyed: Node, place: str, protocol: str) -> None:
     host = keyed.url.removeprefix("http://")
     file = tmp_path / "key"
     file.write_text(KEY + "\n")
@@ -238,7 +236,7 @@ async def behind_tls(target: str, certificate: Path, port: int = 0) -> AsyncIter
 
 @pytest.mark.parametrize("protocol", ["gRPC", "REST"])
 async def test_qdrant_behind_a_certificate_of_its_own(
-    tmp_path: Path, keyed: QdrantNode, certificate: Path, protocol: str
+    tmp_path: Path, keyed: Node, certificate: Path, protocol: str
 ) -> None:
     host = keyed.url.removeprefix("http://")
     async with (

@@ -19,7 +19,7 @@ from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
-from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.server_nodes import Node, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS
 
@@ -31,7 +31,7 @@ COUNT = 250
 
 
 @pytest.fixture(scope="module")
-def strict(qdrant_script: Path) -> Iterator[QdrantNode]:
+def strict(qdrant_script: Path) -> Iterator[Node]:
     settings = {
         f"{MODE}ENABLED": "true",
         f"{MODE}MAX_QUERY_LIMIT": str(LIMIT),
@@ -46,7 +46,7 @@ def strict(qdrant_script: Path) -> Iterator[QdrantNode]:
 
 @pytest.mark.parametrize("protocol", ["gRPC", "REST"])
 async def test_compared_and_repaired_within_its_limits(
-    tmp_path: Path, strict: QdrantNode, protocol: str
+    tmp_path: Path, strict: Node, protocol: str
 ) -> None:
     port = strict.grpc_port if protocol == "gRPC" else 0
     server = QdrantServer(strict.url, 5.0, port)
@@ -87,7 +87,7 @@ async def test_compared_and_repaired_within_its_limits(
         await backends.aclose()
 
 
-async def test_a_limit_that_cannot_be_kept_is_named(strict: QdrantNode) -> None:
+async def test_a_limit_that_cannot_be_kept_is_named(strict: Node) -> None:
     """And nobody is told to delete the collection for it."""
     server = QdrantServer(strict.url, 5.0, 0)
     try:

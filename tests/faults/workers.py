@@ -1,14 +1,10 @@
-"""What one bad worker of three costs 64 questions that are under way.
-
-``python -m tests.faults.workers`` prints the table. The fault comes once the first tokens are out;
-then all three workers are replaced one after the other.
-"""
+"""What one bad worker of three costs 64 questions that are under way. The fault comes once the
+first tokens are out; then all three workers are replaced one after the other."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +20,7 @@ from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import PoolLimits
 from service.retrieval.base import anyone
 from service.runtime import Runtime, open_runtime
+from tests.server_nodes import free_port
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.workers import StubWorker, stub_worker, stub_workers
 
@@ -33,7 +30,6 @@ OPTIONS = ("--reply", REPLY, "--token-delay", "0.03", "--first-delay", "0.02")
 HANGS_S = 60.0
 
 FAULTS: dict[str, Callable[[StubWorker], None]] = {
-    "none": lambda worker: None,
     "kill -9": StubWorker.kill,
     "SIGSTOP": StubWorker.stop,
     "answers 500": lambda worker: worker.tell(failure=500),
@@ -61,7 +57,6 @@ class Response:
 
     answer: str | None = None
     problem: str | None = None
-    restarts: int = 0
     whole: bool = True
 
 
@@ -71,7 +66,6 @@ class Row:
 
     outcomes: list[Response] = field(default_factory=list)
     hung: int = 0
-    seconds: float = 0.0
 
     @property
     def answered(self) -> int:
@@ -80,10 +74,6 @@ class Row:
     @property
     def failed(self) -> list[str]:
         return [outcome.problem for outcome in self.outcomes if outcome.problem]
-
-    @property
-    def restarted(self) -> int:
-        return sum(outcome.restarts > 0 for outcome in self.outcomes)
 
 
 async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Response:
@@ -101,7 +91,6 @@ async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Re
                     on_token()
                 case Withdraw(role="answer"):
                     shown = ""
-                    outcome.restarts += event.reason == "restart"
                 case AnswerReady():
                     outcome.answer = event.body.answer
                     outcome.whole = shown == event.body.answer
@@ -116,14 +105,12 @@ async def survive(fault: Callable[[StubWorker], None]) -> Row:
     with stub_workers(3, OPTIONS) as workers:
         async with pool_of([worker.url for worker in workers]) as runtime:
             await runtime.warm()
-            started = time.monotonic()
             asked = [
                 asyncio.create_task(ask(runtime, number, begun.set)) for number in range(QUESTIONS)
             ]
             await begun.wait()
             await asyncio.to_thread(fault, workers[0])
             done, hung = await asyncio.wait(asked, timeout=HANGS_S)
-            row.seconds = time.monotonic() - started
             row.hung = len(hung)
             for task in hung:
                 task.cancel()
@@ -149,7 +136,6 @@ async def roll(listed: list[str], port: int) -> Row:
             pool = runtime.engines["default"]
             assert isinstance(pool, PoolGenerator)
             await runtime.warm()
-            started = time.monotonic()
             asking = [asyncio.create_task(_keep_asking(runtime, n, stop, row)) for n in range(16)]
             for number, (address, worker) in enumerate(first.items(), 5):
                 new.enter_context(start(f"127.0.0.{number}"))
@@ -160,7 +146,6 @@ async def roll(listed: list[str], port: int) -> Row:
             stop.set()
             await asyncio.wait(asking, timeout=HANGS_S)
             row.hung = sum(not task.done() for task in asking)
-            row.seconds = time.monotonic() - started
     return row
 
 
@@ -196,24 +181,5 @@ def dns(listed: Sequence[str]) -> Iterator[None]:
 def replace_all() -> Row:
     """`roll` on a free port under a name service of its own."""
     listed: list[str] = []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with dns(listed):
-        return asyncio.run(roll(listed, port))
-
-
-def main() -> None:
-    print(f"{'fault':20} asked answered failed hung restarted seconds")
-    rows = {name: lambda fault=fault: asyncio.run(survive(fault)) for name, fault in FAULTS.items()}
-    for name, run in {**rows, "all replaced": replace_all}.items():
-        row = run()
-        print(
-            f"{name:20} {len(row.outcomes) + row.hung:5} {row.answered:8} {len(row.failed):6} "
-            f"{row.hung:4} {row.restarted:9} {row.seconds:7.2f}",
-            *row.failed[:1],
-        )
-
-
-if __name__ == "__main__":
-    main()
+        return asyncio.run(roll(listed, free_port()))

@@ -17,7 +17,7 @@ from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.stores import elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
-from tests.elasticsearch_node import running_elasticsearch
+from tests.server_nodes import running_elasticsearch
 from tests.support.bm25 import bm25
 
 NAME = "tried"

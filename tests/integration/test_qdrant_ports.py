@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.check import check_in_terminal
-from tests.faults.proxy import free_port
+from tests.server_nodes import free_port
 from tests.support.live import config
 
 

@@ -17,7 +17,8 @@ from service.core.errors import (
     InvalidRequest,
     NotFound,
 )
-from tests.faults.proxy import free_port, proxied
+from tests.faults.proxy import proxied
+from tests.server_nodes import free_port
 from tests.support.live import config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 

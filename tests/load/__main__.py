@@ -42,9 +42,9 @@ import aiohttp
 from service.api.tenants import digest
 from tests.benchmarks.http_support import ServerProcess, quantile, server
 from tests.conftest import shared_root
-from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, post, took
-from tests.load.gateways import FAULTS, Gateway, Restarted, two_gateways
+from tests.load.gateways import FAULTS, Gateway, two_gateways
+from tests.server_nodes import running_elasticsearch
 from tests.support.workers import stub_worker
 
 RUNNING, SECONDS = 16, 0.5
@@ -255,8 +255,8 @@ async def gateways(for_s: float) -> bool:
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         script = servers / "elasticsearch" / "run.sh"
         elasticsearch = stack.enter_context(running_elasticsearch(script)).url
-        qdrant = Restarted(servers / "qdrant" / "run.sh", Path(folder) / "qdrant", stack)
-        async with two_gateways(elasticsearch, qdrant, Path(folder)) as pair:
+        script = servers / "qdrant" / "run.sh"
+        async with two_gateways(elasticsearch, script, Path(folder)) as pair:
             for fault in FAULTS:
                 tally = await pair.under(fault, for_s)
                 told("gateways", f"{fault}: asked", tally.asked, "", True)

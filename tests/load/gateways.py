@@ -14,18 +14,16 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import anyio.to_thread
 
 from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.factory import open_embedded
-from tests.faults.proxy import free_port
-from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.server_nodes import Restarted, free_port, restarted_qdrant
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS
 
@@ -75,26 +73,6 @@ class Tally:
     @property
     def lacking(self) -> int:
         return sum(each.lacking for each in self.questions)
-
-
-class Restarted:
-    """A Qdrant that can be killed and comes back with its data at the same ports."""
-
-    def __init__(self, script: Path, data: Path, stack: ExitStack) -> None:
-        self._script, self._data, self._stack = script, data, stack
-        port = free_port(pair=True)
-        self._ports = (port, port + 1)
-        self.node = self._run()
-
-    def _run(self) -> QdrantNode:
-        running = running_qdrant(self._script, self._data, self._ports)
-        return self._stack.enter_context(running)
-
-    async def kill(self) -> None:
-        await anyio.to_thread.run_sync(self.node.kill)
-
-    async def start(self) -> None:
-        self.node = await anyio.to_thread.run_sync(self._run)
 
 
 class Gateway:
@@ -219,15 +197,17 @@ async def insist(
 
 
 @asynccontextmanager
-async def two_gateways(elasticsearch: str, qdrant: Restarted, folder: Path) -> AsyncIterator[Pair]:
-    """Over a small corpus, which is deleted at the end."""
-    options = (
-        "--running", "64", "--seconds", str(CALL_S), "--elasticsearch", elasticsearch,
-        "--qdrant", qdrant.node.url,
-    )  # fmt: skip
-    gateways = [Gateway(*options, "--data", str(folder / name)) for name in ("one", "two")]
+async def two_gateways(elasticsearch: str, script: Path, folder: Path) -> AsyncIterator[Pair]:
+    """Over a small corpus, which is deleted at the end, in this Elasticsearch and a Qdrant that is
+    started by its script."""
     async with AsyncExitStack() as stack:
+        qdrant = await stack.enter_async_context(restarted_qdrant(script, folder))
         await stack.enter_async_context(_corpus(elasticsearch, qdrant.node.url, folder / "own"))
+        options = (
+            "--running", "64", "--seconds", str(CALL_S), "--elasticsearch", elasticsearch,
+            "--qdrant", qdrant.node.url,
+        )  # fmt: skip
+        gateways = [Gateway(*options, "--data", str(folder / name)) for name in ("one", "two")]
         for gateway in gateways:
             stack.push_async_callback(gateway.end, signal.SIGKILL)
         await asyncio.gather(*(gateway.start() for gateway in gateways))

@@ -37,8 +37,7 @@ import aiohttp
 
 from tests.benchmarks.http_support import in_ms
 from tests.conftest import shared_root
-from tests.elasticsearch_node import running_elasticsearch
-from tests.faults.proxy import free_port
+from tests.server_nodes import free_port, running_elasticsearch
 from tests.support.workers import stub_worker
 
 HERE = Path(__file__).parent

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
-from tests.load.gateways import FAULTS, Restarted, two_gateways
+from tests.load.gateways import FAULTS, two_gateways
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,12 +45,10 @@ async def test_a_process_under_load_ends_what_it_has_admitted_and_refuses_the_re
 async def test_no_question_is_lost_with_a_gateway_or_a_store(
     tmp_path: Path, elasticsearch_url: str, qdrant_script: Path
 ) -> None:
-    with ExitStack() as stack:
-        qdrant = Restarted(qdrant_script, tmp_path / "qdrant", stack)
-        async with two_gateways(elasticsearch_url, qdrant, tmp_path) as pair:
-            faults = [fault for fault in FAULTS if fault != "rolling restart"]  # BOTH holds it
-            tallies = {fault: await pair.under(fault, 1.0) for fault in faults}
-        assert pair.exits == [0, 0]
+    async with two_gateways(elasticsearch_url, qdrant_script, tmp_path) as pair:
+        faults = [fault for fault in FAULTS if fault != "rolling restart"]  # BOTH holds it
+        tallies = {fault: await pair.under(fault, 1.0) for fault in faults}
+    assert pair.exits == [0, 0]
     for fault, tally in tallies.items():
         assert not [told for told in tally.questions if not told.answered], fault
         assert tally.asked >= 4

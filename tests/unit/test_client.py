@@ -29,7 +29,7 @@ from service.core.errors import (
     StoreBusy,
     StoreError,
 )
-from tests.faults.proxy import free_port
+from tests.server_nodes import free_port
 from tests.support.events import EVENTS
 from tests.support.stub_server import stub_server
 
