@@ -182,9 +182,6 @@ class PoisonedRetriever:
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return await self._retriever.check_request(collection, filter, permit)
 
-    async def aclose(self) -> None:
-        """Keep the wrapped retriever open, because other questions use it too."""
-
 
 def planting(
     attack: Attack, victims: Sequence[Victim]

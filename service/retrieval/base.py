@@ -98,8 +98,6 @@ class Retriever(Protocol):
         come before those that tell whether the collection exists and what it contains.
         """
 
-    async def aclose(self) -> None: ...
-
 
 class SearchStore(Protocol):
     """One collection in one backend. Raises `RetrievalFailure` if the backend is unavailable."""

@@ -37,9 +37,6 @@ class StubRetriever:
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return collection or "sample"
 
-    async def aclose(self) -> None:
-        return
-
 
 def scripted() -> ScriptedGenerator:
     """A `single` question: route, ten judgements, the answer. The most frequent call first."""

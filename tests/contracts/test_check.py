@@ -19,9 +19,9 @@ from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET
-from tests.contracts.test_writer import LONG, contents, opened
+from tests.contracts.test_writer import LONG
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, contents, opened
 
 pytestmark = QUIET
 
@@ -73,7 +73,7 @@ def kinds(findings: list[Finding]) -> dict[str, int]:
 
 async def test_differences_are_found_shown_and_repaired(tmp_path: Path, backends: Backends) -> None:
     embedder = CountingEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         await collections.create(NAME)
         await ingest_documents(CORPUS, NAME, collections)
         before = await collections.manifest(NAME)
@@ -131,12 +131,12 @@ async def test_another_embedding_is_told_and_embedded_again(
     tmp_path: Path, backends: Backends
 ) -> None:
     long = {"id": "half", "title": "", "text": LONG}
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME, description="kept")
         await ingest_documents([*CORPUS, long], NAME, collections)
         before = await collections.manifest(NAME)
     embedder = OtherEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         report = await collections.check(NAME)
         assert kinds(report.findings) == {"embedding": 1}
         assert "--repair" in report.findings[0].detail
@@ -166,7 +166,7 @@ async def test_another_embedding_is_told_and_embedded_again(
 async def test_a_store_that_lost_everything_is_not_gone_by(
     tmp_path: Path, backends: Backends
 ) -> None:
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         await ingest_documents(CORPUS, NAME, collections)
         collection = await collections.get(NAME)
@@ -175,7 +175,7 @@ async def test_a_store_that_lost_everything_is_not_gone_by(
             await collections.check(NAME, repair=True)
         assert await anyio.to_thread.run_sync(collection.dense.count_passages) == 5
         embedder = CountingEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         await ingest_documents(CORPUS, NAME, collections)
         assert embedder.passages == 0
         assert (await collections.check(NAME)).findings == []

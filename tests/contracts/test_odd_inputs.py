@@ -15,9 +15,8 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET
-from tests.contracts.test_writer import opened
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
 
 pytestmark = QUIET
 
@@ -44,7 +43,7 @@ GERMAN_TEXTS = [
 
 async def test_odd_queries_and_passages(tmp_path: Path, backends: Backends) -> None:
     embedder = CountingEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         retriever = HybridRetriever(collections, embedder, SETTINGS)
         await collections.create(NAME)
         await ingest_documents([*CORPUS, *GERMAN, REPEATED], NAME, collections)
@@ -92,7 +91,7 @@ async def test_the_first_documents_of_a_new_collection_decide_on_its_analysis(
         monkeypatch.setattr(writer, "analysis_for", lambda _: "simple")
         analysis = "simple"
     embedder = CountingEmbedder()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         assert (await collections.create(NAME, analysis=named)).analysis == "english"
         await ingest_documents(first, NAME, collections)
         await ingest_documents(CORPUS, NAME, collections)
@@ -100,7 +99,7 @@ async def test_the_first_documents_of_a_new_collection_decide_on_its_analysis(
         assert (manifest.analysis, manifest.state) == (analysis, "complete")
         report = await collections.check(NAME)
         assert (report.settings[0], report.findings) == (f"analysis {analysis}", [])
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         retriever = HybridRetriever(collections, embedder, SETTINGS)
         # Found by its stem alone: in German, in English, and not where words are as they are.
         for form, finds in (("Renovierungen", "german"), ("volcanoes", "english")):
@@ -121,7 +120,7 @@ class Spoilt(CountingEmbedder):
 
 async def test_vectors_that_are_no_numbers_are_refused(tmp_path: Path, backends: Backends) -> None:
     embedder = Spoilt()
-    async with opened(tmp_path, backends, embedder) as collections:
+    async with opened(tmp_path, embedder, backends=backends) as collections:
         retriever = HybridRetriever(collections, embedder, SETTINGS)
         await collections.create(NAME)
         await ingest_documents(CORPUS[:4], NAME, collections)

@@ -23,9 +23,9 @@ from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.test_writer import LONG, contents, opened
+from tests.contracts.test_writer import LONG
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, contents, opened
 
 pytestmark = QUIET
 
@@ -82,7 +82,7 @@ async def is_whole(collections: Collections) -> bool:
 
 
 async def test_check_says_what_is_lost_and_repair_makes_it_again(world: World) -> None:
-    async with opened(world.data, world.backends) as collections:
+    async with opened(world.data, backends=world.backends) as collections:
         passages = await filled(collections)
         before = await collections.manifest(NAME)
         await world.lose(collections)
@@ -91,7 +91,7 @@ async def test_check_says_what_is_lost_and_repair_makes_it_again(world: World) -
         assert lost.count == passages
         assert world.side in await missing(collections)
     embedder = CountingEmbedder()
-    async with opened(world.data, world.backends, embedder) as collections:
+    async with opened(world.data, embedder, backends=world.backends) as collections:
         report = await collections.check(NAME, repair=True)
         assert report.left == []
         assert (report.passages, report.vectors) == (passages, passages)
@@ -103,7 +103,7 @@ async def test_check_says_what_is_lost_and_repair_makes_it_again(world: World) -
 
 async def test_an_ingest_calls_nothing_unchanged_that_was_lost(world: World) -> None:
     embedder = CountingEmbedder()
-    async with opened(world.data, world.backends, embedder) as collections:
+    async with opened(world.data, embedder, backends=world.backends) as collections:
         passages = await filled(collections)
         before = await collections.manifest(NAME)
         await world.lose(collections)
@@ -120,7 +120,7 @@ async def test_an_ingest_calls_nothing_unchanged_that_was_lost(world: World) -> 
 
 
 async def test_a_document_is_deleted_from_what_was_lost(world: World) -> None:
-    async with opened(world.data, world.backends) as collections:
+    async with opened(world.data, backends=world.backends) as collections:
         passages = await filled(collections)
         await world.lose(collections)
         await collections.delete_document(NAME, "etna")
@@ -129,7 +129,7 @@ async def test_a_document_is_deleted_from_what_was_lost(world: World) -> None:
 
 
 async def test_a_replacement_needs_nothing_of_what_was_lost(world: World) -> None:
-    async with opened(world.data, world.backends) as collections:
+    async with opened(world.data, backends=world.backends) as collections:
         await filled(collections)
         await world.lose(collections)
         async with collections.replacing(NAME) as writer:
@@ -146,7 +146,7 @@ async def test_a_repair_that_broke_off_is_run_again(
 ) -> None:
     """BM25's index is in place with every passage or not at all; vectors that were made stay."""
     embedder = CountingEmbedder()
-    async with opened(world.data, world.backends, embedder) as collections:
+    async with opened(world.data, embedder, backends=world.backends) as collections:
         passages = await filled(collections)
         before = await collections.manifest(NAME)
         await world.lose(collections)
@@ -158,7 +158,7 @@ async def test_a_repair_that_broke_off_is_run_again(
                 await collections.check(NAME, repair=True)
         assert world.side == "dense" or world.side in await missing(collections)
         embedder.fail_after = None
-    async with opened(world.data, world.backends, embedder) as collections:
+    async with opened(world.data, embedder, backends=world.backends) as collections:
         assert (await collections.check(NAME, repair=True)).left == []
         assert embedder.passages == (passages if world.side == "dense" else 0)
         assert await collections.manifest(NAME) == before
@@ -201,7 +201,7 @@ async def test_questions_are_answered_while_it_is_repaired(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the side that is left, and the answers say that something is missing."""
-    async with opened(world.data, world.backends) as collections:
+    async with opened(world.data, backends=world.backends) as collections:
         await filled(collections)
         await world.lose(collections)
     halt, reports = Halt(), list[CollectionReport]()
@@ -211,7 +211,7 @@ async def test_questions_are_answered_while_it_is_repaired(
         return record_of(payload)
 
     monkeypatch.setattr(consistency, "record_of", halting)
-    async with opened(world.data, world.backends, HaltingEmbedder(halt)) as collections:
+    async with opened(world.data, HaltingEmbedder(halt), backends=world.backends) as collections:
 
         async def repair() -> None:
             reports.append(await collections.check(NAME, repair=True))
@@ -229,7 +229,7 @@ async def test_questions_are_answered_while_it_is_repaired(
 
 
 async def test_it_is_deleted(world: World) -> None:
-    async with opened(world.data, world.backends) as collections:
+    async with opened(world.data, backends=world.backends) as collections:
         await filled(collections)
         await world.lose(collections)
         await collections.delete(NAME)

@@ -19,9 +19,8 @@ from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import parse_document
 from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.test_writer import contents
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder, contents
 
 pytestmark = QUIET
 

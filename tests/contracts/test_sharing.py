@@ -16,12 +16,11 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections import elasticsearch, lifecycle
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
 from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = QUIET
 
@@ -46,10 +45,8 @@ async def gateways(
     async with AsyncExitStack() as stack:
         made = []
         for number in range(3):
-            data = tmp_path / str(number)
-            each = Collections(data, CountingEmbedder(), Sample(data / "no-sample"), backends)
-            stack.push_async_callback(each.aclose)
-            made.append(each)
+            each = opened(tmp_path / str(number), backends=backends)
+            made.append(await stack.enter_async_context(each))
         yield made
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,11 @@ from service.core.errors import NotFound, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import MOST_LEVELS, Document, passages_of
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET, WORLDS
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, contents, opened
 
 pytestmark = QUIET
 
@@ -28,34 +24,8 @@ LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for
 FEW = 3  # passages that LONG has at least
 
 
-@asynccontextmanager
-async def opened(
-    data: Path, backends: Backends, embedder: CountingEmbedder | None = None
-) -> AsyncIterator[Collections]:
-    collections = Collections(
-        data, embedder or CountingEmbedder(), Sample(data / "no-sample"), backends
-    )
-    try:
-        yield collections
-    finally:
-        await collections.aclose()
-
-
 async def ids(collections: Collections, *, after: str = "", most: int = 99, **of: str) -> list[str]:
     return [each.document_id for each in await collections.heads(NAME, after, most, **of)]
-
-
-async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, str]]:
-    """Content hash by passage id, in the BM25 and in the dense store."""
-
-    def read() -> tuple[dict[str, str], dict[str, str]]:
-        records = list(collection.bm25.records())
-        bm25 = {record.passage.passage_id: record.content_hash for record in records}
-        assert len(bm25) == len(records) == collection.bm25.count_passages()
-        assert collection.dense.count_passages() == len(records)
-        return bm25, dense_hashes(collection.dense)
-
-    return await anyio.to_thread.run_sync(read)
 
 
 async def found(collections: Collections, query: str) -> list[str]:
@@ -67,7 +37,7 @@ async def found(collections: Collections, query: str) -> list[str]:
 async def test_documents_are_written_changed_and_deleted(
     tmp_path: Path, backends: Backends
 ) -> None:
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         long = {"id": "long", "title": "Long", "text": LONG, "kind": "long"}
         report = await ingest_documents([*CORPUS, long], NAME, collections)
@@ -103,7 +73,7 @@ async def test_documents_are_listed_by_their_ids(tmp_path: Path, backends: Backe
         Document("a", "", "Text."),
         Document("Ä?\\", "Old tower", "Text."),
     ]
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         assert await ids(collections) == []
         async with collections.writing(NAME) as writer:
@@ -129,7 +99,7 @@ async def test_what_a_file_was_cut_into_is_found_by_its_name(
     names = ["a.html", "b c+(1)[x]{2}.pdf", r"^c\d$|.~&-.pdf", "ä日.docx"]
     ends = ["", "#page=1", "#two\nlines", "x", ".old#page=1", "$"]
     documents = [Document(name + end, "", "Text.") for name in names for end in ends]
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         async with collections.writing(NAME) as writer:
             await writer.write(documents)
@@ -154,7 +124,7 @@ async def test_the_most_deeply_nested_metadata_comes_and_goes(
     for _ in range(MOST_LEVELS):
         listed, nested = [listed], {"a": nested}
     documents = [{"id": "deep", "text": "Text.", "listed": listed, "nested": nested}, CORPUS[0]]
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         report = await ingest_documents(documents, NAME, collections)
         assert (report["indexed"], report["failed"]) == (2, [])
@@ -170,11 +140,11 @@ async def test_the_most_deeply_nested_metadata_comes_and_goes(
 
 
 async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: Backends) -> None:
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         await ingest_documents(CORPUS, NAME, collections)
         before = await collections.manifest(NAME)
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         assert await collections.manifest(NAME) == before
         assert "Norma is an opera by Vincenzo Bellini." in await found(collections, "Norma")
         await collections.delete(NAME)
@@ -185,7 +155,7 @@ async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: B
 
 async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backends) -> None:
     """Passages of no known document in the BM25 store, vectors of no document in the other."""
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
         await ingest_documents(CORPUS, NAME, collections)
         collection = await collections.get(NAME)
@@ -197,7 +167,7 @@ async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backen
             await anyio.to_thread.run_sync(collection.bm25.replace, [], records[1:])
         await collection.save(collection.manifest.model_copy(update={"state": "building"}))
 
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await ingest_documents([{"id": "new", "text": "New."}], NAME, collections)
         bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense
@@ -208,10 +178,10 @@ async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backen
 
 async def test_another_data_directory(tmp_path: Path, backends: Backends) -> None:
     """Where Elasticsearch holds the manifests it finds what is there; else it has its own."""
-    async with opened(tmp_path / "one", backends) as first:
+    async with opened(tmp_path / "one", backends=backends) as first:
         await first.create(NAME)
         await ingest_documents(CORPUS, NAME, first)
-        async with opened(tmp_path / "two", backends) as second:
+        async with opened(tmp_path / "two", backends=backends) as second:
             if backends.names[0] == "elasticsearch":
                 assert await second.manifest(NAME) == await first.manifest(NAME)
                 assert await found(second, "Norma") == await found(first, "Norma")
@@ -227,11 +197,11 @@ async def test_another_data_directory(tmp_path: Path, backends: Backends) -> Non
 async def test_other_settings_than_a_collection_was_made_with(
     tmp_path: Path, backends: Backends
 ) -> None:
-    async with opened(tmp_path, backends) as collections:
+    async with opened(tmp_path, backends=backends) as collections:
         await collections.create(NAME)
     other: Any = WORLDS["tantivy and Qdrant in memory"](None)  # type: ignore[arg-type]
     other = Backends() if other.names == backends.names else other
-    async with opened(tmp_path, other) as collections:
+    async with opened(tmp_path, backends=other) as collections:
         with pytest.raises(
             StoreError, match=r"is stored in .* restore retrieval.elasticsearch_url"
         ):

@@ -16,7 +16,7 @@ from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import IngestResult, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore
-from tests.unit.retrieval.worlds import dense_hashes, opened
+from tests.unit.retrieval.worlds import contents, opened
 
 NAME = "killed"
 DURABLE = (
@@ -57,10 +57,7 @@ async def state(data: Path) -> State:
     """Look into the stores, as they are."""
     async with opened(data) as collections:
         collection = await collections.get(NAME)
-        records = list(collection.bm25.records())
-        bm25 = {record.passage.passage_id: record.content_hash for record in records}
-        assert len(bm25) == len(records)
-        return State(bm25, dense_hashes(collection.dense), collection.manifest)
+        return State(*await contents(collection), collection.manifest)
 
 
 def die_at(operation: int) -> None:

@@ -17,13 +17,12 @@ from pathlib import Path
 import anyio
 
 from service.core.settings import RetrievalSettings
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.embedding.on_ray import LOCAL, RayEmbedder, connected
 from service.retrieval.ingest.pipeline import ingest
 from tests.faults.killing import NAME
+from tests.unit.retrieval.worlds import opened
 
 SETTINGS = RetrievalSettings(embedding_model="hashing")
 
@@ -61,12 +60,9 @@ def _note(path: Path, how: int) -> None:
 async def main(data: Path, log: Path, files: Sequence[Path]) -> None:
     with connected(LOCAL):
         embedder = RayEmbedder(SETTINGS, partial(opening, log))
-        collections = Collections(data, embedder, Sample(data / "no-sample"))
-        try:
+        async with opened(data, embedder) as collections:
             await collections.create(NAME)
             report = await ingest(files, NAME, collections)
-        finally:
-            await collections.aclose()
     counts = f"{report.indexed} {report.unchanged} {report.failed} {report.embedded}"
     log.with_suffix(".report").write_text("\n".join([counts, *map(str, report.failures)]))
 

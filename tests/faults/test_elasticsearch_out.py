@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,11 @@ from elasticsearch import AsyncElasticsearch
 from service.retrieval.collections import elasticsearch
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
 from tests.faults.killing import documents
-from tests.unit.retrieval.worlds import dense_hashes
+from tests.unit.retrieval.worlds import contents, opened
 
 PATIENT_S = 20.0
 NAME = "out"
@@ -32,31 +32,13 @@ COUNT = 300  # documents of the killed ingest; more than one batch
 BULK = 128  # of its requests
 
 
-class World:
+@asynccontextmanager
+async def world(data: Path, url: str) -> AsyncIterator[tuple[Backends, Collections]]:
     """Collections on Elasticsearch and qdrant-edge."""
-
-    def __init__(self, data: Path, url: str) -> None:
-        self.backends = Backends(ElasticServer(url, PATIENT_S))
-        sample = Sample(data / "none")
-        self.collections = Collections(data, HashingEmbedder(), sample, self.backends)
-
-    async def __aenter__(self) -> World:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.collections.aclose()
-        await self.backends.aclose()
-
-    async def contents(self) -> tuple[dict[str, str], dict[str, str]]:
-        collection = await self.collections.get(NAME)
-
-        def read() -> tuple[dict[str, str], dict[str, str]]:
-            records = list(collection.bm25.records())
-            bm25 = {record.passage.passage_id: record.content_hash for record in records}
-            assert len(bm25) == len(records)
-            return bm25, dense_hashes(collection.dense)
-
-        return await anyio.to_thread.run_sync(read)
+    backends = Backends(ElasticServer(url, PATIENT_S))
+    async with opened(data, backends=backends) as collections:
+        yield backends, collections
+    await backends.aclose()
 
 
 def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:
@@ -73,12 +55,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory, elasticsearch_url: str) -> d
     new = documents(folder / "new.jsonl", COUNT)
 
     async def write() -> dict[str, str]:
-        async with World(folder / "data", elasticsearch_url) as world:
-            await world.backends.drop(NAME)
-            await world.collections.create(NAME)
-            await ingest([new], NAME, world.collections)
-            expected, _ = await world.contents()
-            await world.collections.delete(NAME)
+        async with world(folder / "data", elasticsearch_url) as (backends, collections):
+            await backends.drop(NAME)
+            await collections.create(NAME)
+            await ingest([new], NAME, collections)
+            expected, _ = await contents(await collections.get(NAME))
+            await collections.delete(NAME)
             return expected
 
     return anyio.run(write)
@@ -92,20 +74,20 @@ async def test_an_ingest_killed_between_bulks(
 ) -> None:
     old = documents(tmp_path / "old.jsonl", COUNT, words=90)
     new = documents(tmp_path / "new.jsonl", COUNT)
-    async with World(tmp_path / "killed", elasticsearch_url) as world:
-        await world.backends.drop(NAME)
-        await world.collections.create(NAME)
-        await ingest([old], NAME, world.collections)
+    async with world(tmp_path / "killed", elasticsearch_url) as (backends, collections):
+        await backends.drop(NAME)
+        await collections.create(NAME)
+        await ingest([old], NAME, collections)
     await anyio.to_thread.run_sync(run_and_kill, tmp_path / "killed", elasticsearch_url, new, bulk)
-    async with World(tmp_path / "killed", elasticsearch_url) as world:
-        assert (await world.collections.manifest(NAME)).state == "building"
-        await ingest([new], NAME, world.collections)
-        bm25, dense = await world.contents()
+    async with world(tmp_path / "killed", elasticsearch_url) as (_, collections):
+        assert (await collections.manifest(NAME)).state == "building"
+        await ingest([new], NAME, collections)
+        bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense == whole
-        manifest = await world.collections.manifest(NAME)
+        manifest = await collections.manifest(NAME)
         assert (manifest.state, manifest.documents) == ("complete", COUNT)
         assert manifest.passages == len(whole)
-        await world.collections.delete(NAME)
+        await collections.delete(NAME)
 
 
 def _main() -> None:
@@ -121,8 +103,8 @@ def _main() -> None:
         return sent
 
     async def main() -> None:
-        async with World(data, url) as world:
-            await ingest([file], NAME, world.collections)
+        async with world(data, url) as (_, collections):
+            await ingest([file], NAME, collections)
 
     elasticsearch.CLAIM_S = CLAIM_S  # type: ignore[misc]
     elastic_server.BULK_ACTIONS = BULK

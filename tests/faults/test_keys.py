@@ -25,8 +25,6 @@ from service.core.settings import RetrievalSettings
 from service.engines.factory import open_generator
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import open_backends
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.embedders import HashingEmbedder, open_embedder
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import RerankServer, open_reranker
@@ -35,7 +33,7 @@ from tests.server_nodes import Node, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.support.live import config, live
 from tests.support.stub_server import stub_server
-from tests.unit.retrieval.worlds import CORPUS
+from tests.unit.retrieval.worlds import CORPUS, opened
 
 KEY = "zq/vx?y#x@z:1-secret"
 NAME = "keyed"
@@ -59,16 +57,15 @@ def trusting(files: Sequence[Path]) -> Iterator[None]:
 async def used(folder: Path, **settings: Any) -> tuple[str, ...]:
     """What was missing in a search, after an ingest by these settings."""
     made = RetrievalSettings(embedding_model="hashing", timeout_s=5.0, **settings)
-    backends, embedder = open_backends(made), HashingEmbedder()
-    collections = Collections(folder, embedder, Sample(folder / "none"), backends)
+    backends = open_backends(made)
     try:
-        await backends.drop(NAME)
-        await collections.create(NAME)
-        await ingest_documents(CORPUS, NAME, collections)
-        retriever = HybridRetriever(collections, embedder, made)
-        return (await retriever.search(SearchRequest("volcano", 2, NAME))).missing
+        async with opened(folder, backends=backends) as collections:
+            await backends.drop(NAME)
+            await collections.create(NAME)
+            await ingest_documents(CORPUS, NAME, collections)
+            retriever = HybridRetriever(collections, HashingEmbedder(), made)
+            return (await retriever.search(SearchRequest("volcano", 2, NAME))).missing
     finally:
-        await collections.aclose()
         await backends.aclose()
 
 

@@ -14,14 +14,12 @@ from service.core.concurrency import gather
 from service.core.errors import StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.server_nodes import Node, running_qdrant
 from tests.support.documents import ingest_documents
-from tests.unit.retrieval.worlds import SETTINGS
+from tests.unit.retrieval.worlds import SETTINGS, opened
 
 MODE = "QDRANT__STORAGE__COLLECTION__STRICT_MODE__"
 LIMIT = 100
@@ -51,9 +49,7 @@ async def test_compared_and_repaired_within_its_limits(
     port = strict.grpc_port if protocol == "gRPC" else 0
     server = QdrantServer(strict.url, 5.0, port)
     backends = Backends(None, server)
-    embedder = HashingEmbedder()
-    collections = Collections(tmp_path, embedder, Sample(tmp_path / "none"), backends)
-    try:
+    async with opened(tmp_path, backends=backends) as collections:
         await backends.drop(NAME)
         await collections.create(NAME)
         documents = [{"id": f"d{n}", "text": f"Volcano {n}", "kind": n % 2} for n in range(COUNT)]
@@ -72,7 +68,7 @@ async def test_compared_and_repaired_within_its_limits(
         assert "vectors removed: 1" in report.done
         assert report.left == []
 
-        retriever = HybridRetriever(collections, embedder, SETTINGS)
+        retriever = HybridRetriever(collections, HashingEmbedder(), SETTINGS)
         for request in (
             SearchRequest("volcano 7", 10, NAME),
             SearchRequest("volcano 7", 60, NAME, filter={"kind": (1,)}),
@@ -82,9 +78,7 @@ async def test_compared_and_repaired_within_its_limits(
         five = [SearchRequest(f"volcano {n}", 10, NAME, "dense") for n in range(5)]
         together = await gather([partial(retriever.search, request) for request in five])
         assert together == [await retriever.search(request) for request in five]
-    finally:
-        await collections.aclose()
-        await backends.aclose()
+    await backends.aclose()
 
 
 async def test_a_limit_that_cannot_be_kept_is_named(strict: Node) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import ingest
 from tests.conftest import unavailable
 from tests.faults.killing import NAME, state
+from tests.unit.retrieval.worlds import opened
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,10 +66,9 @@ async def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     assert killed in workers
     assert len(workers) >= 2
 
-    collections = Collections(plain, HashingEmbedder(), Sample(plain / "no-sample"))
-    await collections.create(NAME)
-    report = await ingest(files, NAME, collections)
-    await collections.aclose()
+    async with opened(plain) as collections:
+        await collections.create(NAME)
+        report = await ingest(files, NAME, collections)
     counts, *failures = log.with_suffix(".report").read_text().splitlines()
     assert counts == f"{report.indexed} {report.unchanged} {report.failed} {report.embedded}"
     assert failures == [str(each) for each in report.failures]

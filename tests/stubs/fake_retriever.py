@@ -33,7 +33,6 @@ class FakeRetriever:
         self.missing = missing
         self.failure = failure
         self.requests: list[SearchRequest] = []
-        self.closed = False
 
     async def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
@@ -59,9 +58,6 @@ class FakeRetriever:
         if unknown := sorted(set(filter) - fields):
             raise InvalidRequest(f"filter: collection {name!r} has no field {unknown[0][:80]!r}")
         return name
-
-    async def aclose(self) -> None:
-        self.closed = True
 
 
 def _passes(passage: Passage, wanted: Filter) -> bool:

@@ -51,9 +51,6 @@ class ScriptedRetriever:
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return collection or "sample"
 
-    async def aclose(self) -> None:
-        return None
-
 
 def prepared(question: str = "Q?", **fields: Any) -> PreparedRequest:
     """Return a request, by default over the collection `sample`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 
 from service.engines.base import (
@@ -42,7 +42,6 @@ class ScriptStep:
     - `delay`: seconds before each delta.
     - `gate`: an event that must be set before anything is sent.
     - `times`: the number of calls that the step answers; None allows any number, including none.
-    - `group`: in an ordered script, adjacent steps of the same group may be called in any order.
     - `usage`: the reported tokens; without it, words are counted.
     - `logprob`: the log-probability of each delta, if the request asks for it.
     - `best`: the log-probabilities of the alternatives of one token of each delta, if the request
@@ -54,7 +53,6 @@ class ScriptStep:
     delay: float = 0.0
     gate: asyncio.Event | None = None
     times: int | None = 1
-    group: str | None = None
     finish: FinishReason = "stop"
     usage: TokenUsage | None = None
     logprob: float = 0.0
@@ -95,25 +93,22 @@ class _Entry:
         return self.step.times is not None and self.used >= self.step.times
 
 
-@dataclass(slots=True)
-class _Counters:
-    requests: list[GenerationRequest] = field(default_factory=list)
-    running: int = 0
-    most_running: int = 0
-    aborted: int = 0
-
-
 class ScriptedGenerator(Generator):
     """Answers calls, including parallel ones, by the first matching step that is not used up.
 
-    With `ordered`, only the first step that is not used up, or an adjacent step of its group, may
-    match. By default its capabilities are those of a model trained on the short forms of the
-    prompts.
+    With `ordered`, only the first step that is not used up may match. By default its capabilities
+    are those of a model trained on the short forms of the prompts.
+
+    It counts: `requests` are all calls so far, in the order in which they were first awaited;
+    `running` ones have started and not ended, at most `most_running` at the same time; `aborted`
+    ones were closed or cancelled before their last delta.
 
     As a context manager, or by `assert_finished`, it raises `ScriptError` for unused steps. An
     unexpected call raises it immediately, and again at the end in case the service caught it.
     Replies are sent as scripted: stops, limits and choices are not applied.
     """
+
+    name = "scripted"
 
     def __init__(
         self,
@@ -123,62 +118,38 @@ class ScriptedGenerator(Generator):
         ordered: bool = False,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self._name = name
-        self._ordered = ordered
+        self.name = name
         self._capabilities = capabilities or SHORT_FORMS
+        self._ordered = ordered
         self._entries = [_Entry(step) for step in steps]
         self._unexpected: list[str] = []
-        self._counters = _Counters()
+        self.requests: list[GenerationRequest] = []
+        self.running = self.most_running = self.aborted = 0
         self.closed = False
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    @property
-    def requests(self) -> list[GenerationRequest]:
-        """All calls so far, in the order in which they were first awaited."""
-        return self._counters.requests
-
-    @property
-    def running(self) -> int:
-        """The number of calls that have started and not ended."""
-        return self._counters.running
-
-    @property
-    def most_running(self) -> int:
-        """The largest number of calls that ran at the same time."""
-        return self._counters.most_running
-
-    @property
-    def aborted(self) -> int:
-        """The number of calls that were closed or cancelled before their last delta."""
-        return self._counters.aborted
 
     def add(self, *steps: ScriptStep) -> None:
         """Append steps to the script."""
         self._entries.extend(map(_Entry, steps))
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        counters = self._counters
-        counters.requests.append(request)
+        self.requests.append(request)
         step = self._take(request)
-        counters.running += 1
-        counters.most_running = max(counters.most_running, counters.running)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
         ended = False
         try:
             async for delta in _play(step, request):
                 ended = delta.finish is not None
                 yield delta
         except (asyncio.CancelledError, GeneratorExit):
-            counters.aborted += not ended
+            self.aborted += not ended
             raise
         finally:
-            counters.running -= 1
+            self.running -= 1
 
     async def check(self) -> None:
         return
@@ -191,7 +162,7 @@ class ScriptedGenerator(Generator):
         left = [entry.step for entry in self._entries if entry.step.times and not entry.spent]
         problems = self._unexpected + [f"never used: {_describe(step)}" for step in left]
         if problems:
-            raise ScriptError(f"{self._name}: " + "\n".join(problems))
+            raise ScriptError(f"{self.name}: " + "\n".join(problems))
 
     def __enter__(self) -> ScriptedGenerator:
         return self
@@ -213,19 +184,14 @@ class ScriptedGenerator(Generator):
         problem = f"unexpected call: {render(request)!r}"
         self._unexpected.append(problem)
         waiting = ", ".join(_describe(entry.step) for entry in self._open_entries()) or "no step"
-        raise ScriptError(f"{self._name}: {problem}; the script has {waiting} left")
+        raise ScriptError(f"{self.name}: {problem}; the script has {waiting} left")
 
     def _open_entries(self) -> list[_Entry]:
         entries = [entry for entry in self._entries if not entry.spent]
         if not self._ordered:
             return entries
-        allowed: list[_Entry] = []
-        for entry in entries:
-            blocking = next((e.step for e in allowed if e.step.times is not None), None)
-            if blocking and (blocking.group is None or blocking.group != entry.step.group):
-                break
-            allowed.append(entry)
-        return allowed
+        finite = (n for n, each in enumerate(entries, 1) if each.step.times is not None)
+        return entries[: next(finite, None)]
 
 
 async def _play(step: ScriptStep, request: GenerationRequest) -> AsyncGenerator[Delta, None]:

@@ -376,6 +376,3 @@ class SnapshotRetriever:
 
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return await self._retriever.check_request(collection, filter, permit)
-
-    async def aclose(self) -> None:
-        """Do nothing: other questions use the retriever too."""

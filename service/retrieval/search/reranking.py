@@ -20,6 +20,7 @@ from service.encoders.in_process import InProcess, in_batches
 from service.retrieval.embedding.contract import passage_input
 from service.retrieval.embedding.http import ModelServer
 from service.retrieval.search.guard import Guard
+from service.retrieval.stores.records import ranked
 
 BACKEND = "reranker"  # its name in the metrics
 
@@ -59,22 +60,12 @@ class Reranking:
             scores = await self._guard.call(partial(self._reranker.scores, query, texts), until)
         except RevelatorError:
             return fused[:top_k]
-        return by_score(fused, scores)[:top_k]
+        passages = [hit.passage for hit in fused]
+        return tuple(ranked(zip(scores, passages, strict=True))[:top_k])
 
     async def aclose(self) -> None:
         await self._guard.aclose()
         await self._reranker.aclose()
-
-
-def by_score(passages: Passages, scores: Sequence[float]) -> Passages:
-    """Order passages by score, ties by passage id; ranks count from 1."""
-    pairs = sorted(
-        zip(passages, scores, strict=True),
-        key=lambda pair: (-pair[1], pair[0].passage.passage_id),
-    )
-    return tuple(
-        ScoredPassage(hit.passage, rank, score) for rank, (hit, score) in enumerate(pairs, 1)
-    )
 
 
 # Rerankers on a server: vLLM's `/v1/rerank`, text-embeddings-inference's `/rerank`.

@@ -1,5 +1,6 @@
 """Gold questions: each published format is told by its content and read by its own fields, and what
-is wrong is named with its place. The samples are our own, in the form of the published files."""
+is wrong is named with its place. The samples in `tests/fixtures/datasets` are our own, in the form
+of the published files."""
 
 from __future__ import annotations
 
@@ -22,192 +23,11 @@ from service.evaluation.datasets import (
 )
 from service.retrieval.documents import content_id
 
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "Oslo_Harbour",
-            "paragraphs": [
-                {
-                    "context": "Oslo has a harbour. It opened in 1907.",
-                    "qas": [
-                        {
-                            "id": "s1",
-                            "question": "When did the harbour open?",
-                            "answers": [
-                                {"text": "1907", "answer_start": 33},
-                                {"text": "in 1907", "answer_start": 30},
-                            ],
-                        },
-                        {
-                            "id": "s2",
-                            "question": "Who closed the harbour?",
-                            "answers": [],
-                            "is_impossible": True,
-                        },
-                    ],
-                }
-            ],
-        }
-    ],
-}
-TRIVIAQA = {
-    "Domain": "Web",
-    "Data": [
-        {
-            "Question": "Which city is the capital of Norway?",
-            "QuestionId": "t1",
-            "Answer": {
-                "Value": "Oslo",
-                "Aliases": ["Oslo", "Christiania"],
-                "NormalizedAliases": ["oslo", "christiania"],
-                "Type": "WikipediaEntity",
-            },
-            "EntityPages": [],
-        }
-    ],
-}
-CONTEXT = [["Anna Berg", ["Anna Berg painted.", " She lived in Oslo."]], ["Oslo", ["A city."]]]
-HOTPOTQA = [
-    {
-        "_id": "h1",
-        "question": "Where did the painter Berg live?",
-        "answer": "Oslo",
-        "supporting_facts": [["Anna Berg", 0], ["Anna Berg", 1], ["Oslo", 0]],
-        "context": CONTEXT,
-        "type": "bridge",
-        "level": "hard",
-    }
-]
-WIKI2 = [
-    {
-        **HOTPOTQA[0],
-        "_id": "w1",
-        "evidences": [["Anna Berg", "residence", "Oslo"]],
-        "answer_id": "Q585",
-    }
-]
-MUSIQUE = [
-    {
-        "id": "2hop__1_2",
-        "question": "Where did the painter of Dawn live?",
-        "paragraphs": [
-            {
-                "idx": 0,
-                "title": "Dawn",
-                "paragraph_text": "Berg painted it.",
-                "is_supporting": True,
-            },
-            {"idx": 1, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False},
-        ],
-        "question_decomposition": [],
-        "answer": "Oslo",
-        "answer_aliases": ["Christiania"],
-        "answerable": True,
-    },
-    {
-        "id": "2hop__1_2",
-        "question": "Where did the painter of Dawn live?",
-        "paragraphs": [
-            {"idx": 0, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False}
-        ],
-        "answer": "Oslo",
-        "answer_aliases": [],
-        "answerable": False,
-    },
-]
-IIRC = [
-    {
-        "pid": "p1",
-        "title": "Anna Berg",
-        "text": "She studied at an academy.",
-        "links": [{"target": "Academy of Oslo", "indices": [15, 25]}],
-        "questions": [
-            {
-                "qid": "i1",
-                "question": "Which of her schools were in Oslo?",
-                "answer": {
-                    "type": "span",
-                    "answer_spans": [{"text": " Academy of Oslo"}, {"text": "the academy"}],
-                },
-                "context": [
-                    {"text": "studied", "passage": "main"},
-                    {"text": "in Oslo", "passage": "academy of oslo"},
-                ],
-            },
-            {
-                "qid": "i2",
-                "question": "How old was it?",
-                "answer": {"type": "value", "answer_value": "34", "answer_unit": "years"},
-                "context": [],
-            },
-            {
-                "qid": "i3",
-                "question": "Did it last longer than her life?",
-                "answer": {"type": "binary", "answer_value": "yes"},
-                "context": [],
-            },
-            {"qid": "i4", "question": "Who?", "answer": {"type": "none"}, "context": []},
-        ],
-    }
-]
-STRATEGYQA = [
-    {
-        "qid": "y1",
-        "term": "Oslo",
-        "question": "Could a ship reach Oslo?",
-        "answer": True,
-        "facts": ["Oslo has a harbour."],
-        "decomposition": ["Where is Oslo?", "Does #1 have a harbour?"],
-        "evidence": [
-            [[["Oslo-1"]], [["Oslo-2", "Ship-4"], "operation"]],
-            [[["Harbour-1"]], ["no_evidence"]],
-        ],
-    }
-]
-HIPPORAG = [
-    {
-        "id": "r1",
-        "question": "Who painted Dawn?",
-        "reference": ["Anna Berg", "Berg"],
-        "paragraphs": [{"title": "Dawn", "text": "Berg painted it.", "is_supporting": True}],
-    }
-]
-FLASHRAG = [
-    {
-        "id": "dev_0",
-        "question": "Where did the painter Berg live?",
-        "golden_answers": ["Oslo"],
-        "metadata": {"supporting_facts": {"title": ["Anna Berg", "Oslo"], "sent_id": [0, 0]}},
-    }
-]
-POPQA = "\n".join(
-    "\t".join(fields)
-    for fields in (
-        ("id", "subj", "prop", "obj", "s_wiki_title", "question", "possible_answers"),
-        ("7", "Anna Berg", "occupation", "painter", "Anna Berg", "What is Anna Berg's occupation?",
-         '"[""painter"", ""artist""]"'),
-    )
-)  # fmt: skip
-WEBQUESTIONS = [
-    {
-        "url": "http://example.org/view/en/anna_berg",
-        "targetValue": '(list (description "Dawn \\"I\\"") (description Dusk))',
-        "utterance": "what did anna berg paint?",
-    }
-]
+SAMPLES = {path.stem: path for path in (Path(__file__).parents[2] / "fixtures/datasets").iterdir()}
+HOTPOTQA, STRATEGYQA = (
+    json.loads(SAMPLES[name].read_text(encoding="utf-8")) for name in ("hotpotqa", "strategyqa")
+)
 NQ_OPEN = [{"question": "who painted dawn", "answer": ["Anna Berg", "Berg"]}]
-COMPOUND = [
-    {
-        "entity": "Oslo",
-        "docs": ["…"],
-        "question": "When did it open, and who painted it?",
-        "answer": "1907 && Berg",
-        "parts": ["1907", ["Berg", "Anna Berg"]],
-    }
-]
-
-
 DIGITS = "1" * 4_301  # more than Python converts
 
 # The fields of a row in our own form that tell its gold route.
@@ -255,42 +75,27 @@ def passages(*texts: tuple[str, str]) -> frozenset[str]:
 DAWN = passages(("Dawn", "Berg painted it."))
 HARBOUR = passages(("Oslo Harbour", "Oslo has a harbour. It opened in 1907."))
 CASES = {
-    "squad": (
-        as_json(SQUAD),
-        [
-            ("s1", ("1907", "in 1907"), "single", HARBOUR),
-            ("s2", (), "single", HARBOUR),
-        ],
-    ),
-    "triviaqa": (as_json(TRIVIAQA), [("t1", ("Oslo", "Christiania"), "single", titles())]),
-    "hotpotqa": (as_json(HOTPOTQA), [("h1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
-    "2wiki": (as_json(WIKI2), [("w1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
-    "musique": (
-        as_lines(MUSIQUE),
-        [
-            ("2hop__1_2", ("Oslo", "Christiania"), "complex", DAWN),
-            ("2hop__1_2-unanswerable", (), "complex", titles()),
-        ],
-    ),
-    "iirc": (
-        as_json(IIRC),
-        [
-            ("i1", ("Academy of Oslo", "the academy"), "complex",
-             titles("anna berg", "academy of oslo")),
-            ("i2", ("34",), "complex", titles()),
-            ("i3", ("yes",), "complex", titles()),
-        ],
-    ),
-    "strategyqa": (
-        as_json(STRATEGYQA),
-        [("y1", ("yes",), "complex", titles("Oslo-1", "Oslo-2", "Ship-4"))],
-    ),
-    "hipporag": (as_json(HIPPORAG), [("r1", ("Anna Berg", "Berg"), None, DAWN)]),
-    "flashrag": (as_lines(FLASHRAG), [("dev_0", ("Oslo",), None, titles("anna berg", "oslo"))]),
-    "popqa": (POPQA, [("7", ("painter", "artist"), "single", titles("anna berg"))]),
-    "webquestions": (as_json(WEBQUESTIONS), [("1", ('Dawn "I"', "Dusk"), "single", titles())]),
-    "nq_open": (as_lines(NQ_OPEN), [("1", ("Anna Berg", "Berg"), "single", titles())]),
-    "jsonl": (as_lines(COMPOUND), [("1", ("1907 && Berg",), "compound", titles())]),
+    "squad": [("s1", ("1907", "in 1907"), "single", HARBOUR), ("s2", (), "single", HARBOUR)],
+    "triviaqa": [("t1", ("Oslo", "Christiania"), "single", titles())],
+    "hotpotqa": [("h1", ("Oslo",), "complex", titles("anna berg", "oslo"))],
+    "2wiki": [("w1", ("Oslo",), "complex", titles("anna berg", "oslo"))],
+    "musique": [
+        ("2hop__1_2", ("Oslo", "Christiania"), "complex", DAWN),
+        ("2hop__1_2-unanswerable", (), "complex", titles()),
+    ],
+    "iirc": [
+        ("i1", ("Academy of Oslo", "the academy"), "complex",
+         titles("anna berg", "academy of oslo")),
+        ("i2", ("34",), "complex", titles()),
+        ("i3", ("yes",), "complex", titles()),
+    ],
+    "strategyqa": [("y1", ("yes",), "complex", titles("Oslo-1", "Oslo-2", "Ship-4"))],
+    "hipporag": [("r1", ("Anna Berg", "Berg"), None, DAWN)],
+    "flashrag": [("dev_0", ("Oslo",), None, titles("anna berg", "oslo"))],
+    "popqa": [("7", ("painter", "artist"), "single", titles("anna berg"))],
+    "webquestions": [("1", ('Dawn "I"', "Dusk"), "single", titles())],
+    "nq_open": [("1", ("Anna Berg", "Berg"), "single", titles())],
+    "jsonl": [("1", ("1907 && Berg",), "compound", titles())],
 }  # fmt: skip
 
 
@@ -300,19 +105,16 @@ def told(question: GoldQuestion) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_format_is_told_by_its_content(name: str, tmp_path: Path) -> None:
-    content, questions = CASES[name]
-    path = tmp_path / "file"
-    path.write_text(content, encoding="utf-8")
-    loaded, known = load_file(path)
+def test_each_format_is_told_by_its_content(name: str) -> None:
+    loaded, known = load_file(SAMPLES[name])
     assert known.name == name
-    assert [told(question) for question in loaded] == questions
-    assert loaded == load_file(path, name)[0]
+    assert [told(question) for question in loaded] == CASES[name]
+    assert loaded == load_file(SAMPLES[name], name)[0]
 
 
 def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
     path, aliases = tmp_path / "dev.json", tmp_path / "id_aliases.json"
-    path.write_text(as_json(WIKI2))
+    path.write_bytes(SAMPLES["2wiki"].read_bytes())
     row = {"Q_id": "Q585", "aliases": ["Christiania"], "demonyms": ["Oslovian"]}
     aliases.write_text(as_lines([{"Q_id": "Q1", "aliases": ["x"], "demonyms": []}, row]))
     assert load_file(path)[0][0].answers == ("Oslo", "Christiania", "Oslovian")
@@ -324,7 +126,8 @@ def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
 
 
 def test_musique_without_ids(tmp_path: Path) -> None:
-    rows = [{**MUSIQUE[1], "id": None, "question": f"Question {n}?"} for n in (1, 2)]
+    full = json.loads(SAMPLES["musique"].read_text(encoding="utf-8").splitlines()[1])
+    rows = [{**full, "id": None, "question": f"Question {n}?"} for n in (1, 2)]
     path = tmp_path / "file"
     path.write_text(as_lines(rows))
     assert [question.id for question in load_file(path)[0]] == ["1", "2"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.answer.events import (
+    AnswerReady,
     BaseEvent,
     Done,
     QueryIssued,
@@ -17,31 +20,41 @@ from service.answer.events import (
     StepStart,
 )
 from service.answer.request import PreparedRequest
-from service.core.errors import EngineFailure
+from service.core.domain import Answer, Passage
+from service.core.errors import EngineFailure, StoreError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import by_route, means_of
-from service.evaluation.rows import Row
-from service.evaluation.runner import Ask, Task, work_off
+from service.evaluation.rows import Key, Row
+from service.evaluation.runner import Ask, Task, ask_one, work_off
+from service.evaluation.traces import find_traces, read_trace, shown_again, trace_path
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-ROME = passage("rome", "Rome is the capital of Italy.")
+ROME = passage("rome", "Rome is the capital of Italy.\u2028It is old. 𝛑")
+OSLO = passage("oslo", "Oslo is the capital of Norway.")
 
 
-def asking(script: dict[str, Any]) -> Ask:
-    """The real stream over a scripted reader: `closed_book` and `single` questions."""
+def asking(
+    replies: Mapping[str, str | Exception],
+    hits: Sequence[Passage] = (ROME,),
+    seen: list[BaseEvent] | None = None,
+) -> Ask:
+    """The real stream over a scripted reader, which replies to each question; `seen` gets the
+    events."""
 
     async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
         steps = [
             ScriptStep("true", "Task: relevance", times=None),
-            ScriptStep(script[request.question]),
+            ScriptStep(replies[request.question]),
         ]
         asked = inquiry(
-            ScriptedGenerator(steps), ScriptedRetriever({"": [ROME]}), request.question,
+            ScriptedGenerator(steps), ScriptedRetriever({"": hits}), request.question,
             route=request.route, loop=request.loop,
         )  # fmt: skip
         async for event in answer_stream(asked):
+            if seen is not None:
+                seen.append(event.model_copy())
             yield event
 
     return ask
@@ -132,3 +145,139 @@ async def test_means_are_over_all_and_per_gold_route() -> None:
     assert means["single"]["compound_accuracy"] is None
     assert means["compound"]["compound_accuracy"] == 0.25
     assert means["compound"]["compound_accuracy_micro"] == 0.2
+
+
+# Traces: kept as they were, replayed byte for byte, refused where they are not whole.
+
+
+GOLD = GoldQuestion("q/1", "Capital of Italy?", ("Rome", "Roma"), supporting=frozenset(["rome"]))
+
+
+async def kept_trace(folder: Path, reply: str | Exception = "Rome") -> tuple[Path, list[BaseEvent]]:
+    seen: list[BaseEvent] = []
+    task = Task(GOLD, prepared(route="single"), dataset="d", method="single/anrag", traces=folder)
+    assert await ask_one(task, asking({GOLD.question: reply}, [OSLO, ROME], seen))
+    (path,) = find_traces([folder])
+    return path, seen
+
+
+async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) -> None:
+    path, events = await kept_trace(tmp_path)
+    trace = read_trace(path)
+    assert list(shown_again(trace)) == [event.model_dump_json() for event in events]
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert list(shown_again(trace, only_body=True)) == [body.model_dump_json()]
+    assert isinstance(trace.result, Answer)
+    assert trace.result.answer == "Rome"
+    assert trace.header.key == Key("d", "single/anrag", "q/1")
+    assert trace.header.gold == GOLD
+    assert trace.header.request["route"] == "single"
+
+
+async def test_a_trace_that_was_cut_short(tmp_path: Path) -> None:
+    """Wherever it was cut, the message names file and line."""
+    path, events = await kept_trace(tmp_path)
+    whole = path.read_bytes()
+    assert len(whole.splitlines()) != len(whole.split(b"\n"))  # a text has U+2028
+    ends = [place for place, byte in enumerate(whole) if byte == 10]
+    assert len(ends) == len(events) + 1
+    for line, end in enumerate(ends[:-1], 1):
+        path.write_bytes(whole[: end + 1])
+        with pytest.raises(StoreError) as error:
+            read_trace(path)
+        assert error.value.detail.startswith(f"{path}:{line}: is truncated")
+    path.write_bytes(whole[:-1])
+    with pytest.raises(StoreError, match=rf":{len(ends)}: is truncated: the line has no end"):
+        read_trace(path)
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="is empty"):
+        read_trace(path)
+
+
+def changed(path: Path, line: int, **fields: Any) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    value = json.loads(lines[line - 1])
+    lines[line - 1] = json.dumps(value | fields, ensure_ascii=False, separators=(",", ":"))
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "said"),
+    [
+        (1, {"trace": 0}, r":1: is not the first line of a trace .*trace: Input should be 2"),
+        (1, {"gold": {}}, r":1: is not the first line of a trace .*gold.id: Field required"),
+        (2, {"event": "begin"}, ":2: is not an event of this version"),
+        (2, {"more": 1}, ":2: is not an event of this version .*more"),
+        (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields differ"),
+        (2, {"question": "Another?"}, r":\d+: the preceding events do not produce this body"),
+    ],
+)
+async def test_a_trace_of_another_version(
+    tmp_path: Path, line: int, fields: dict[str, Any], said: str
+) -> None:
+    path, _ = await kept_trace(tmp_path)
+    changed(path, line, **fields)
+    with pytest.raises(StoreError, match=said) as error:
+        read_trace(path)
+    assert error.value.detail.startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\n", "not UTF-8 at byte 0"),
+        (b"{}\n", ":1: is not the first line of a trace"),
+        (b"[" * 99_999 + b"\n", ":1: is not the first line of a trace"),
+    ],
+)
+def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=said):
+        read_trace(path)
+
+
+async def test_traces_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"t\.jsonl: cannot be read: No such file"):
+        read_trace(tmp_path / "t.jsonl")
+    with pytest.raises(StoreError, match="there is no trace"):
+        find_traces([tmp_path])
+
+
+async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        await kept_trace(tmp_path / "file")
+
+
+def test_traces_are_looked_for_where_evaluations_write_them(tmp_path: Path) -> None:
+    trace = trace_path(tmp_path, Key("d", "m", "1"))
+    trace.parent.mkdir(parents=True)
+    (tmp_path / "robustness").mkdir()
+    for path in (trace, tmp_path / "rows.jsonl", tmp_path / "robustness" / "rows.jsonl"):
+        path.touch()
+    for folder in (tmp_path, tmp_path / "d", tmp_path / "d" / "m"):
+        assert find_traces([folder]) == [trace]
+
+
+def test_every_id_has_its_own_file_inside_the_folder(tmp_path: Path) -> None:
+    names = [
+        "a",
+        "A/b",
+        "A_b",
+        "../../x",
+        "..",
+        ".",
+        "",
+        "x" * 500,
+        "x" * 501,
+        "ü",
+        "a b",
+        "\ud800",
+    ]
+    paths = [trace_path(tmp_path, Key("d", "m", name)) for name in names]
+    assert len(set(paths)) == len(names)
+    for path in paths:
+        assert path.resolve().parent == tmp_path.resolve() / "d" / "m"
+        assert len(path.name.encode()) <= 255
+    assert trace_path(tmp_path, Key("d", "m", "q-1.2")) == tmp_path / "d" / "m" / "q-1.2.jsonl"

@@ -10,15 +10,18 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import NotFound, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, SearchStore
+from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding.contract import EmbeddingContract, Vector
+from service.retrieval.embedding.contract import Embedder, EmbeddingContract, Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores.base import VectorStore
 
@@ -65,12 +68,15 @@ class CountingEmbedder(HashingEmbedder):
 
 @asynccontextmanager
 async def opened(
-    data_dir: Path, embedder: HashingEmbedder | None = None, sample: Sample | None = None
+    data_dir: Path,
+    embedder: Embedder | None = None,
+    sample: Sample | None = None,
+    backends: Backends | None = None,
+    **options: Any,
 ) -> AsyncIterator[Collections]:
     """Collections without a sample, unless one is given."""
-    collections = Collections(
-        data_dir, embedder or HashingEmbedder(), sample or Sample(data_dir / "no-sample")
-    )
+    sample = sample or Sample(data_dir / "no-sample")
+    collections = Collections(data_dir, embedder or HashingEmbedder(), sample, backends, **options)
     try:
         yield collections
     finally:
@@ -80,6 +86,20 @@ async def opened(
 def dense_hashes(store: VectorStore) -> dict[str, str]:
     """Content hash by passage id. Blocking."""
     return {each["passage_id"]: each["content_hash"] for page in store.payloads() for each in page}
+
+
+async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, str]]:
+    """Content hash by passage id, in the BM25 and in the dense store."""
+
+    def read() -> tuple[dict[str, str], dict[str, str]]:
+        records = list(collection.bm25.records())
+        bm25 = {record.passage.passage_id: record.content_hash for record in records}
+        dense = dense_hashes(collection.dense)
+        assert len(bm25) == len(records) == collection.bm25.count_passages()
+        assert len(dense) == collection.dense.count_passages()
+        return bm25, dense
+
+    return await anyio.to_thread.run_sync(read)
 
 
 class FakeStore:

@@ -4,9 +4,10 @@ import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import anyio
@@ -15,6 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from service.cli.upkeep import lines_of
 from service.core.errors import (
     BackendUnavailable,
     InvalidRequest,
@@ -25,9 +27,16 @@ from service.core.errors import (
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections import catalog
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.catalog import Collections, quick_problem
+from service.retrieval.collections.lifecycle import Collection
+from service.retrieval.collections.manifest import (
+    CollectionReport,
+    Finding,
+    Manifest,
+)
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
+from service.retrieval.embedding.contract import HASHING
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores import digests
 from service.retrieval.stores.qdrant_server import QdrantServer
@@ -330,3 +339,96 @@ async def test_a_store_that_hangs_holds_up_no_round(
             assert list(found) == ["b"]
         finally:
             thawed.set()
+
+
+class Closing:
+    """A store that takes until `go` to close."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.closed = 0
+
+    def close(self) -> None:
+        assert self.go.wait(10)
+        self.closed += 1
+
+
+def collection_of(bm25: Any) -> Collection:
+    dense: Any = Closing()
+    dense.go.set()
+    manifest = Manifest(name="c", embedding=HASHING)
+    return Collection(manifest, bm25, dense, Backends(), Path("none"))
+
+
+def noted(collection: Collection, done: list[int]) -> Callable[[], Any]:
+    """Close the collection, and note that its stores are closed now."""
+
+    async def close() -> None:
+        await collection.close()
+        done.append(collection.bm25.closed)  # type: ignore[attr-defined]
+
+    return close
+
+
+async def test_whoever_closes_it_goes_on_only_when_it_is_closed() -> None:
+    store, done = Closing(), list[int]()
+    collection = collection_of(store)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(noted(collection, done))
+            await anyio.sleep(0.05)
+            assert done == []
+            store.go.set()
+    await collection.close()
+    assert (done, store.closed) == ([1, 1, 1], 1)
+
+
+async def test_all_who_wait_for_a_loan_learn_of_its_return() -> None:
+    store, done = Closing(), list[int]()
+    store.go.set()
+    collection = collection_of(store)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group, collection.lend():
+            for _ in range(3):
+                group.start_soon(noted(collection, done))
+            await anyio.wait_all_tasks_blocked()
+            assert done == []
+    assert (done, store.closed) == ([1, 1, 1], 1)
+
+
+async def test_a_closer_that_gives_up_leaves_it_to_the_next() -> None:
+    store = Closing()
+    store.go.set()
+    collection = collection_of(store)
+    async with collection.lend():
+        with anyio.move_on_after(0.01):
+            await collection.close()
+    with anyio.fail_after(10):
+        await collection.close()
+    assert store.closed == 1
+
+
+def test_counts_alone_tell_what_is_wrong() -> None:
+    manifest = Manifest(name="c", embedding=HASHING, passages=3)
+    assert quick_problem(manifest, 3, 3) is None
+    assert "3 passages, tantivy 2 and qdrant_edge 3" in (quick_problem(manifest, 2, 3) or "")
+    building = manifest.model_copy(update={"state": "building"})
+    assert "interrupted" in (quick_problem(building, 3, 3) or "")
+
+
+def test_what_a_person_reads() -> None:
+    report = CollectionReport(collection="c", documents=1, passages=2, vectors=3)
+    assert lines_of(report) == [
+        "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
+    ]  # fmt: skip
+    report.findings = [
+        Finding(kind="surplus", detail="vectors without a passage", count=3, ids=["a", "b"])
+    ]
+    report.done = ["vectors removed: 3"]
+    report.left = [Finding(kind="building", detail="an ingest was cut short")]
+    assert lines_of(report)[1:] == [
+        "found: vectors without a passage: 3 (a, b, …)",
+        "done: vectors removed: 3",
+        "left: an ingest was cut short",
+    ]

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.core.concurrency import gather
 from service.core.domain import Passage, ScoredPassage
@@ -17,9 +23,17 @@ from service.core.errors import (
 )
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedding.contract import HASHING
-from service.retrieval.search import guard
-from service.retrieval.search.hybrid import HybridRetriever, SnapshotRetriever, combined, widened
+from service.retrieval.embedding.contract import HASHING, Vector
+from service.retrieval.search import guard, hybrid
+from service.retrieval.search.fusion import fuse, z_scores
+from service.retrieval.search.guard import Guard
+from service.retrieval.search.hybrid import (
+    HybridRetriever,
+    QueryEmbedding,
+    SnapshotRetriever,
+    combined,
+    widened,
+)
 from service.retrieval.search.reranking import Reranking
 from tests.support.observed import Observed
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
@@ -333,3 +347,144 @@ async def test_the_next_question_asks_it_again() -> None:
     world.dense.failure = None
     async with world.question() as held:
         assert (await held.search(request())).missing == ()
+
+
+class Gated(CountingEmbedder):
+    """Embeds when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+        self.second = anyio.Event()
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        vectors = await super().embed_queries(texts)
+        if len(self.queries) == 2:
+            self.second.set()
+        await self.gate.wait()
+        return vectors
+
+
+def opened(embedder: CountingEmbedder, observed: Observed | None = None) -> QueryEmbedding:
+    settings, observed = RetrievalSettings(), observed or Observed()
+    with (
+        mock.patch.object(guard, "RETRIES", 0),
+        mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05),
+    ):
+        return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
+
+
+async def embed(embedding: QueryEmbedding, *texts: str) -> list[list[float]]:
+    """In one turn of the event loop."""
+    calls = [partial(embedding.vector, text, math.inf) for text in texts]
+    return [list(vector) for vector in await gather(calls)]
+
+
+async def test_vectors_are_the_embedders_in_order_and_remembered() -> None:
+    embedder = CountingEmbedder()
+    embedding = opened(embedder)
+    first = await embed(embedding, "volcano", "opera")
+    assert first[0] != first[1]
+    expected = await CountingEmbedder().embed_queries(["volcano", "opera"])
+    assert first[0] == pytest.approx(expected[0], abs=1e-6)
+    assert await embed(embedding, "opera", "volcano") == [first[1], first[0]]
+    assert embedder.queries == [["volcano", "opera"]]
+
+
+async def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, observed = CountingEmbedder(), Observed()
+    embedding = opened(embedder, observed=observed)
+    monkeypatch.setattr(hybrid, "REMEMBERED", 2)
+    for text in "abacabc":
+        await embed(embedding, text)
+    assert embedder.queries == [["a"], ["b"], ["c"], ["b"], ["c"]]
+    assert observed.asked == [False, False, True, False, True, False, False]
+
+
+async def test_concurrent_questions_go_together_up_to_a_batch() -> None:
+    embedder = CountingEmbedder()
+    embedding = opened(embedder)
+    await gather([lambda text=text: embed(embedding, text) for text in "abcd"])  # type: ignore[misc]
+    assert sorted(map(len, embedder.queries)) == [1, 3]
+
+
+async def test_those_that_come_while_others_are_embedded_wait_for_company() -> None:
+    embedder = Gated()
+    embedding = opened(embedder)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for text in "abc":
+                group.start_soon(embed, embedding, text)
+                # a turn or more for each: without the window each would be a batch of its own
+                await anyio.sleep(0.002)
+            await embedder.second.wait()
+            assert embedder.queries == [["a"], ["b", "c"]]
+            embedder.gate.set()
+
+
+async def test_a_failure_is_not_remembered() -> None:
+    embedder = CountingEmbedder()
+    embedder.failure = BackendUnavailable("out")
+    embedding = opened(embedder)
+    with pytest.raises(BackendUnavailable):
+        await embed(embedding, "a")
+    embedder.failure = None
+    assert len(await embed(embedding, "a")) == 1
+
+
+# What a fusion of two rankings keeps, and in which order.
+
+
+def scored(text: str = "t", **scores: float) -> list[ScoredPassage]:
+    """A ranking by score, ties by id, as a store gives it."""
+    order = sorted(scores, key=lambda name: (-scores[name], name))
+    return [
+        ScoredPassage(Passage(name, name, text), rank, scores[name])
+        for rank, name in enumerate(order, 1)
+    ]
+
+
+def ids(hits: Any) -> list[str]:
+    return [hit.passage.passage_id for hit in hits]
+
+
+RANKING = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-50, 50), max_size=6).map(
+    lambda scores: scored(**scores)
+)
+
+
+@pytest.mark.parametrize(("weight", "order"), [(0.0, "abc"), (0.5, "bac"), (1.0, "bca")])
+def test_weights_move_the_order(weight: float, order: str) -> None:
+    bm25, dense = scored(a=20, b=15, c=0), scored(b=0.9, c=0.8, a=0.5)
+    assert ids(fuse(bm25, dense, weight, 3)) == list(order)
+
+
+def test_what_a_ranking_lacks_counts_as_its_worst_and_bm25_is_believed() -> None:
+    fused = fuse(scored("bm25", a=3, b=1), scored("dense", b=5, c=3), 0.5, 9)
+    assert {hit.passage.passage_id: hit.score for hit in fused} == {"a": 0, "b": 0, "c": -1}
+    assert [hit.passage.text for hit in fused] == ["bm25", "bm25", "dense"]
+    assert fuse([], [], 0.5, 3) == ()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+def test_z_scores_are_in_standard_deviations(scores: list[float]) -> None:
+    mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
+    made = z_scores(scores)
+    if deviation > 1e-9 * max(map(abs, scores)):  # else rounding decides
+        expected = [(score - mean) / deviation for score in scores]
+        assert made == pytest.approx(expected, abs=1e-6)
+    assert max(map(abs, made)) <= len(scores)
+    assert z_scores([4.0, 4.0]) == [0.0, 0.0]
+
+
+@given(one=RANKING, other=RANKING)
+def test_every_passage_comes_once_by_score_then_id_whichever_side_found_it(
+    one: Any, other: Any
+) -> None:
+    fused = fuse(one, other, 0.5, 99)
+    assert sorted(ids(fused)) == sorted({*ids(one), *ids(other)})
+    order = [(-hit.score, hit.passage.passage_id) for hit in fused]
+    assert order == sorted(order)
+    assert [hit.rank for hit in fused] == list(range(1, len(fused) + 1))
+    assert fuse(other, one, 0.5, 99) == fused
+    assert fuse(one, other, 0.5, 2) == fused[:2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,12 +9,8 @@ import pytest
 from aiohttp import web
 
 from service.core.errors import (
-    BackendUnavailable,
     ConfigurationError,
-    RetrievalFailure,
-    RevelatorError,
     StoreError,
-    StoreLost,
 )
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
@@ -35,7 +30,6 @@ class Wrong:
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
         self.product = "Elasticsearch"
-        self.delay_s = 0.0
         self.bodies: list[bytes] = []
         self.accepted: list[str] = []
         self.url = ""
@@ -43,7 +37,6 @@ class Wrong:
     async def handle(self, request: web.Request) -> web.Response:
         self.bodies.append(await request.read())
         self.accepted.append(request.headers["accept"])
-        await asyncio.sleep(self.delay_s)
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         headers = {"x-elastic-product": self.product}
         return web.json_response(body, status=status, headers=headers)
@@ -69,56 +62,10 @@ async def server(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await made.aclose()
 
 
-def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
-    return {"error": {"type": kind, "reason": reason}}
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "expected", "told"),
-    [
-        (401, error("security_exception"), ConfigurationError, "elasticsearch_key"),
-        (403, error("security_exception"), ConfigurationError, "rejected the credentials"),
-        (403, error("cluster_block_exception"), StoreError, "remove the block"),
-        (429, error("cluster_block_exception"), StoreError, "free disk space"),
-        (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
-        (404, error("index_not_found_exception"), StoreLost, "--repair rebuilds it"),
-        (400, error("mapper_parsing_exception"), StoreError, "another mapping"),
-        (503, error("cluster_block_exception", "no master"), BackendUnavailable, "no master"),
-        (500, {"error": "strange"}, RetrievalFailure, "answered 500 : strange"),
-        (502, "<html>", BackendUnavailable, "answered 502"),
-    ],
-)
-async def test_each_answer_is_an_error_of_ours(
-    wrong: Wrong, server: ElasticServer, status: int, body: Any,
-    expected: type[RevelatorError], told: str,
-) -> None:  # fmt: skip
-    wrong.answers = [(status, body)]
-    with pytest.raises(expected, match=told) as caught:
-        await server.call(lambda client: client.count(index="i"))
-    assert type(caught.value) is expected
-    assert caught.value.__cause__ is not None
-    assert "secret" not in caught.value.detail
-    assert len(wrong.bodies) == 1
-
-
 async def test_it_speaks_as_a_client_of_version_8(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers = [(200, {"count": 1})]
     await server.call(lambda client: client.count(index="i"))
     assert wrong.accepted == ["application/vnd.elasticsearch+json; compatible-with=8"]
-
-
-async def test_silence_ends_at_the_timeout(wrong: Wrong, server: ElasticServer) -> None:
-    wrong.answers, wrong.delay_s = [(200, {})], 3.0
-    with pytest.raises(RetrievalFailure, match="did not respond in time"):
-        await server.call(lambda client: client.info())
-    wrong.delay_s = 0.0
-
-
-async def test_nobody_there() -> None:
-    server = ElasticServer("http://127.0.0.1:9", 1.0)
-    with pytest.raises(RetrievalFailure, match="cannot be reached"):
-        await server.call(lambda client: client.info())
-    await server.aclose()
 
 
 async def test_a_url_without_a_port() -> None:

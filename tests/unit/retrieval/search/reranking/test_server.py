@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 from aiohttp import web
 
-from service.core.errors import (
-    BackendUnavailable,
-    ConfigurationError,
-    RetrievalFailure,
-    RevelatorError,
-)
-from service.core.settings import RerankerSettings
-from service.retrieval.search.reranking import open_reranker
+from service.core.errors import BackendUnavailable
+from service.core.settings import RerankerSettings, RetrievalSettings
+from service.retrieval.base import SearchRequest
+from service.retrieval.search import guard
+from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.reranking import Reranking, open_reranker
+from tests.support.observed import Observed
 from tests.support.stub_server import stub_server
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 
 class Stub:
-    """Scores a passage by its length; refuses when told to."""
+    """Scores a passage by its length."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.status = 200
-        self.wrong: bytes | None = None
         self.asked: list[tuple[str, dict[str, Any], str | None]] = []
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         body = orjson.loads(await request.read())
         self.asked.append((request.path, body, request.headers.get("Authorization")))
-        if self.status != 200 or self.wrong is not None:
-            return web.Response(body=self.wrong or b"for a reason", status=self.status)
         texts = body.get("documents") or body["texts"]
         scores = {index: float(len(text)) for index, text in enumerate(texts)}
         best_first = sorted(scores, key=lambda index: -scores[index])
@@ -85,52 +82,6 @@ async def test_model_and_key_are_sent(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "expected", "told"),
-    [
-        (401, ConfigurationError, "reranker.key"),
-        (404, RetrievalFailure, "kind, url and model"),
-        (422, RetrievalFailure, "for a reason"),
-        (503, BackendUnavailable, "for a reason"),
-    ],
-)
-async def test_each_refusal_is_an_error_of_ours(
-    stub: Stub, status: int, expected: type[RevelatorError], told: str
-) -> None:
-    stub.status = status
-    with pytest.raises(expected, match=told) as caught:
-        await scores(stub, "tei", key="secret")
-    assert type(caught.value) is expected
-    assert "secret" not in caught.value.detail
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"not json", b"{}", b"[]", b"[1, 2, 3]", b'[{"index": 0, "score": 1}]',
-        b'[{"index": 0, "score": "x"}, {"index": 1, "score": 1}, {"index": 2, "score": 1}]',
-        b'[{"index": 0, "score": null}, {"index": 1, "score": 1}, {"index": 2, "score": 1}]',
-    ],
-)  # fmt: skip
-async def test_an_answer_without_all_scores_is_a_failure(stub: Stub, answer: bytes) -> None:
-    stub.wrong = answer
-    with pytest.raises(RetrievalFailure, match=r"did not return 3 scores.*kind"):
-        await scores(stub, "tei")
-
-
-async def test_scores_that_are_no_numbers_are_a_failure(stub: Stub) -> None:
-    numbers = ", ".join(f'{{"index": {i}, "score": "nan"}}' for i in range(3))
-    stub.wrong = f"[{numbers}]".encode()
-    with pytest.raises(RetrievalFailure, match="not finite"):
-        await scores(stub, "tei")
-
-
-async def test_nobody_there(stub: Stub) -> None:
-    stub.url = "http://127.0.0.1:9"
-    with pytest.raises(BackendUnavailable, match=r"cannot be reached.*reranker\.url"):
-        await scores(stub, "vllm")
-
-
-@pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"kind": "tei"}, "needs `url`"),
@@ -141,3 +92,89 @@ async def test_nobody_there(stub: Stub) -> None:
 def test_settings_name_the_place(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RerankerSettings.model_validate(settings)
+
+
+class FakeReranker:
+    """Scores by a table of titles; fails or hangs when told to."""
+
+    def __init__(self) -> None:
+        self.table = {"A": 0.1, "B": 0.2, "C": 0.9, "D": 0.2}
+        self.failure: Exception | None = None
+        self.delay_s = 0.0
+        self.asked: list[list[str]] = []
+
+    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
+        self.asked.append(list(passages))
+        await anyio.sleep(self.delay_s)
+        if self.failure:
+            raise self.failure
+        return [self.table[passage.split(".")[0]] for passage in passages]
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "RETRIES", 0)
+    monkeypatch.setattr(guard, "FAILURES", 2)
+
+
+class World:
+    def __init__(self, top_n: int = 30) -> None:
+        settings = RetrievalSettings.model_validate(
+            {
+                "timeout_s": 0.5,
+                "reranker": {"kind": "tei", "url": "http://tei", "top_n": top_n},
+            }
+        )
+        self.reranker, self.observed = FakeReranker(), Observed()
+        self.bm25 = FakeStore("tantivy", ["a", "b", "d"])
+        assert settings.reranker is not None
+        self.retriever = HybridRetriever(
+            FakeCatalog(self.bm25, FakeStore("qdrant_edge", ["b", "c"])),
+            CountingEmbedder(),
+            settings,
+            self.observed,
+            Reranking(self.reranker, settings.reranker, settings, self.observed),
+        )
+
+    async def ask(self, **fields: Any) -> list[str]:
+        request = SearchRequest(**{"query": "q", "top_k": 3, "collection": "c", **fields})
+        result = await self.retriever.search(request)
+        assert result.missing == ()
+        assert [hit.rank for hit in result.passages] == list(range(1, len(result.passages) + 1))
+        return [hit.passage.passage_id for hit in result.passages]
+
+
+async def test_hybrid_is_reordered_before_the_cut() -> None:
+    world = World()
+    assert await world.ask(top_k=2) == ["c", "b"]
+    assert len(world.reranker.asked) == 1
+    assert sorted(world.reranker.asked[0]) == ["A. text", "B. text", "C. text", "D. text"]
+    assert ("reranker", False) in world.observed.searches
+
+
+async def test_explicit_retrievers_keep_their_own_order() -> None:
+    world = World()
+    assert await world.ask(retriever="bm25") == ["a", "b", "d"]
+    assert world.reranker.asked == []
+
+
+async def test_top_n_bounds_what_is_scored_but_never_below_top_k() -> None:
+    world = World(top_n=1)
+    assert await world.ask(top_k=1) == ["b"]
+    assert len(world.reranker.asked[-1]) == 1
+    assert await world.ask(top_k=4) == ["c", "b", "d", "a"]
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+async def test_a_reranker_that_is_out_leaves_the_fused_order(how: str) -> None:
+    world = World()
+    if how == "fails":
+        world.reranker.failure = BackendUnavailable("out")
+    else:
+        world.reranker.delay_s = 30
+    assert [await world.ask() for _ in range(4)] == [["b", "a", "c"]] * 4
+    assert len(world.reranker.asked) == 2  # then its breaker is open
+    assert ("reranker", True) in world.observed.searches
+    assert world.observed.states[-1] == ("reranker", "open")
