@@ -23,13 +23,13 @@ from fastapi import Request
 from service.api.tenants import (
     MOST_PRINCIPALS,
     OWNER,
+    TOKEN,
     TOO_MANY,
     Right,
     Tenant,
     Tokens,
     by_key,
     digest,
-    is_token,
     read_tenants,
 )
 from service.api.wire import (
@@ -190,7 +190,7 @@ class TenantAccess:
         tenant = self._tenants.get(digest(key))
         if tenant is not None:
             return tenant
-        if self._tokens is not None and is_token(key):
+        if self._tokens is not None and TOKEN.fullmatch(key):
             return await self._tokens.tenant(key)
         raise Refusal(KEY_REFUSED, "The API key is not one of this server's keys.")
 

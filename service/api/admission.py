@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -172,14 +172,6 @@ class WaitingQuestion:
     granted: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
-def next_waiting(
-    waiting: Iterable[WaitingQuestion], running: Mapping[str, int]
-) -> WaitingQuestion | None:
-    """Return the question that gets a free place: of the tenant with the fewest running ones, the
-    first. The questions are in the order in which they came."""
-    return min(waiting, key=lambda waiter: running.get(waiter.tenant, 0), default=None)
-
-
 def displaced_by(tenant: str, waiting: Sequence[WaitingQuestion]) -> WaitingQuestion | None:
     """Return the question that makes room for one of `tenant`: the newest of the tenant with the
     most, if that keeps at least as many as `tenant` then has."""
@@ -234,11 +226,13 @@ class Admission:
         return await self._wait(gone, WaitingQuestion(tenant))
 
     def hand_on(self, tenant: str) -> None:
-        """Give the place of a question of `tenant` that has ended to a waiting question."""
+        """Give the place of a question of `tenant` that has ended to a waiting question: of the
+        tenant with the fewest running ones, the first."""
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
-        if waiter := next_waiting(self._waiting, self._running):
+        if self._waiting:
+            waiter = min(self._waiting, key=lambda each: self._running[each.tenant])
             self._waiting.remove(waiter)
             self._running[waiter.tenant] += 1
             waiter.granted.set_result(None)

@@ -52,7 +52,7 @@ from service.api.wire import (
 )
 from service.core.channel import Channel
 from service.core.concurrency import running
-from service.core.domain import Answer, Problem, Timing
+from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
@@ -148,7 +148,7 @@ class QuestionTask:
                 await self._put(event)
 
         try:
-            with drain.work(self._expire):
+            with drain.work(lambda: self.cut_off(Draining(DETAIL))):
                 await self._runtime.answer(
                     self._question,
                     emit,
@@ -176,9 +176,6 @@ class QuestionTask:
         if isinstance(event, Start):  # it reaches the socket before the work begins
             for _ in range(HOPS):
                 await asyncio.sleep(0)
-
-    def _expire(self) -> None:
-        self.cut_off(Draining(DETAIL))
 
     def _named(self, event: BaseEvent) -> BaseEvent:
         """Add the request's id to a problem on the stream, as in other responses."""
@@ -343,11 +340,6 @@ async def utf8_query(request: Request) -> None:
         ) from None
 
 
-async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest:
-    """Dependency: parse the request in the query string."""
-    return query.request()
-
-
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     """Prepare the question, unless it is. Raises InvalidRequest, LoopUnavailable, NotFound or
     NOT_ALLOWED."""
@@ -379,14 +371,14 @@ async def ending_of_body(request: Request) -> AsyncIterator[Events]:
 
 
 async def answering_of_query(
-    request: Request, asked: Annotated[AnswerRequest, Depends(query_request)]
+    request: Request, query: Annotated[AnswerQuery, Query()]
 ) -> AsyncIterator[Events]:
     """Dependency: as `answering_of_body`, for the query string."""
     if LAST_EVENT in request.headers:
         with _resumed(request) as reading:
             yield reading
         return
-    async with open_events(request, asked, kept=True) as events:
+    async with open_events(request, query.request(), kept=True) as events:
         yield events
 
 
@@ -458,13 +450,8 @@ async def answer(task: Annotated[Events, Depends(ending_of_body)]) -> Response:
     result = await collect(task.events())
     if isinstance(result, Problem):
         return problem_response(result)
-    headers = {"Server-Timing": server_timing(result.timing_ms)}
-    return Response(result.model_dump_json(), 200, headers, JSON)
-
-
-def server_timing(timing: Timing) -> str:
-    """Return the header field of W3C's Server Timing, in milliseconds."""
-    return ", ".join(f"{name};dur={value:g}" for name, value in timing)
+    timing = ", ".join(f"{name};dur={value:g}" for name, value in result.timing_ms)  # in ms
+    return Response(result.model_dump_json(), 200, {"Server-Timing": timing}, JSON)
 
 
 @router.post(

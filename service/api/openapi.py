@@ -73,7 +73,10 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
             if name in schemas:
                 schemas[name]["examples"] = [example]
         schema["components"]["schemas"] = dict(sorted(schemas.items()))
-        schema["components"]["securitySchemes"] = _security_schemes()
+        schema["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
         _secure(schema["paths"])
         for operation in schema["paths"]["/answer/stream"].values():
             _describe_stream(operation)
@@ -135,10 +138,3 @@ def _secure(paths: dict[str, Any]) -> None:
         for operation in operations.values():
             if operation.get("tags") != ["operation"]:
                 operation["security"] = [{}, {"bearer": []}, {"header": []}]
-
-
-def _security_schemes() -> dict[str, Any]:
-    return {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    }

@@ -300,11 +300,6 @@ class Tokens:
         return tenant_of_claims(claims, own)
 
 
-def is_token(given: bytes) -> bool:
-    """Whether a credential has the form of a signed token."""
-    return TOKEN.fullmatch(given) is not None
-
-
 def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenant:
     """Return the tenant that verified claims describe. Raises TOKEN_REFUSED."""
     rights = _words(claims, settings.rights_claim) or []

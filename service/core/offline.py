@@ -10,19 +10,11 @@ from typing import Any
 _VARIABLES = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def prepare_torch() -> None:
-    """Disable network access and limit the threads of model libraries. Existing variables
-    are kept."""
+def import_transformers() -> tuple[Any, Any]:
+    """Import torch and transformers, without a network, progress bars and warnings. Environment
+    variables that are set are kept. Raises ImportError."""
     for variable, value in _VARIABLES.items():
         os.environ.setdefault(variable, value)
-
-
-def import_transformers() -> tuple[Any, Any]:
-    """Import torch and transformers, without a network, progress bars and warnings.
-
-    Raises ImportError.
-    """
-    prepare_torch()
     import torch  # noqa: PLC0415
     import transformers  # noqa: PLC0415
 

@@ -133,7 +133,10 @@ class Reasoning:
             had_room = self.has_room
             async with closing(self._attempt(request, call)) as deltas:
                 async for delta in deltas:
-                    total = _sum(lost, delta.usage) if delta.usage else None
+                    total = delta.usage and TokenUsage(
+                        lost.prompt_tokens + delta.usage.prompt_tokens,
+                        lost.completion_tokens + delta.usage.completion_tokens,
+                    )
                     in_thought = delta.finish == "length" and delta.reasoning
                     if in_thought and self.has_room and not had_room:
                         lost = total or lost
@@ -173,9 +176,3 @@ class Reasoning:
                     return
                 else:
                     yield shown
-
-
-def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:
-    return TokenUsage(
-        one.prompt_tokens + other.prompt_tokens, one.completion_tokens + other.completion_tokens
-    )

@@ -83,7 +83,10 @@ class QuestionTrace:
             case StepStart():
                 self._step(event.step or "").set_attribute("revelator.step.kind", event.kind)
             case StepEnd():
-                self._end_step(event)
+                span = self._step(event.step or "")
+                span.set_attribute("revelator.step.flags", list(event.flags))
+                span.end()
+                del self._steps[event.step or ""]
             case RouteChosen():
                 chosen = {"route": event.route, "loop": event.loop, "route.by": event.by}
                 self._root.set_attributes({f"revelator.{key}": chosen[key] for key in chosen})
@@ -147,12 +150,6 @@ class QuestionTrace:
             span.end()
         self._root.set_attribute("revelator.outcome", self._outcome)
         self._root.end()
-
-    def _end_step(self, event: StepEnd) -> None:
-        span = self._step(event.step or "")
-        span.set_attribute("revelator.step.flags", list(event.flags))
-        span.end()
-        del self._steps[event.step or ""]
 
     def _below(self, step: str, name: str, kind: SpanKind) -> Span:
         context = trace.set_span_in_context(self._step(step))

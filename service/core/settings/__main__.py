@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from service.core.settings import Settings
+from service.core.settings.loading import section_in
 
 HEAD: Final = """# Settings
 
@@ -47,24 +48,14 @@ def _fields(model: type[BaseModel], above: str) -> Iterator[tuple[str, FieldInfo
     sections: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
         path = f"{above}.{name}" if above else name
-        found = _section(field.annotation)
-        if found is None:
+        section = section_in(field.annotation)
+        if section is None:
             yield path, field
         else:
-            section, named = found
+            named = get_origin(field.annotation) is dict
             sections.append((f"{path}.NAME" if named else path, section))
     for path, section in sections:
         yield from _fields(section, path)
-
-
-def _section(annotation: Any) -> tuple[type[BaseModel], bool] | None:
-    """Return the section in a field, and whether the field holds several of them by name."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, False
-    for part in get_args(annotation):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part, getattr(annotation, "__origin__", None) is dict
-    return None
 
 
 def _default(field: FieldInfo) -> str:

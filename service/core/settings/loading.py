@@ -280,13 +280,12 @@ def _names_in(settings: type[BaseModel], place: Sequence[int | str]) -> list[str
     section: Any = settings
     for part in place:
         if issubclass(section, BaseModel) and part in section.model_fields:
-            kinds = _models(section.model_fields[str(part)].annotation)
-            section = kinds[0] if kinds else section
+            section = section_in(section.model_fields[str(part)].annotation) or section
     return sorted(section.model_fields)
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The section classes in an annotation such as `Section | None` or `dict[str, Section]`."""
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the section in an annotation such as `Section | None` or `dict[str, Section]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+        return annotation
+    return next(filter(None, map(section_in, get_args(annotation))), None)
