@@ -1,7 +1,7 @@
 """The contract of a pipeline: a function turns an item into rows or a reason for having none.
 
     async def work(item: Item[T], session: Session) -> Sequence[OutputRow]:
-        parts = await session.ask(AskTeacher("decompose", prompt), read_parts)
+        parts = await session.ask(AskTeacher(prompt, stage="decompose"), read_parts)
         found = await session.search(parts[0], 10)
         …
         return [OutputRow({...}, source)]

@@ -50,8 +50,8 @@ _MARKER = re.compile(
 _TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_output)>)", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class AskTeacher:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskTeacher(GenerationRequest):
     """A call of the teacher. `stage` names it in the report.
 
     The first attempt is greedy unless `temperature` is set. Further attempts have a temperature of
@@ -59,11 +59,7 @@ class AskTeacher:
     """
 
     stage: str
-    messages: tuple[Message, ...]
     max_tokens: int = 512
-    temperature: float = 0.0
-    stop: tuple[str, ...] = ()
-    json_schema: Mapping[str, Any] | None = None
     attempts: int = ATTEMPTS
 
 
@@ -128,15 +124,7 @@ class Teacher:
 
         Raises Dropped if the engine rejects the call, and its failure after all retries.
         """
-        request = GenerationRequest(
-            messages=ask.messages,
-            max_tokens=ask.max_tokens,
-            temperature=ask.temperature,
-            seed=seed,
-            stop=ask.stop,
-            json_schema=ask.json_schema,
-            model=self._model,
-        )
+        request = replace(ask, seed=seed, model=self._model)
         failures = 0
         while True:
             await self._until_allowed()

@@ -35,27 +35,24 @@ async def test_a_complex_question_without_evidence_is_searched_as_it_is() -> Non
     assert [citation.passage_id for citation in body.citations] == ["norma"]
 
 
-async def test_a_question_that_was_searched_is_not_searched_again() -> None:
-    script = [
-        say("Task: ending", "no"),
-        say("Task: refine", QUESTION.upper(), 3),
-        ScriptStep(match="Task: relevance", reply="false", times=None),
-    ]
+@pytest.mark.parametrize(
+    ("script", "kinds", "answer"),
+    [
+        # a question that was searched is not searched again
+        ([say("Task: ending", "no"), say("Task: refine", QUESTION.upper(), 3),
+          say("Task: relevance", "false", None)], ["ending", "retrieve", "retrieve"], None),
+        # memory that declines is followed by a search
+        ([say("Task: ending", "yes"), say("Task: final", "", 2), *relevant("Norma"),
+          say(["Task: answer", QUESTION], "Bellini")], ["ending", "answer", "retrieve"], "Bellini"),
+    ],
+)  # fmt: skip
+async def test_what_follows_a_loop_without_an_answer(
+    script: list[ScriptStep], kinds: list[str], answer: str | None
+) -> None:
     body = await body_of(script, HITS, QUESTION, route="complex")
-    assert told(body) == [("retrieve", QUESTION.upper(), None)]
-    assert not body.answered
-
-
-async def test_memory_that_declines_is_followed_by_a_search() -> None:
-    script = [
-        say("Task: ending", "yes"),
-        say("Task: final", "", 2),
-        *relevant("Norma"),
-        say(["Task: answer", QUESTION], "Bellini"),
-    ]
-    body = await body_of(script, HITS, QUESTION, route="complex")
-    assert [step.kind for step in body.steps] == ["ending", "answer", "retrieve"]
-    assert body.answer == "Bellini"
+    assert [step.kind for step in body.steps] == kinds
+    assert (body.answered, body.usage.retrievals) == (answer is not None, 1)
+    assert answer in (None, body.answer)
 
 
 FOUND: dict[str, list[Passage]] = {

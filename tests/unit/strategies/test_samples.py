@@ -47,19 +47,33 @@ async def test_the_samples_outvote_the_first_answer_and_are_counted() -> None:
     assert [event.event for event in shown] == ["token", "withdraw", "token"]
 
 
-async def test_a_first_answer_that_wins_or_draws_stands_without_a_flag() -> None:
-    drawn = [sample("Bellini", 0), sample("Verdi", 1), sample("Rossini", 2)]
-    body = await body_of(drawn, HITS, QUESTION, samples=3, **ONE)
-    assert (body.answer, body.steps[-1].flags) == ("Bellini", [])
+CUT = {"finish": "length"}
+SURE = [ScriptStep("Vincenzo Bellini", "Task: closed", logprob=0.0)]
+UNSURE = [ScriptStep("Verdi", "Task: closed", logprob=-9.0)]
 
 
-async def test_what_declines_or_is_cut_does_not_vote() -> None:
-    script = [
-        sample("Bellini", 0), sample("no answer found", 1), sample("no answer found", 2),
-        sample("Verdi and", 3, finish="length"), sample("Verdi and", 4, finish="length"),
-    ]  # fmt: skip
-    body = await body_of(script, HITS, QUESTION, samples=5, **ONE)
-    assert (body.answer, body.usage.llm_calls) == ("Bellini", 5)
+@pytest.mark.parametrize(
+    ("script", "options", "answer", "calls"),
+    [
+        # a first answer that wins or draws stands
+        ([sample("Bellini", 0), sample("Verdi", 1), sample("Rossini", 2)], {"samples": 3},
+         "Bellini", 3),
+        # what declines or is cut does not vote
+        ([sample("Bellini", 0), sample("no answer found", 1), sample("no answer found", 2),
+          sample("Verdi and", 3, **CUT), sample("Verdi and", 4, **CUT)], {"samples": 5},
+         "Bellini", 5),
+        # the gate decides on its greedy answer, and samples the second
+        (SURE, {"samples": 3, "loop": "entropy_gate"}, "Vincenzo Bellini", 1),
+        ([*UNSURE, *(sample("Bellini", seed) for seed in range(3))],
+         {"samples": 3, "loop": "entropy_gate"}, "Bellini", 4),
+    ],
+)  # fmt: skip
+async def test_which_answer_stands(
+    script: list[ScriptStep], options: dict[str, Any], answer: str, calls: int
+) -> None:
+    body = await body_of(script, HITS, QUESTION, **{**ONE, **options})
+    assert (body.answer, body.usage.llm_calls) == (answer, calls)
+    assert "outvoted" not in body.steps[-1].flags
 
 
 async def test_at_a_limit_those_vote_that_there_are() -> None:
@@ -67,19 +81,6 @@ async def test_at_a_limit_those_vote_that_there_are() -> None:
     limits = {"max_llm_calls": 4}  # one of which is kept for the answer
     body = await body_of(script, HITS, QUESTION, samples=9, limits=limits, **ONE)
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", 3)
-
-
-async def test_the_gate_decides_on_its_greedy_answer_and_samples_the_second() -> None:
-    loop = {"route": "single", "loop": "entropy_gate"}
-    sure = [ScriptStep("Vincenzo Bellini", "Task: closed", logprob=0.0)]
-    body = await body_of(sure, HITS, QUESTION, samples=3, **loop)
-    assert (body.answer, body.usage.llm_calls) == ("Vincenzo Bellini", 1)
-    unsure = [
-        ScriptStep("Verdi", "Task: closed", logprob=-9.0),
-        *(sample("Bellini", seed) for seed in range(3)),
-    ]
-    body = await body_of(unsure, HITS, QUESTION, samples=3, **loop)
-    assert (body.answer, body.usage.llm_calls) == ("Bellini", 4)
 
 
 async def test_sub_answers_are_not_sampled_and_the_merged_answer_is() -> None:

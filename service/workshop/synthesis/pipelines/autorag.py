@@ -232,14 +232,14 @@ def sub_answers(asked: ChainedQuestion) -> list[str]:
 
 async def _write_note(talk: Trajectory, session: Session) -> str:
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(talk.note_label.rstrip()))
-    request = AskTeacher("reason", prompt, max_tokens=200, stop=NOTE_STOPS)
+    request = AskTeacher(prompt, stage="reason", max_tokens=200, stop=NOTE_STOPS)
     return await session.ask(request, read_note)
 
 
 async def _write_answer(talk: Trajectory, session: Session) -> str:
     closing_turn = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(closing_turn))
-    request = AskTeacher("answer", prompt, max_tokens=64, stop=LINE_STOPS)
+    request = AskTeacher(prompt, stage="answer", max_tokens=64, stop=LINE_STOPS)
     return await session.ask(request, read_answer)
 
 
@@ -262,7 +262,9 @@ async def _look(
 async def _sample(talk: Trajectory, session: Session) -> list[str]:
     """Return at most four distinct queries. Raises Dropped if no sample is usable."""
     prompt = PROMPTS.messages("query", question=quote(talk.question), analysis=talk.note)
-    request = AskTeacher("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
+    request = AskTeacher(
+        prompt, stage="query", max_tokens=64, temperature=QUERY_TEMPERATURE, attempts=1
+    )
     queries: dict[str, str] = {}
     failure: Dropped | None = None
     for _ in range(QUERIES):

@@ -92,7 +92,7 @@ async def _ask_all(entity: Entity, session: Session) -> list[Link]:
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
         prompt = PROMPTS.messages("ask", **{name: field(text) for name, text in fields.items()})
-        request = AskTeacher("ask", prompt, max_tokens=160, json_schema=JSON_SCHEMA)
+        request = AskTeacher(prompt, stage="ask", max_tokens=160, json_schema=JSON_SCHEMA)
         with session.leaving_out():
             part = await session.ask(request, partial(read_part, document=document))
             if canonical_form(part.question) in parts:
@@ -147,9 +147,8 @@ def draw(parts: Sequence[Link], rng: random.Random) -> list[tuple[Link, ...]]:
 
 def _combine(parts: Sequence[Link]) -> AskTeacher:
     lines = [f"Simple Question{n}: {field(part.question)}\n" for n, part in enumerate(parts, 1)]
-    return AskTeacher(
-        "combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160
-    )
+    prompt = PROMPTS.messages("combine", questions="".join(lines))
+    return AskTeacher(prompt, stage="combine", max_tokens=160)
 
 
 def row_of(name: str, entity: str, question: str, parts: Sequence[Link], split: str) -> OutputRow:

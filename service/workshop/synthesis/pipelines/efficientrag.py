@@ -57,7 +57,7 @@ async def decompose(question: MultiHop, session: Session) -> list[SubQuestion]:
         "sub_questions": _lines("Sub-question {}: {}\n", question.sub_questions),
     }
     prompt = PROMPTS.messages(f"decompose_{question.style}_{question.form}", **fields)
-    request = AskTeacher("decompose", prompt, max_tokens=1024)
+    request = AskTeacher(prompt, stage="decompose", max_tokens=1024)
     return await session.ask(request, partial(read_parts, question=question))
 
 
@@ -142,7 +142,7 @@ async def mark(part: SubQuestion, style: Style, session: Session) -> list[Mark]:
     )
     extracted: list[str] = []
     with session.leaving_out():
-        extracted = await session.ask(AskTeacher("label", prompt), read_extracted)
+        extracted = await session.ask(AskTeacher(prompt, stage="label"), read_extracted)
     marks = align([word.text for word in word_spans(text)], extracted)
     session.lost["label: word not in the passage"] += len(extracted) - sum(marks)
     return marks
@@ -243,7 +243,8 @@ async def _rewrite(
     template = template_of(question, part, first=before == question.question)
     prompt = PROMPTS.messages(template, question=field(before), infos=lines)
     given = sentence_words(before, known)
-    query, marks = await session.ask(AskTeacher("filter", prompt), partial(read_query, given=given))
+    call = AskTeacher(prompt, stage="filter")
+    query, marks = await session.ask(call, partial(read_query, given=given))
     return Rewrite(before, known, marks), query
 
 

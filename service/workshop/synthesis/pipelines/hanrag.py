@@ -84,7 +84,7 @@ async def _in_words(question: str, answer: str, session: Session) -> str:
         raise Dropped("chain: half a relation")
     prompt = PROMPTS.messages("verbalise", entity=field(entity), relation=field(relation))
     read = partial(read_words, entity=entity, answer=answer)
-    return await session.ask(AskTeacher("verbalise", prompt, max_tokens=64), read)
+    return await session.ask(AskTeacher(prompt, stage="verbalise", max_tokens=64), read)
 
 
 def read_words(text: str, entity: str, answer: str) -> str:
@@ -122,7 +122,7 @@ async def label(
         is_gold = gold is not None and passage.passage_id == gold.passage_id
         with session.leaving_out():
             verdict = await session.ask(
-                AskTeacher("relevance", prompt), partial(read_verdict, gold=is_gold)
+                AskTeacher(prompt, stage="relevance"), partial(read_verdict, gold=is_gold)
             )
             labelled.append((passage, verdict))
     return labelled

@@ -106,12 +106,6 @@ async def test_a_passage_that_finishes_ends_the_search_with_three() -> None:
     assert pair.filter.asked == [(QUESTION, ["Norma opera opera Vincenzo Bellini"])]
 
 
-async def test_a_set_without_the_template_is_asked_as_it_knows() -> None:
-    reply = ScriptStep("Catania", match=('Doc1: "Norma (opera)', 'Doc2: "Vincenzo Bellini'))
-    body = await ask(labelling(), reply, prompts="compact")
-    assert body.answer == "Catania"
-
-
 async def test_where_the_reader_takes_few_the_passage_that_finishes_is_read() -> None:
     engine = ScriptedGenerator([JSON], capabilities=Capabilities(passages=1))
     asked = asking(engine, ScriptedRetriever(HITS))
@@ -136,10 +130,19 @@ async def test_what_has_no_room_in_the_context_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("two_tags")
-async def test_retrievals_end_at_the_most_steps() -> None:
-    body = await ask(labelling(), JSON, max_steps=2)
-    assert queries(body) == [QUESTION, NEXT]
-    assert (body.stopped_by, body.answer) == ("max_steps", "Catania")
+@pytest.mark.parametrize(
+    ("options", "asked", "stopped_by"),
+    [
+        ({"max_steps": 2}, [QUESTION, NEXT], "max_steps"),
+        ({"limits": {"max_retrievals": 1}}, [QUESTION], "budget"),
+    ],
+)
+async def test_at_a_limit_what_was_kept_is_read(
+    options: dict[str, Any], asked: list[str], stopped_by: str
+) -> None:
+    body = await ask(labelling(), JSON, **options)
+    assert [step.query for step in body.steps if step.query] == asked
+    assert (body.stopped_by, body.answer) == (stopped_by, "Catania")
 
 
 class _Growing:
@@ -216,20 +219,27 @@ async def test_the_first_three_are_read_where_that_is_the_policy() -> None:
     assert body.answer == "Catania"
 
 
-async def test_an_output_that_is_no_json_is_asked_for_again() -> None:
-    body = await ask(labelling(), ScriptStep("I would say Catania"), JSON)
-    assert (body.answer, body.steps[-1].flags, body.usage.llm_calls) == ("Catania", [], 2)
-
-
-async def test_and_then_read_as_it_is() -> None:
-    body = await ask(labelling(), ScriptStep("Palermo"), ScriptStep("Answer: Catania"))
-    assert (body.answer, body.steps[-1].flags) == ("Catania", ["repaired"])
-
-
-async def test_an_output_without_a_word_is_no_answer() -> None:
-    body = await ask(labelling(), ScriptStep("{}"), ScriptStep(""))
-    assert not body.answered
-    assert body.usage.llm_calls == 2
+@pytest.mark.parametrize(
+    ("replies", "answer", "flags", "prompts"),
+    [
+        # output without JSON is asked for again, and then read as it is
+        (["I would say Catania", '{"answer": "Catania"}'], "Catania", [], "full"),
+        (["Palermo", "Answer: Catania"], "Catania", ["repaired"], "full"),
+        (["{}", ""], None, [], "full"),
+        # an answer of the prompt's examples is none
+        (['{"answer": "Estonia"}'] * 2, None, ["prompt_example"], "full"),
+        # a set without the template is asked as it knows
+        (["Catania"], "Catania", [], "compact"),
+    ],
+)
+async def test_what_is_read_of_the_reader_s_output(
+    replies: list[str], answer: str | None, flags: list[str], prompts: str
+) -> None:
+    matches = ('Doc1: "Norma (opera)', 'Doc2: "Vincenzo Bellini') if prompts == "compact" else None
+    script = [ScriptStep(reply, match=matches) for reply in replies]
+    body = await ask(labelling(), *script, prompts=prompts)
+    assert (body.steps[-1].answer, body.answered) == (answer, answer is not None)
+    assert (body.steps[-1].flags, body.usage.llm_calls) == (flags, len(replies))
 
 
 async def test_of_json_the_answer_alone_is_shown() -> None:
@@ -276,11 +286,6 @@ class _StuckRetriever(ScriptedRetriever):
         raise AssertionError
 
 
-async def test_a_spent_budget_ends_the_search_and_is_said() -> None:
-    body = await ask(labelling(), JSON, limits={"max_retrievals": 1})
-    assert (body.usage.retrievals, body.stopped_by, body.answer) == (1, "budget", "Catania")
-
-
 def test_what_is_missing_is_named() -> None:
     roles = inquiry(ScriptedGenerator(), ScriptedRetriever({}), QUESTION).roles
     loop = EfficientRag
@@ -315,16 +320,11 @@ async def test_a_reader_that_declines_has_found_nothing(reply: str, profile: str
     assert body.usage.llm_calls == 1
 
 
-@pytest.mark.parametrize("profile", ["service", "official"])
-async def test_an_example_of_the_prompt_is_no_answer_but_the_official_reader_s_stands(
-    profile: str,
-) -> None:
-    official = profile == "official"
-    script = ScriptStep('{"answer": "Estonia"}', times=1 if official else 2)
-    body = await ask(labelling(), script, conditions={"efficientrag": profile})
-    assert body.answered == official
+async def test_an_example_of_the_prompt_stands_as_the_official_reader_s_answer() -> None:
+    script = ScriptStep('{"answer": "Estonia"}')
+    body = await ask(labelling(), script, conditions={"efficientrag": "official"})
+    assert (body.answered, body.steps[-1].answer) == (True, "Estonia")
     assert "prompt_example" in body.steps[-1].flags
-    assert body.steps[-1].answer == ("Estonia" if official else None)
 
 
 # ---- the answer in the reader's JSON

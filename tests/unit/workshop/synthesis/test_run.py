@@ -52,7 +52,7 @@ def good(text: str) -> str:
 
 
 async def work(item: Item[str], session: Session) -> list[OutputRow]:
-    said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
+    said = await session.ask(AskTeacher((Message("user", item.content),), stage="q"), good)
     found = await session.search(item.content, 3)
     source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
     return [OutputRow({"said": said, "drawn": session.rng.random()}, source)]
@@ -148,7 +148,7 @@ async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> N
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
     async def of_held_out(item: Item[str], session: Session) -> list[OutputRow]:
-        said = await session.ask(AskTeacher("q", (Message("user", item.content),)), good)
+        said = await session.ask(AskTeacher((Message("user", item.content),), stage="q"), good)
         return [OutputRow({"said": said}, item.source)]
 
     test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))

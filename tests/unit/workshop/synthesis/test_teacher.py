@@ -20,7 +20,7 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.rounds import Clock, limited
 from tests.unit.workshop.synthesis.stepping import Reply
 
-ASK = AskTeacher("label", (Message("user", "Which?"),))
+ASK = AskTeacher((Message("user", "Which?"),), stage="label")
 USAGE = TokenUsage(5, 2)
 
 
@@ -69,7 +69,10 @@ async def test_an_outage_ends_the_patience() -> None:
 async def test_the_request_is_as_the_pipeline_wants_it() -> None:
     engine, _, clock = teacher_of(ScriptStep("x"))
     teacher = Teacher(engine, "label", "model-x", sleep=clock.sleep, clock=clock)
-    ask = AskTeacher("q", ASK.messages, 9, 0.3, ("\n",), {"type": "object"})
+    ask = AskTeacher(
+        ASK.messages, stage="q", max_tokens=9, temperature=0.3, stop=("\n",),
+        json_schema={"type": "object"},
+    )  # fmt: skip
     await teacher.say(ask, 11, Spent())
     (request,) = engine.requests
     assert (request.max_tokens, request.temperature, request.seed) == (9, 0.3, 11)
@@ -83,8 +86,8 @@ async def test_a_stage_may_have_a_teacher_of_its_own() -> None:
     engine, teacher, _ = teacher_of(ScriptStep("a plan"))
     other_engine, other, _ = teacher_of(ScriptStep("a query"))
     session = Session(teacher, None, "key", {"query": other})  # type: ignore[arg-type]
-    assert await session.ask(AskTeacher("reason", ASK.messages), str) == "a plan"
-    assert await session.ask(AskTeacher("query", ASK.messages), str) == "a query"
+    assert await session.ask(AskTeacher(ASK.messages, stage="reason"), str) == "a plan"
+    assert await session.ask(AskTeacher(ASK.messages, stage="query"), str) == "a query"
     assert session.spent.calls == 2
     engine.assert_finished()
     other_engine.assert_finished()
