@@ -58,21 +58,6 @@ async def test_files_go_in_once(tmp_path: Path) -> None:
     assert first.metadata_fields == ("kind", "staged", "tags", "year")
 
 
-async def test_the_content_hash_does_not_depend_on_order_or_history(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        for name in ("one", "two"):
-            await collections.create(name)
-        await ingest_documents(CORPUS, "one", collections)
-        changed = [{**document, "text": "Something else."} for document in CORPUS]
-        await ingest_documents([*changed, {"id": "more", "text": "More."}], "two", collections)
-        for document in reversed(CORPUS):
-            await ingest_documents([document], "two", collections)
-        await collections.delete_document("two", "more")
-        one, two = await collections.manifest("one"), await collections.manifest("two")
-        assert two.content_hash == one.content_hash
-        assert (two.documents, two.passages) == (5, 5)
-
-
 async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,27 +255,6 @@ async def test_no_pause_goes_beyond_the_time() -> None:
 MOST_LOST_S = 3.0
 
 
-def opened_breaker(at: float = 0.0) -> Breaker:
-    breaker = Breaker(2, MOST_LOST_S, 5.0)
-    for _ in range(2):
-        ticket = breaker.admit(at)
-        assert ticket is not None
-        breaker.failed(ticket, at, at)
-    assert breaker.state == "open"
-    return breaker
-
-
-def test_failures_in_a_row_open_it_and_a_success_between_does_not() -> None:
-    breaker = Breaker(2, MOST_LOST_S, 5.0)
-    for _ in range(3):
-        ticket = breaker.admit(0.0)
-        assert ticket is not None
-        breaker.failed(ticket, 0.0, 0.0)
-        breaker.succeeded(ticket)
-    assert breaker.state == "closed"
-    opened_breaker()
-
-
 def lose(breaker: Breaker, began: float, until: float, *, left: bool = False) -> None:
     ticket = breaker.admit(began)
     assert ticket is not None
