@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +28,17 @@ from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import Method, methods_of, named_methods
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.options import EvaluationOptions
-from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
+from service.evaluation.poison import (
+    ATTACKS,
+    ROBUSTNESS,
+    Attack,
+    PoisonedRetriever,
+    Victim,
+    victims_of,
+)
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row, RunFolder, open_run, process
-from service.evaluation.runner import Ask, Finish, Task, work_off
+from service.evaluation.runner import Finish, Task, work_off
 from service.runtime import open_runtime
 
 DONE: Final = 0
@@ -200,17 +208,22 @@ class Evaluation:
         tasks = sorted(self._tasks, key=lambda task: places[task.dataset, task.question.id])
         run = await self._description()
         finish = self._judge.judged if self._judge else None
-        rows = await self._ask_all(tasks, self._entry.ask, self._options.out, run, finish)
+        rows = await self._ask_all(tasks, self._options.out, run, finish)
         if not self._options.robustness or len(rows) < len(tasks):
             return rows
         out = (self._options.out or Path()) / ROBUSTNESS
-        victims = [victim for data in self._datasets for victim in victims_of(data.questions)]
+        victims = {
+            (data.name, victim.question.id): victim
+            for data in self._datasets
+            for victim in victims_of(data.questions)
+        }
         for attack in ATTACKS:
             self._screen.print(f"poisoned passages: {attack.name}", highlight=False)
-            again = [replace(task, dataset=attack.of(task.dataset), traces=None) for task in tasks]
+            again = [
+                attacked(task, attack, victims[task.dataset, task.question.id]) for task in tasks
+            ]
             own = {attack.of(name): dataset for name, dataset in run["datasets"].items()}
-            ask = self._entry.altered(planting(attack, victims))
-            found = await self._ask_all(again, ask, out, {**run, "datasets": own})
+            found = await self._ask_all(again, out, {**run, "datasets": own})
             if len(found) < len(again):
                 break
         return rows
@@ -250,7 +263,6 @@ class Evaluation:
     async def _ask_all(
         self,
         tasks: Sequence[Task],
-        ask: Ask,
         out: Path | None,
         run: Mapping[str, Mapping[str, Any]],
         finish: Finish | None = None,
@@ -275,7 +287,7 @@ class Evaluation:
                 shown_progress("asking", "questions", len(todo), self._screen)
             )
             done = failed = away = 0
-            working = work_off(todo, ask, self._options.concurrency, finish)
+            working = work_off(todo, self._entry.ask, self._options.concurrency, finish)
             async with closing(working) as results:
                 async for row in results:
                     rows[row.key] = row
@@ -300,6 +312,12 @@ class Evaluation:
         if self._options.retry_failed:
             return [row for row in folder.rows if not (row.error or row.judge_error)]
         return [row for row in folder.rows if not row.interrupted]
+
+
+def attacked(task: Task, attack: Attack, victim: Victim) -> Task:
+    """Return the task with the attack's passages among the results of each search."""
+    alter = partial(PoisonedRetriever, attack=attack, victim=victim)
+    return replace(task, dataset=attack.of(task.dataset), traces=None, alter=alter)
 
 
 def show(rows: Sequence[Row], screen: Console) -> None:

@@ -3,7 +3,7 @@ answers depend on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -20,8 +20,8 @@ from service.core.errors import InvalidRequest, NotFound
 from service.core.settings import RoleSettings, Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
-from service.evaluation.runner import Ask
-from service.retrieval.base import EVERYTHING, Retriever, anyone
+from service.evaluation.runner import Alter
+from service.retrieval.base import EVERYTHING, anyone
 from service.retrieval.collections.manifest import describe
 from service.runtime import Runtime
 
@@ -31,17 +31,12 @@ _BY_DEFAULT: Final = ("default", "sample")
 _LEFT_OUT: Final = {"data_dir", "server", "tracing"}
 
 
-# Replaces the deployment's retriever for one question.
-Alter = Callable[[Retriever, PreparedRequest], Retriever]
-
-
 class InProcessEntry:
     """Answers questions in this process, by its `engines`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.engines = runtime.engines
-        self.ask = runtime.ask
         self.prepare = partial(runtime.prepare, permit=anyone, principals=EVERYTHING)
 
     @property
@@ -56,14 +51,12 @@ class InProcessEntry:
         # Opening the collection creates the sample, so that later evaluations describe it alike.
         return describe((await self._runtime.stores.collections.get(name)).manifest)
 
-    def altered(self, alter: Alter) -> Ask:
-        """Return an `ask` that gives each question its own retriever."""
+    def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
+        return altered(self._runtime, alter).ask(request)
 
-        def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-            retriever = alter(self._runtime.retriever, request)
-            return replace(self._runtime, retriever=retriever).ask(request)
 
-        return ask
+def altered(runtime: Runtime, alter: Alter | None) -> Runtime:
+    return replace(runtime, retriever=alter(runtime.retriever)) if alter else runtime
 
 
 class AtServer:
@@ -93,15 +86,13 @@ class AtServer:
             await anext(events, None)
         return prepared
 
-    def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+    def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
+        """What the server's searches find cannot be altered."""
         return self._client.events(_fields(request))
 
     async def collection(self, name: str) -> dict[str, Any]:
         found = await self._collections()
         return found.get(name, {"name": name})
-
-    def altered(self, alter: Alter) -> Ask:
-        raise InvalidRequest("--robustness changes what searches find, which --url does not allow")
 
     async def _collections(self) -> dict[str, dict[str, Any]]:
         """Return the descriptions by name; none if the server's retriever is external or the key

@@ -7,11 +7,10 @@ answer, which is the answer of another question of the same dataset.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from service.answer.request import PreparedRequest
 from service.core.domain import Passage, ScoredPassage
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import contains, is_verdict, normalise
@@ -181,30 +180,3 @@ class PoisonedRetriever:
 
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
         return await self._retriever.check_request(collection, filter, permit)
-
-
-def planting(
-    attack: Attack, victims: Sequence[Victim]
-) -> Callable[[Retriever, PreparedRequest], Retriever]:
-    """Return a function that wraps the retriever for the question of a request.
-
-    A request has no other key than the question's text, so questions of the same text (MuSiQue-Full
-    has each twice) are one victim, whose gold answers are those of all.
-    """
-    known: dict[str, Victim] = {}
-    for victim in victims:
-        text = victim.question.question
-        known[text] = _united(known[text], victim) if text in known else victim
-
-    def alter(retriever: Retriever, request: PreparedRequest) -> Retriever:
-        return PoisonedRetriever(retriever, attack, known[request.question])
-
-    return alter
-
-
-def _united(one: Victim, other: Victim) -> Victim:
-    golds = dict.fromkeys([*one.question.golds, *other.question.golds])
-    question = replace(one.question, answers=tuple(golds), parts=())
-    offered = (one.wrong, other.wrong, *_STRANGERS)
-    wrong = next((wrong for wrong in offered if _is_wrong(wrong, question)), one.wrong)
-    return Victim(question, wrong)

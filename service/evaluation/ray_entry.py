@@ -13,8 +13,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -29,8 +27,8 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.core.locks import FILE
 from service.core.settings import Settings
-from service.evaluation.entries import Alter, InProcessEntry
-from service.evaluation.runner import Ask
+from service.evaluation.entries import InProcessEntry, altered
+from service.evaluation.runner import Alter
 from service.retrieval.embedding.on_ray import connected
 from service.runtime import Runtime, open_runtime
 
@@ -52,9 +50,7 @@ class Answering:
 
     async def answer(self, request: PreparedRequest, alter: Alter | None) -> list[BaseEvent]:
         """Return the events of a question. Raises EngineFailure if the runtime cannot be opened."""
-        runtime = await self._opened()
-        if alter is not None:
-            runtime = replace(runtime, retriever=alter(runtime.retriever, request))
+        runtime = altered(await self._opened(), alter)
         async with closing(runtime.ask(request)) as events:
             return [event async for event in events]
 
@@ -102,12 +98,10 @@ class OnRay(InProcessEntry):
         self._workers = workers
         self._busy = [0] * len(workers)
         self._failed: set[int] = set()
-        self.ask = partial(self._ask, None)
 
-    def altered(self, alter: Alter) -> Ask:
-        return partial(self._ask, alter)
-
-    async def _ask(self, alter: Alter | None, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(
+        self, request: PreparedRequest, alter: Alter | None = None
+    ) -> AsyncIterator[BaseEvent]:
         index = self._chosen()
         self._busy[index] += 1
         try:

@@ -25,8 +25,10 @@ from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
+from service.retrieval.base import Retriever
 
-Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
+Alter = Callable[[Retriever], Retriever]
+Ask = Callable[[PreparedRequest, Alter | None], AsyncIterator[BaseEvent]]
 Finish = Callable[[Row], Awaitable[Row]]
 
 
@@ -36,7 +38,7 @@ class Task:
 
     `request` is the method's, with any question. With `gold_routes`, a question that has a gold
     route is asked with it (the papers' oracle). `yes_no` is that of `score`. The events are
-    written below the folder `traces`, or not if it is None.
+    written below the folder `traces`, or not if it is None. `alter` wraps the retriever.
     """
 
     question: GoldQuestion
@@ -46,6 +48,7 @@ class Task:
     dataset: str = ""
     method: str = ""
     traces: Path | None = None
+    alter: Alter | None = None
 
     @property
     def key(self) -> Key:
@@ -90,7 +93,7 @@ async def ask_one(task: Task, ask: Ask) -> Row:
     error: str | None = None
     since = time.monotonic()
     try:
-        async with closing(ask(request)) as answering:
+        async with closing(ask(request, task.alter)) as answering:
             async for event in answering:
                 if not isinstance(event, Token):
                     events.append(event)

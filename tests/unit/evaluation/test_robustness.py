@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.request import PreparedRequest
 from service.core.domain import ScoredPassage
 from service.engines.base import GenerationRequest
 from service.evaluation.datasets import GoldQuestion
@@ -21,7 +20,6 @@ from service.evaluation.poison import (
     PoisonedRetriever,
     Victim,
     planted,
-    planting,
     poisoned,
     victims_of,
 )
@@ -104,20 +102,6 @@ async def test_what_a_question_has_seen_is_not_planted_again() -> None:
     again = await retriever.search(SearchRequest("Norma", 2, "c", exclude=seen))
     assert [hit.passage.passage_id for hit in again.passages] == ["b", "c"]
     assert await retriever.check_request(None, {}, anyone) == "sample"
-
-
-async def test_questions_of_the_same_text_are_one_victim() -> None:
-    twins = [gold("Rome"), gold("Oslo"), gold("Rome"), gold()]
-    victims = [Victim(gold("Rome"), "Oslo"), Victim(gold("Oslo"), "Bergen"), Victim(gold(), "Oslo")]
-    assert victims_of(twins)[2].wrong == "Oslo"
-    inner = ScriptedRetriever({"": [passage("a", "Oslo or Rome?")]})
-    request = PreparedRequest(question="Q?", collection="c", timeout_s=1)
-
-    for attack in (Attack("plants", 2), Attack("duplicates", 2)):
-        retriever = planting(attack, victims)(inner, request)
-        found = await retriever.search(SearchRequest("Q?", 2, "c"))
-        assert "Bergen" in found.passages[0].passage.text
-        assert "Oslo" not in found.passages[0].passage.text
 
 
 class Gullible(Engine):

@@ -43,7 +43,7 @@ def asking(
     """The real stream over a scripted reader, which replies to each question; `seen` gets the
     events."""
 
-    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(request: PreparedRequest, alter: object) -> AsyncIterator[BaseEvent]:
         steps = [
             ScriptStep("true", "Task: relevance", times=None),
             ScriptStep(replies[request.question]),
@@ -88,7 +88,7 @@ async def test_a_row_says_what_was_asked_answered_and_spent() -> None:
     }  # fmt: skip
 
 
-async def _cut_short(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+async def _cut_short(request: PreparedRequest, alter: object) -> AsyncIterator[BaseEvent]:
     yield Start(id="a", question=request.question)
     yield RouteChosen(route="complex", loop="autorag", by="model")
     yield StepStart(step="1", kind="retrieve")
@@ -97,12 +97,12 @@ async def _cut_short(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
     yield Done()
 
 
-async def _raises(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+async def _raises(request: PreparedRequest, alter: object) -> AsyncIterator[BaseEvent]:
     yield Start(id="a", question=request.question)
     raise ZeroDivisionError("a bug")
 
 
-async def _refuses(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+async def _refuses(request: PreparedRequest, alter: object) -> AsyncIterator[BaseEvent]:
     raise EngineFailure("never started")
     yield Done()
 
