@@ -16,7 +16,6 @@ _ROUTES: Final[dict[str, RequestRoute]] = {name: name for name in get_args(Reque
 _LOOPS: Final[dict[str, RequestLoop]] = {
     name: name for name in get_args(RequestLoop) if name in LOOPS
 }
-PREFIX: Final = "route:"
 VARIANT: Final = "@"
 _FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
     "top_k": int, "max_steps": int, "samples": int, "retriever": str,
@@ -56,16 +55,15 @@ def known_methods() -> list[str]:
 def method_of(name: str) -> Method:
     """Return the method with this name. Raises InvalidRequest with the known names.
 
-    `auto` or another route (also written `route:NAME`) is this route with the default loop. The
-    name of a loop sends every question to it without routing. `ROUTE/LOOP` sets both, as in a
-    request. Each name may be followed by one or more `@FIELD=VALUE`, as in
-    `one_retrieval@top_k=10`.
+    `auto` or another route is this route with the default loop. The name of a loop sends every
+    question to it without routing. `ROUTE/LOOP` sets both, as in a request. Each name may be
+    followed by one or more `@FIELD=VALUE`, as in `one_retrieval@top_k=10`.
     """
     plain, *given = name.split(VARIANT)
     if given:
         fields = dict(_field_of(name, one) for one in given)
         return replace(method_of(plain), name=name, fields=fields)
-    route, slash, loop = name.removeprefix(PREFIX).partition("/")
+    route, slash, loop = name.partition("/")
     if slash:
         if route in _ROUTES and route != "direct" and loop in _LOOPS:
             return Method(name, _ROUTES[route], _LOOPS[loop])
