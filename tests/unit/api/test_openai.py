@@ -40,7 +40,6 @@ from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
 from service.strategies.registry import LOOPS
 
-LINK = links_to("http://host", "sample")
 USER = {"role": "user", "content": "Who composed Norma?"}
 
 

@@ -145,21 +145,3 @@ def test_a_line_without_end_is_refused() -> None:
 
     with pytest.raises(ValueError, match="1,000 bytes"):
         lines.feed(b"data: " + b"x" * 1001)
-
-
-class Bytes:
-    """Ids are code points; 0 to 9 are bytes that become one character at the next other id."""
-
-    def __init__(self) -> None:
-        self.held = ""
-
-    def feed(self, token: int) -> str:
-        if token < 10:
-            self.held = "ü"
-            return ""
-        text, self.held = self.held + chr(token), ""
-        return text
-
-    def flush(self) -> str:
-        text, self.held = self.held, ""
-        return text
