@@ -125,15 +125,10 @@ class ScriptedGenerator(Generator):
         self._unexpected: list[str] = []
         self.requests: list[GenerationRequest] = []
         self.running = self.most_running = self.aborted = 0
-        self.closed = False
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    def add(self, *steps: ScriptStep) -> None:
-        """Append steps to the script."""
-        self._entries.extend(map(_Entry, steps))
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         self.requests.append(request)
@@ -155,7 +150,7 @@ class ScriptedGenerator(Generator):
         return
 
     async def aclose(self) -> None:
-        self.closed = True
+        return
 
     def assert_finished(self) -> None:
         """Raise ScriptError if a call was unexpected or a step was not used up."""

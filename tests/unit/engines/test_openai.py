@@ -30,6 +30,7 @@ from service.engines.factory import open_generator
 from service.engines.openai import OpenAIGenerator
 from tests.stubs.closing_server import ClosingServer
 from tests.stubs.openai_server import StubServer
+from tests.support.live import eventually
 
 SCHEMA = {"type": "array", "items": {"type": "string"}}
 CHOICES = ("true", "false")
@@ -61,12 +62,6 @@ async def remote(
 
 def ask(text: str = "Who?", **fields: Any) -> GenerationRequest:
     return GenerationRequest(messages=(Message("user", text),), **fields)
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (the stub has no event to wait for)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_chat_call_says_everything_explicitly() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from unittest import mock
@@ -20,6 +20,7 @@ from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import PoolLimits
 from service.vllm_plugin import PROTOCOL
 from tests.stubs.openai_server import StubServer
+from tests.support.live import eventually
 from tests.support.observed import Observed
 
 QUICK = {"probe_s": 0.2, "outage_s": 5.0}
@@ -60,12 +61,6 @@ def ask(question: str = "", **more: Any) -> GenerationRequest:
 
 def name_of(server: StubServer) -> str:
     return f"127.0.0.1:{server.port}"
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 (it happens behind a socket)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_question_stays_at_one_worker_and_questions_spread() -> None:
