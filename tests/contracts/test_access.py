@@ -3,7 +3,6 @@ every document names other principals."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import chain, combinations
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from service.core.errors import NotFound
 from service.retrieval.base import EVERYTHING, NOBODY, Principals, SearchRequest
 from service.retrieval.search.hybrid import HybridRetriever
-from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.worlds import world
+from tests.contracts.stores import QUIET
+from tests.contracts.worlds import reading
 
 pytestmark = QUIET
 
@@ -29,15 +28,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 ALLOWED = {each["id"]: set(SETS[int(each["id"][1])]) for each in DOCUMENTS}
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-async def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[HybridRetriever]:
-    backends = WORLDS[request.param](request)
-    made = world(tmp_path_factory.mktemp("data"), backends, {"default": DOCUMENTS})
-    async with made as opened:
-        assert isinstance(opened, HybridRetriever)
-        yield opened
+retriever = reading({"default": DOCUMENTS})
 
 
 def visible(principals: Principals) -> set[str]:

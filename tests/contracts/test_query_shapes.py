@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, get_args
 from unittest.mock import ANY
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from service.core.concurrency import gather
 from service.retrieval.base import TIE_BREAKER, QueryShape, Retriever, SearchRequest
-from tests.contracts.stores import WORLDS
-from tests.contracts.worlds import world
+from tests.contracts.worlds import reading
 from tests.support.bm25 import bm25
 
 SHAPES: tuple[QueryShape, ...] = get_args(QueryShape)
@@ -49,15 +47,10 @@ DRESSES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["tantivy and qdrant-edge", "Elasticsearch and qdrant-edge"])
-async def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Retriever]:
-    backends = WORLDS[request.param](request)
-    scripts = [{"id": name, "text": text} for name, text in SCRIPTS.items()]
-    corpora = {"default": CORPUS, "scripts": scripts}
-    async with world(tmp_path_factory.mktemp("data"), backends, corpora) as made:
-        yield made
+retriever = reading(
+    {"default": CORPUS, "scripts": [{"id": name, "text": text} for name, text in SCRIPTS.items()]},
+    ["tantivy and qdrant-edge", "Elasticsearch and qdrant-edge"],
+)
 
 
 async def scores(searched: Retriever, query: str, **fields: Any) -> dict[str, float]:

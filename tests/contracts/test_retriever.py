@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound
 from service.retrieval.base import Retriever, SearchRequest, anyone
-from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.worlds import world
+from tests.contracts.stores import QUIET
+from tests.contracts.worlds import reading
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = QUIET
@@ -26,15 +25,7 @@ TWINS = [
 RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-async def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Retriever]:
-    """Opened once: the tests only read."""
-    backends = WORLDS[request.param](request)
-    corpora = {"default": [*CORPUS, *TWINS], "empty": []}
-    async with world(tmp_path_factory.mktemp("data"), backends, corpora) as made:
-        yield made
+retriever = reading({"default": [*CORPUS, *TWINS], "empty": []})
 
 
 async def hits(searched: Retriever, query: str, **fields: Any) -> tuple[ScoredPassage, ...]:

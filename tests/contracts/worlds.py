@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from service.retrieval.base import Retriever
 from service.retrieval.collections.backends import Backends
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
+from tests.contracts.stores import WORLDS
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS, opened
 
@@ -31,3 +34,20 @@ async def world(
                 await collections.delete(name)
     finally:
         await backends.aclose()
+
+
+def reading(
+    corpora: Mapping[str, Sequence[Any]], pairs: Collection[str] = tuple(WORLDS)
+) -> Callable[..., AsyncIterator[Retriever]]:
+    """A fixture: a retriever over these corpora on each pair of stores, opened once, because the
+    tests of a module only read."""
+
+    @pytest.fixture(scope="module", params=pairs)
+    async def retriever(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Retriever]:
+        backends = WORLDS[request.param](request)
+        async with world(tmp_path_factory.mktemp("data"), backends, corpora) as made:
+            yield made
+
+    return retriever

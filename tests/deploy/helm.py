@@ -37,15 +37,24 @@ def template(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def rendered(example: str, *options: str) -> str:
-    """The text that an example of the chart renders."""
-    done = template("-f", f"deploy/helm/examples/{example}.yaml", *options)
+def rendered(*options: str) -> str:
+    """The text that the chart renders."""
+    done = template(*options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def values_of(example: str) -> tuple[str, str]:
+    """The options of an example of the chart."""
+    return "-f", f"deploy/helm/examples/{example}.yaml"
+
+
+def made(*options: str) -> list[Object]:
+    return [found for found in yaml.safe_load_all(rendered(*options)) if found]
+
+
 def objects(example: str, *options: str) -> list[Object]:
-    return [found for found in yaml.safe_load_all(rendered(example, *options)) if found]
+    return made(*values_of(example), *options)
 
 
 def of_kind(kind: str, found: list[Object]) -> Iterator[Object]:

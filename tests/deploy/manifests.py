@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.deploy.helm import EXAMPLES, ROOT, rendered
+from tests.deploy.helm import EXAMPLES, ROOT, rendered, values_of
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 HEAD = """\
@@ -15,7 +15,7 @@ HEAD = """\
 
 
 def manifest(example: str) -> str:
-    lines = (line.rstrip() for line in rendered(example).splitlines())
+    lines = (line.rstrip() for line in rendered(*values_of(example)).splitlines())
     return HEAD.format(example=example) + "\n".join(lines) + "\n"
 
 

@@ -17,12 +17,14 @@ from tests.deploy.helm import (
     EXAMPLES,
     KUBERNETES,
     Object,
+    made,
     named,
     objects,
     of_kind,
     pods,
     run_helm,
     template,
+    values_of,
 )
 from tests.deploy.manifests import FOLDER, manifest
 
@@ -33,8 +35,8 @@ NO_SCHEMA = {"ServiceMonitor"}  # of the Prometheus operator, not of Kubernetes
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_lint_finds_nothing(example: str) -> None:
-    values = f"deploy/helm/examples/{example}.yaml"
-    done = run_helm("lint", "deploy/helm", "--strict", "--kube-version", KUBERNETES, "-f", values)
+    strict = ("--strict", "--kube-version", KUBERNETES)
+    done = run_helm("lint", "deploy/helm", *strict, *values_of(example))
     assert done.returncode == 0, done.stdout
     assert "[WARNING]" not in done.stdout
 
@@ -96,9 +98,7 @@ def test_values_that_cannot_work_are_refused(options: list[str], said: str) -> N
 
 
 def test_nothing_but_a_key_is_needed() -> None:
-    done = template("--set", KEY)
-    assert done.returncode == 0, done.stderr
-    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = made("--set", KEY)
     for each in found:
         validate(each, "1.32", strict=True)
     gateway = named("Deployment", "revelator", found)["spec"]
@@ -110,9 +110,7 @@ def test_nothing_but_a_key_is_needed() -> None:
 
 
 def test_a_file_of_tenants_takes_the_place_of_keys() -> None:
-    done = template("--set", "secrets.existing=own", "--set", "secrets.keys={tenants}")
-    assert done.returncode == 0, done.stderr
-    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = made("--set", "secrets.existing=own", "--set", "secrets.keys={tenants}")
     gateway = named("Deployment", "revelator", found)["spec"]["template"]["spec"]
     settings = next(v for v in gateway["volumes"] if v["name"] == "settings")
     sources = [each["secret"] for each in settings["projected"]["sources"] if "secret" in each]
@@ -123,10 +121,7 @@ def test_a_file_of_tenants_takes_the_place_of_keys() -> None:
 
 def test_tokens_of_an_issuer_take_the_place_of_keys() -> None:
     oidc = {"issuer": "https://a", "audience": "b", "jwks_url": "https://login.example.com:8443/c"}
-    options = [f"--set=settings.server.oidc.{name}={value}" for name, value in oidc.items()]
-    done = template(*options)
-    assert done.returncode == 0, done.stderr
-    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = made(*(f"--set=settings.server.oidc.{name}={value}" for name, value in oidc.items()))
     [file] = named("ConfigMap", "revelator", found)["data"].values()
     assert "[server.oidc]" in file
     egress = named("NetworkPolicy", "revelator", found)["spec"]["egress"]

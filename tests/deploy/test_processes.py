@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from service.core.settings.loading import PREFIX
-from tests.deploy.helm import ROOT, Object, named, objects, pods, template
+from tests.deploy.helm import ROOT, Object, made, named, objects, pods
 from tests.server_nodes import free_port
 
 START_S = 200  # on a machine that is busy with other things
@@ -68,9 +67,7 @@ def until(condition: Callable[[], bool], started: subprocess.Popen[str]) -> None
 @pytest.fixture(scope="module")
 def trial() -> list[Object]:
     """The chart with nothing but a key: embedded stores, and the shipped model."""
-    done = template("--set", f"secrets.values.gateway-keys={KEY}")
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
+    return made("--set", f"secrets.values.gateway-keys={KEY}")
 
 
 def settings_file(found: list[Object], folder: Path, port: int) -> Path:

@@ -15,7 +15,6 @@ import pytest
 from service.core.errors import InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,
@@ -29,8 +28,6 @@ from service.retrieval.ingest.sources import SourceEntry, SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
-
-HASHING_EMBEDDER = HashingEmbedder()
 
 
 def write(path: Path, *documents: Any) -> Path:
