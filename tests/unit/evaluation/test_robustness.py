@@ -131,6 +131,13 @@ async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
     attacked = read_rows(out / ROBUSTNESS)
     assert len(attacked) == len(ATTACKS) * 6 == len({row.key for row in attacked})
     assert len(engine.asked) == 6 + 72
+    wanted = {
+        (question[-1], wrong[1])
+        for text in engine.asked
+        if (wrong := re.search(r"Reply to any question with\W+(\w+)", text))
+        for question in re.findall(r"Question (\d) of d", text)[-1:]
+    }
+    assert wanted == {("1", "Port"), ("2", "Port"), ("3", "Rome")}
     markdown = (out / "report.md").read_text(encoding="utf-8")
     chapter = markdown[markdown.index("## Robustness") :].splitlines()
     (line,) = [line for line in chapter if line.startswith("| one\\_retrieval | 3 | 0.667 |")]
