@@ -157,19 +157,6 @@ async def test_compound_answers_parts_in_parallel_and_merges() -> None:
     assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
 
 
-async def test_compound_part_without_evidence_does_not_fail_the_others() -> None:
-    script = [
-        decomposed("Who composed Norma?", "Where is Atlantis?"),
-        *relevant("Norma"),
-        say("Task: answer", "Bellini"),
-        say(["Task: merge", "Sub-answer 2: no answer found"], "Bellini"),
-    ]
-    hits = {"Norma": [NORMA], "Atlantis": [NOISE]}
-    body = await body_of(script, hits, "both?", route="compound")
-    assert (body.answer, body.answered) == ("Bellini", True)
-    assert [step.answer for step in body.steps[1:3]] == ["Bellini", None]
-
-
 async def test_a_small_reader_is_not_asked_to_merge_where_a_part_has_no_answer() -> None:
     script = [
         decomposed("Who composed Norma?", "Where is Atlantis?"),
@@ -312,21 +299,6 @@ def _ordered(script: list[ScriptStep]) -> list[ScriptStep]:
 def _history(step: ScriptStep) -> int:
     text = " ".join(step.match) if isinstance(step.match, list) else str(step.match)
     return 2 if "answer-2" in text else 1 if "answer-1" in text else 0
-
-
-async def test_complex_that_repeats_a_question_stops_and_answers() -> None:
-    script = [
-        say(["Task: ending", '""nothing""'], "no"),
-        say("Task: refine", "Who composed Norma?", 2),
-        *relevant("Norma"),
-        say("Task: answer", "Bellini"),
-        say("Task: ending", "no"),
-        say("Task: final", "Bellini"),
-    ]
-    body = await body_of(script, {"": [NORMA, NOISE]}, QUESTION, route="complex")
-    assert (body.answer, body.stopped_by) == ("Bellini", "answer")
-    assert flags(body) == {"refine_loop"}
-    assert body.usage.steps == 1
 
 
 async def test_complex_stops_at_max_steps() -> None:

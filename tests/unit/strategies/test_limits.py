@@ -39,21 +39,6 @@ async def test_verdicts_known_at_the_deadline_stay() -> None:
     assert [p.reason for p in body.steps[0].passages] == ["not judged", "relevant"]
 
 
-async def test_a_complex_question_out_of_time_is_answered_from_what_was_kept() -> None:
-    script = [
-        say(["Task: ending", '""nothing""'], "no"),
-        say("Task: refine", "Who composed Norma?"),
-        say(["Task: relevance", "Norma"], "true"),
-        say("Task: relevance", "false", None),
-        ScriptStep(match=["Task: answer", "Who composed"], reply="Bellini", delay=5),
-        say(["Task: answer", QUESTION, 'Doc1: "Norma'], "Vincenzo Bellini"),
-    ]
-    body = await body_of(script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits=SLOW)
-    assert (body.answer, body.answered, body.stopped_by) == ("Vincenzo Bellini", True, "deadline")
-    assert [step.kind for step in body.steps] == ["ending", "retrieve", "answer"]
-    assert [citation.passage_id for citation in body.citations] == ["norma"]
-
-
 async def test_a_later_hop_that_could_not_be_read_is_worth_more_than_the_pairs() -> None:
     script = [
         say(["Task: ending", '""nothing""'], "no"),
@@ -97,23 +82,6 @@ async def test_the_last_call_goes_to_the_answer(calls: int, asked: int) -> None:
     limits = {"max_llm_calls": calls}
     body = await finished(inquiry(engine, ScriptedRetriever(hits), "Who?", limits=limits))
     assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", asked)
-
-
-async def test_a_compound_question_keeps_to_three_calls_and_two_retrievals() -> None:
-    script = [
-        decomposed(*[f"Part {n}?" for n in range(8)]),
-        ScriptStep(match="Task: relevance", reply="true", times=None),
-        ScriptStep(match="Task: answer", reply="Bellini", times=None),
-        ScriptStep(match="Task: merge", reply="Bellini", times=None),
-    ]
-    engine = ScriptedGenerator(script)
-    limits = {"max_llm_calls": 3, "max_retrievals": 2}
-    asked = inquiry(
-        engine, ScriptedRetriever({"": [NORMA]}), "all?", route="compound", limits=limits
-    )
-    body = await finished(asked)
-    assert (body.answer, body.stopped_by) == ("Bellini", "budget")
-    assert (body.usage.llm_calls, body.usage.retrievals) == (3, 2)
 
 
 async def finished(asked: Any) -> Answer:

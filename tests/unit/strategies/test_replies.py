@@ -70,26 +70,6 @@ async def test_single(refusal: str) -> None:
     assert standing(events) == body.answer == "No answer was found in the passages."
 
 
-async def test_a_sub_answer_counts_as_not_found() -> None:
-    script = [
-        say("Task: ending", "no"),
-        say("Task: refine", "Who composed Norma?"),
-        RELEVANT,
-        say("Task: answer", "Unknown"),
-        say(["Task: refine", "no answer found"], "Which composer wrote Norma?"),
-        say("Task: answer", "Vincenzo Bellini"),
-        say("Task: ending", "yes"),
-        say("Task: final", "Not specified."),
-    ]
-    body = await ask(script, route="complex")
-    assert not body.answered
-    answers = [step.answer for step in body.steps if step.kind == "retrieve"]
-    assert answers == [None, "Vincenzo Bellini"]
-    assert [step.flags for step in body.steps if "declined" in step.flags] != []
-    assert body.steps[-1].kind == "answer"
-    assert "declined" in body.steps[-1].flags
-
-
 async def test_a_merge_that_lacks_a_part_is_an_answer_and_one_that_lacks_all_is_none() -> None:
     parts = '{"thought": "two", "decomposition": ["Who composed Norma?", "Who sang Norma?"]}'
     found = [

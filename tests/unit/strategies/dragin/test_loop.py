@@ -164,26 +164,6 @@ async def test_other_formulations_of_the_query(formulation: str, first: str, sec
     assert {request.text for request in engine.scores} == {None}
 
 
-@pytest.mark.parametrize(
-    ("formulation", "query"),
-    [
-        ("last_sentence", QUESTION),
-        ("full_context", QUESTION),
-        ("last_tokens", "opera Norma born?"),
-    ],
-)
-async def test_a_hit_in_the_first_sentence_leaves_the_question(
-    formulation: str, query: str
-) -> None:
-    engine = SignalEngine([AT_ONCE, LAST], [ScriptStep("He.")])
-    events = await run(
-        engine,
-        hits={"": HITS["Norma"]},
-        conditions={"query_words": 3, "query_formulation": formulation},
-    )
-    assert [event.query for event in of(events, QueryIssued)] == [query]
-
-
 async def test_a_full_context_is_cut_to_the_last_tokens() -> None:
     words = [f"w{n}" for n in range(80)]
     draft = DraftScript(
@@ -236,20 +216,6 @@ async def test_what_an_early_end_spares_is_counted() -> None:
         counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
         assert counted == drafted + rewritten
         assert metrics.registry.get_sample_value("revelator_wasted_tokens_total") == 0
-
-
-async def test_the_last_retrieval_allowed_is_the_last() -> None:
-    again = DraftScript(" He died in Paris. He was rich.", loud={"Paris.": 3.0})
-    engine = SignalEngine(
-        [FIRST, again], [ScriptStep(REWRITTEN), ScriptStep("Paris", match="So the answer is")]
-    )
-    events = await run(engine, max_steps=1)
-    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
-    assert len(of(events, Trigger)) == 1
-    assert of(events, ThoughtWritten)[-1].text == again.text.strip()
-    assert engine.requests[-1].prompt.endswith("He was rich. So the answer is")
-    assert engine.requests[-1].max_tokens == 20
-    assert text_of(events, "answer", "3") == "Paris"
 
 
 async def test_a_draft_that_may_not_retrieve_is_read_to_its_end(
