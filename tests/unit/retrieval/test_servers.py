@@ -36,6 +36,11 @@ def elasticsearch(address: str) -> Client:
     return lambda: server.call(lambda client: client.count(index="i")), server.aclose
 
 
+def elasticsearch_without_login(address: str) -> Client:
+    server = ElasticServer(f"http://{address}", 0.5)
+    return lambda: server.call(lambda client: client.info()), server.aclose
+
+
 def qdrant(address: str, grpc_port: int = 0) -> Client:
     server = QdrantServer(f"http://:secret@{address}", 0.5, grpc_port)
     return lambda: server.call(lambda client: client.count("c")), server.aclose
@@ -163,7 +168,10 @@ async def test_silence_ends_at_the_timeout(
         await close()
 
 
-@pytest.mark.parametrize("client", [elasticsearch, qdrant, qdrant_by_grpc, embeddings, reranker])
+@pytest.mark.parametrize(
+    "client",
+    [elasticsearch, elasticsearch_without_login, qdrant, qdrant_by_grpc, embeddings, reranker],
+)
 async def test_nobody_there(client: Callable[[str], Client]) -> None:
     call, close = client("127.0.0.1:9")
     with pytest.raises(BackendUnavailable, match=r"cannot be reached: .*; check .*url"):
