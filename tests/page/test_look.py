@@ -44,9 +44,6 @@ async def test_no_fault_of_accessibility(browser: Any, scheme: str) -> None:
         assert not await violations(tab)
 
 
-FOCUSED = "document.activeElement.className || document.activeElement.id"
-
-
 async def test_the_keyboard_alone_reaches_everything(tab: Any) -> None:
     async with live(answering("Vincenzo Bellini")) as service:
         await tab.goto(service.url)

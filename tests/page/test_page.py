@@ -461,9 +461,6 @@ async def test_loops_and_collections_are_those_of_the_api(tab: Any, tmp_path: Pa
         assert await tab.input_value("#collection") == ""
 
 
-HREFS = "all => all.map(link => link.href)"
-
-
 async def test_a_passage_names_its_page_and_links_to_its_source(tab: Any) -> None:
     """Addresses come with documents, so only those of the web are links."""
     urls = ["https://example.org/a?b=<c>", "javascript:alert(1)", "https://", "data:text/html,x"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,9 @@ from service.strategies.autorag_dialogue import (
     Form,
     Turn,
     is_looping,
+    knowledge_request,
+    naive_request,
+    opening,
     read_turn,
     reasoning_of,
 )
@@ -177,3 +182,12 @@ def test_loops(text: str) -> None:
 )
 def test_no_loops(text: str) -> None:
     assert not is_looping(text)
+
+
+def test_a_users_folder_needs_only_what_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "autorag_system.txt").write_text("Their prompt.\n", encoding="utf-8")
+    (tmp_path / "closed.txt").write_text("Say: $question", encoding="utf-8")
+    own = TemplateSet(str(tmp_path))
+    assert opening(own, "tuned", "Q?")[0] == Message("system", "Their prompt.")
+    assert naive_request(own, "Q?").messages == (Message("user", "Say: Q?"),)
+    assert knowledge_request(own, "Q?", "q") == knowledge_request(FULL, "Q?", "q")

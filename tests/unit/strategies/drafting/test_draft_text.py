@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.engines.base import Delta
 from service.prompts.templates import TemplateSet
@@ -50,8 +53,30 @@ def test_a_layout_gets_ever_shorter() -> None:
     assert all(step.question == "Who?" and step.written == "He." for step in shorter)
 
 
-def test_no_number_in_a_passage_is_one_of_the_prompt() -> None:
-    assert shown(["", "Of it [2] tells [ 3 ]."]) == ("Of it (2) tells ( 3 ).",)
+TEXTS = st.lists(
+    st.sampled_from(
+        ["Question:", "Answer:", "Context:", "[2] ", "[1]", "\n", "\r", "\u2028", "</s>", "<s>",
+         " ", "<|eot_id|>", "So the answer is", "word", "[ 3 ]", "#", ":"]
+    )
+    | st.text(max_size=4),
+    max_size=10,
+).map("".join)  # fmt: skip
+
+
+@given(question=TEXTS, passages=st.lists(TEXTS, max_size=3))
+def test_data_never_becomes_a_line_or_a_number_of_the_prompt(
+    question: str, passages: list[str]
+) -> None:
+    lines = shown(passages)
+    layout = opening_layout(COMPACT, question)
+    prompt = Layout(COMPACT, (), layout.question, "", lines).prompt().text
+    expected = 2 + (2 + len(lines) if lines else 0)
+    assert len(prompt.splitlines()) == expected
+    for marker in ("Question:", "Answer:"):
+        assert len(re.findall(rf"(?<![^\W_]){marker}", prompt)) == 1
+    assert re.findall(r"\[\s*\d+\s*\]", prompt) == [f"[{n}]" for n in range(1, len(lines) + 1)]
+    assert "</s>" not in prompt
+    assert "<|eot_id|>" not in prompt
 
 
 # ---- the answer in a chain of thought, and its first sentence
