@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
+from service.core.concurrency import closing
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.efficientrag import Labelling
@@ -107,11 +108,9 @@ class EngineCall:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            if isinstance(self.deltas, AsyncGenerator):
-                await self.deltas.aclose()
-        finally:
-            self.ended(self)
+        with self:
+            async with closing(self.deltas):
+                pass
 
     def see(self, delta: Delta) -> None:
         self.see_tokens(len(delta.tokens) or 1, delta.usage)

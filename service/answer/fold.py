@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from service.answer.events import (
     AnswerReady,
@@ -40,6 +40,7 @@ from service.core.domain import (
     Flag,
     LoopName,
     Problem,
+    QuestionOutcome,
     RouteName,
     Timing,
     Usage,
@@ -52,7 +53,6 @@ from service.text.grounding import is_yes_no, support
 DECLINED_PART: Final = re.compile(
     rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
-Outcome = Literal["answered", "unanswered", "error", "cancelled"]
 GATES: Final[frozenset[LoopName]] = frozenset(["entropy_gate", "margin_gate", "trend_gate"])
 # Loops whose retrievals answer a question; in others the step has the model's reasoning.
 ANSWERING: Final[frozenset[LoopName | None]] = GATES | {None, "anrag", "one_retrieval", "self_ask"}
@@ -120,7 +120,7 @@ class Fold:
                 step.ms = round(event.ms - step.opened_ms, 3)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> QuestionOutcome:
         """How the question ended: as cancelled, unless there is an answer or an error."""
         if isinstance(self.result, Answer):
             return "answered" if self.result.answered else "unanswered"
@@ -325,6 +325,8 @@ class Fold:
     def usage(self) -> Usage:
         """What the question used. Cycles of retrieving and generating (METHODS.md §5) are counted
         as `steps`: parallel parts count as their longest part."""
+        if isinstance(self.result, Answer):
+            return self.result.usage
         total: Counter[str] = Counter()
         for step in self.steps:
             total.update(step.usage.model_dump(exclude_none=True))

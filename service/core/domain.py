@@ -26,6 +26,7 @@ QueryFormulation = Literal[
 HanragRole = Literal["relevance", "ending", "refine"]
 StepKind = Literal["condense", "route", "decompose", "ending", "retrieve", "merge", "answer"]
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
+QuestionOutcome = Literal["answered", "unanswered", "error", "cancelled"]
 Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
     "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",

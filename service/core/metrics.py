@@ -14,11 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.core.domain import LoopName, RoleName, RouteName, Usage
+from service.core.domain import LoopName, QuestionOutcome, RoleName, RouteName, Usage
 
 Phase = Literal["joining", "up", "ejected", "draining"]  # of a pool's worker
 BreakerState = Literal["closed", "half-open", "open"]
-Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -139,7 +138,7 @@ class Metrics:
         self,
         route: RouteName | Literal["none"],
         loop: LoopName,
-        outcome: Outcome,
+        outcome: QuestionOutcome,
         seconds: float,
         usage: Usage,
         missing: Sequence[str],
