@@ -12,8 +12,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.core.domain import Usage
-from service.core.metrics import Metrics, Outcome
+from service.core.domain import QuestionOutcome, Usage
+from service.core.metrics import Metrics
 from tests.deploy.promtool import Story, evaluate, promtool, series
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
@@ -30,7 +30,7 @@ WORKER = "http://worker:8000"
 
 def ask(
     metrics: Metrics,
-    outcome: Outcome = "answered",
+    outcome: QuestionOutcome = "answered",
     missing: Sequence[str] = (),
     seconds: float = 0.5,
 ) -> None:
