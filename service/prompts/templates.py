@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -21,21 +21,15 @@ from service.text.words import STOP_WORDS, letter_words
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
 UNANSWERED = "No answer was found to:"  # in a merged answer, before the parts without one
+# Those of `full` serve all sets that have none of their own.
 SHARED = (
-    "select",
-    "shorten",
-    "structured",
-    "survey",
-    "survey_merge",
-)  # those of `full` serve all sets that have none of their own
+    "select", "shorten", "structured", "survey", "survey_merge", "autorag_few_shot",
+    "autorag_knowledge", "autorag_reminder", "autorag_reminder_first",
+)  # fmt: skip
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
     "self_ask", "survey", "survey_merge",
-)  # fmt: skip
-FIELDS = (
-    "question", "history", "passage", "passages", "pairs", "query", "memory", "answer", "schema",
-    "instructions",
 )  # fmt: skip
 MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
@@ -76,158 +70,7 @@ class Prompt(str):
         return is_example(reply, self.examples, self.shown)
 
 
-class PromptTemplate:
-    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. It is parsed once."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        pieces = _FIELD.split(text)
-        self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
-        self.fields = pieces[1::2]
-        self.examples = "\n".join(self._literals)
-        self.end = ""  # the line breaks after it in its file
-
-    def fill(self, fields: Mapping[str, str]) -> Prompt:
-        """Fill the fields. Raises KeyError for a missing field."""
-        filled = [self._literals[0]]
-        for name, literal in zip(self.fields, self._literals[1:], strict=True):
-            filled += (fields[name], literal)
-        prompt = Prompt("".join(filled))
-        prompt.examples, prompt.filled = self.examples, filled[1::2]
-        return prompt
-
-
-@cache
-def load_template(folder: Path, name: str) -> PromptTemplate:
-    """Read one template file. Raises ValueError naming a field that no prompt has."""
-    path = folder / f"{name}.txt"
-    whole = path.read_text(encoding="utf-8")
-    template = PromptTemplate(whole.rstrip("\n"))
-    template.end = whole.removeprefix(template.text)
-    unknown = [field for field in template.fields if field not in FIELDS]
-    if unknown:
-        raise ValueError(
-            f"{path}: ${unknown[0]} is not a field; the fields are {', '.join(FIELDS)}"
-        )
-    return template
-
-
-class TemplateSet:
-    """The prompts of one template folder (a shipped name or a path)."""
-
-    def __init__(self, name: str) -> None:
-        shipped = SHIPPED / name
-        self.folder = shipped if shipped.is_dir() else Path(name)
-        if not self.folder.is_dir():
-            known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
-            raise FileNotFoundError(
-                f"there is no template set {name!r}; use one of {known}, or a folder"
-            )
-        self._roles = {path.stem for path in self.folder.glob("*.txt")}
-        for role in self._roles:  # read at once, so that no question waits for a disk
-            load_template(self.folder, role)
-        for role in SHARED:
-            load_template(SHIPPED / "full", role)
-
-    def render(self, role: str, **fields: str) -> Prompt:
-        """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
-        shared = role in SHARED and not self.has(role)
-        return load_template(SHIPPED / "full" if shared else self.folder, role).fill(fields)
-
-    def end_of(self, role: str) -> str:
-        """Return the line breaks at the end of a role's file, which `render` leaves out."""
-        return load_template(self.folder, role).end
-
-    def has(self, role: str) -> bool:
-        return role in self._roles
-
-    def without_declining(self) -> list[Path]:
-        """Return the files of a user's folder that ask for an answer and do not offer `NO_ANSWER`,
-        so that a model that finds no answer invents one.
-        """
-        if self.folder.parent == SHIPPED:
-            return []
-        silent = [
-            role for role in ANSWERING if self.has(role) and NO_ANSWER not in self._says(role)
-        ]
-        return [self.folder / f"{role}.txt" for role in silent]
-
-    def _says(self, role: str) -> str:
-        """Return the own text of a role's template; DRAGIN's example of declining is a separate
-        file.
-        """
-        roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
-        own = [load_template(self.folder, each).examples for each in roles if self.has(each)]
-        return "\n".join(own).casefold()
-
-    def route(self, question: str) -> Prompt:
-        return self.render("route", question=quote(question))
-
-    def decompose(self, question: str) -> Prompt:
-        return self.render("decompose", question=quote(question))
-
-    def refine(self, question: str, history: Sequence[Pair]) -> Prompt:
-        return self.render("refine", question=quote(question), history=thought_block(history))
-
-    def condense(self, question: str, turns: Sequence[tuple[str, str]]) -> Prompt:
-        return self.render("condense", question=quote(question), history=turn_lines(turns))
-
-    def shorten(self, message: str, turns: Sequence[tuple[str, str]]) -> Prompt:
-        return self.render("shorten", question=quote(message), history=turn_lines(turns))
-
-    def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
-        return self.render("ending", question=quote(question), history=thought_block(history))
-
-    def next(self, question: str, history: Sequence[Pair]) -> Prompt:
-        return self.render("next", question=quote(question), history=thought_block(history))
-
-    def relevance(self, question: str, passage: Titled) -> Prompt:
-        return self.render("relevance", question=quote(question), passage=passage_line(passage))
-
-    def select(self, question: str, passages: Sequence[Titled]) -> Prompt:
-        return self.render("select", question=quote(question), passages=passage_lines(passages))
-
-    def answer(self, question: str, passages: Sequence[Titled]) -> Prompt:
-        return self.render("answer", question=quote(question), passages=passage_lines(passages))
-
-    def survey(self, question: str, passages: Sequence[Titled]) -> Prompt:
-        return self.render("survey", question=quote(question), passages=passage_lines(passages))
-
-    def structured(
-        self,
-        question: str,
-        answer: str,
-        passages: Sequence[Titled],
-        schema: Mapping[str, Any],
-        instructions: str,
-    ) -> Prompt:
-        return self.render(
-            "structured",
-            question=quote(question),
-            answer=quote(answer),
-            passages=passage_lines(passages),
-            schema=quote(json.dumps(schema, ensure_ascii=False)),
-            instructions=f"\nInstructions: {quote(instructions)}" if instructions else "",
-        )
-
-    def closed(self, question: str) -> Prompt:
-        return self.render("closed", question=quote(question))
-
-    def merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
-        return self.render("merge", question=quote(question), pairs=pair_lines(pairs))
-
-    def survey_merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
-        return self.render("survey_merge", question=quote(question), pairs=pair_lines(pairs))
-
-    def merge_benchmark(self, question: str, pairs: Sequence[Pair]) -> Prompt:
-        return self.render("merge_benchmark", question=quote(question), pairs=pair_lines(pairs))
-
-    def final(self, question: str, pairs: Sequence[Pair], *, memory: bool = False) -> Prompt:
-        """Render GEN_FINAL. With `memory`, `$memory` invites the model to answer from its own
-        knowledge.
-        """
-        own = {"pairs": pair_lines(pairs), "memory": MEMORY if memory else ""}
-        return self.render("final", question=quote(question), **own)
+# ---- what is filled in
 
 
 def passage_lines(passages: Sequence[Titled]) -> str:
@@ -274,6 +117,109 @@ def pair_lines(pairs: Sequence[Pair]) -> str:
         lines.append(f"Sub-question {number}: {quote(pair.question)}\n")
         lines.append(f"Sub-answer {number}: {quote(pair.answer or NO_ANSWER)}\n")
     return "".join(lines)
+
+
+# The fields of templates, each with the form in which data are written there: as lines that no text
+# in them can imitate.
+FIELDS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "question": quote,
+    "history": thought_block,
+    "passage": passage_line,
+    "passages": passage_lines,
+    "pairs": pair_lines,
+    "query": quote,
+    "memory": lambda invited: MEMORY if invited else "",
+    "answer": quote,
+    "schema": lambda schema: quote(json.dumps(schema, ensure_ascii=False)),
+    "instructions": lambda text: f"\nInstructions: {quote(text)}" if text else "",
+}
+
+
+class PromptTemplate:
+    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. It is parsed once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pieces = _FIELD.split(text)
+        self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
+        self.fields = pieces[1::2]
+        self.examples = "\n".join(self._literals)
+        self.end = ""  # the line breaks after it in its file
+
+    def fill(self, fields: Mapping[str, str]) -> Prompt:
+        """Fill the fields. Raises KeyError for a missing field."""
+        filled = [self._literals[0]]
+        for name, literal in zip(self.fields, self._literals[1:], strict=True):
+            filled += (fields[name], literal)
+        prompt = Prompt("".join(filled))
+        prompt.examples, prompt.filled = self.examples, filled[1::2]
+        return prompt
+
+
+@cache
+def load_template(path: Path) -> PromptTemplate:
+    """Read one template file. Raises ValueError naming a field that no prompt has."""
+    whole = path.read_text(encoding="utf-8")
+    template = PromptTemplate(whole.rstrip("\n"))
+    template.end = whole.removeprefix(template.text)
+    unknown = [field for field in template.fields if field not in FIELDS]
+    if unknown:
+        raise ValueError(
+            f"{path}: ${unknown[0]} is not a field; the fields are {', '.join(FIELDS)}"
+        )
+    return template
+
+
+class TemplateSet:
+    """The prompts of one template folder (a shipped name or a path)."""
+
+    def __init__(self, name: str) -> None:
+        shipped = SHIPPED / name
+        self.folder = shipped if shipped.is_dir() else Path(name)
+        if not self.folder.is_dir():
+            known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
+            raise FileNotFoundError(
+                f"there is no template set {name!r}; use one of {known}, or a folder"
+            )
+        # read at once, so that no question waits for a disk
+        self._own = {file.stem: load_template(file) for file in self.folder.glob("*.txt")}
+        shared = {role: load_template(SHIPPED / "full" / f"{role}.txt") for role in SHARED}
+        self._templates = shared | self._own
+
+    def fill(self, role: str, question: str, **data: Any) -> Prompt:
+        """Fill the template of `role` with data, in the forms of `FIELDS`."""
+        fields = {name: FIELDS[name](value) for name, value in data.items()}
+        return self.render(role, question=quote(question), **fields)
+
+    def render(self, role: str, **fields: str) -> Prompt:
+        """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
+        return self._templates[role].fill(fields)
+
+    def end_of(self, role: str) -> str:
+        """Return the line breaks at the end of a role's file, which `render` leaves out."""
+        return self._templates[role].end
+
+    def has(self, role: str) -> bool:
+        return role in self._own
+
+    def without_declining(self) -> list[Path]:
+        """Return the files of a user's folder that ask for an answer and do not offer `NO_ANSWER`,
+        so that a model that finds no answer invents one.
+        """
+        if self.folder.parent == SHIPPED:
+            return []
+        silent = [
+            role for role in ANSWERING if self.has(role) and NO_ANSWER not in self._says(role)
+        ]
+        return [self.folder / f"{role}.txt" for role in silent]
+
+    def _says(self, role: str) -> str:
+        """Return the own text of a role's template; DRAGIN's example of declining is a separate
+        file.
+        """
+        roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
+        own = [self._own[each].examples for each in roles if self.has(each)]
+        return "\n".join(own).casefold()
 
 
 # ---- whether a reply repeats an example of its own prompt (pure)

@@ -391,7 +391,7 @@ class Autorag(Method):
 
     async def _answer_from_passages(self, step: OpenStep) -> None:
         newest = list(self.seen.values())[-(self.able.passages or EVIDENCE) :]
-        prompt = self.templates.answer(self.policy.question, newest)
+        prompt = self.templates.fill("answer", self.policy.question, passages=newest)
         await write_answer(step, prompt, self.as_role, DIRECT_TOKENS)
         self.answer = step.answer or ""
         if step.stopped_by != "answer":

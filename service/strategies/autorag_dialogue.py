@@ -13,13 +13,7 @@ from service.answer.calls import chat
 from service.core.domain import AutoragMode, Passage, StoppedBy
 from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
-from service.prompts.templates import (
-    SHIPPED,
-    TemplateSet,
-    is_example,
-    load_template,
-    passage_line,
-)
+from service.prompts.templates import TemplateSet, is_example, passage_line
 from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 
@@ -311,12 +305,6 @@ KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
 FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "\n###\n")
 TOKENS_PER_BYTE: Final = 0.25
 _MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
-_SHIPPED: Final = {  # read at import, so that no question waits for a disk
-    name: load_template(SHIPPED / "full", name)
-    for name in (
-        "autorag_few_shot", "autorag_knowledge", "autorag_reminder", "autorag_reminder_first",
-    )
-}  # fmt: skip
 _TELLING_BYTES: Final = 2_000  # in a shorter prompt the chat format is too large a part
 
 
@@ -324,7 +312,7 @@ def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Me
     """Return the messages before the first turn."""
     system: list[Message] = []
     if mode == "few_shot":
-        system.append(Message("system", _render(templates, "autorag_few_shot")))
+        system.append(Message("system", templates.render("autorag_few_shot")))
     elif templates.has("autorag_system"):
         system.append(Message("system", templates.render("autorag_system")))
     return [*system, _question(question)]
@@ -336,14 +324,13 @@ def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
         system = Message("system", templates.render("autorag_naive"))
         messages = (system, _question(question))
         return GenerationRequest(messages=messages, max_tokens=DIRECT_TOKENS)
-    return chat(templates.closed(question), max_tokens=DIRECT_TOKENS)
+    return chat(templates.fill("closed", question), max_tokens=DIRECT_TOKENS)
 
 
 def knowledge_request(templates: TemplateSet, question: str, query: str) -> GenerationRequest:
     """Return the request for a document on `query` from the model's knowledge (COMPLETE), as a raw
     completion."""
-    fields = {"question": quote(question), "query": quote(query)}
-    prompt = _render(templates, "autorag_knowledge", **fields)
+    prompt = templates.fill("autorag_knowledge", question, query=query)
     return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
 
 
@@ -351,7 +338,7 @@ def reminder(templates: TemplateSet, wrong: str, *, first: bool) -> list[Message
     """Return a turn that was in the wrong form, and a message that states the form of a first or a
     later turn."""
     name = "autorag_reminder_first" if first else "autorag_reminder"
-    return [Message("assistant", wrong), Message("user", _render(templates, name))]
+    return [Message("assistant", wrong), Message("user", templates.render(name))]
 
 
 def document_text(texts: Iterable[str]) -> str:
@@ -367,13 +354,6 @@ def titled_text(passages: Iterable[Passage]) -> str:
 
 def _question(question: str) -> Message:
     return Message("user", f"Question: {quote(question)}")
-
-
-def _render(templates: TemplateSet, name: str, **fields: str) -> str:
-    """The set's own template, or the shipped one where it has none."""
-    if templates.has(name):
-        return templates.render(name, **fields)
-    return _SHIPPED[name].fill(fields)
 
 
 @dataclass(slots=True)

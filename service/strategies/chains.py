@@ -161,8 +161,7 @@ class Chain(Method):
     ) -> None:
         """Write the answer to a step's question from passages; from memory, if there are none."""
         question = step.question or ""
-        ask = self.templates
-        prompt = ask.answer(question, shown) if shown else ask.closed(question)
+        prompt = self.templates.fill("answer" if shown else "closed", question, passages=shown)
         await write_answer(step, prompt, as_role, closed=not shown)
         await verify(step, question, shown)
 
@@ -502,5 +501,5 @@ class SelfAsk(Chain):
             prompt = self._prompt(f"\n{FINAL}")
         else:
             memory = self.inquiry.settings.answers.invites_memory
-            prompt = self.templates.final(self.question, self.pairs, memory=memory)
+            prompt = self.templates.fill("final", self.question, pairs=self.pairs, memory=memory)
         return await write_answer(step, prompt, self.as_role)

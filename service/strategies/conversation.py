@@ -18,7 +18,8 @@ from service.answer.events import ThoughtWritten
 from service.answer.inquiry import Scope
 from service.answer.request import LONGEST_QUESTION, Turn
 from service.core.errors import InvalidRequest, LimitReached
-from service.prompts.templates import Pair, Prompt, TemplateSet
+from service.prompts.quoting import quote
+from service.prompts.templates import Pair, Prompt, TemplateSet, turn_lines
 from service.strategies.drafting import gives_signals
 from service.strategies.planner import QUESTION, planner_of, write_question
 from service.strategies.rules import ASKING, DEMONSTRATIVES, PRONOUNS
@@ -112,7 +113,8 @@ async def condense(scope: Scope) -> None:
     await step.start()
     planner, templates = planner_of(inquiry.roles.revelator), inquiry.roles.revelator.templates
     if long:
-        prompt = templates.shorten(_ends(message), _last_turns(history))
+        shown = turn_lines(_last_turns(history))
+        prompt = templates.render("shorten", question=quote(_ends(message)), history=shown)
     else:
         prompt = _prompt(templates, message, history)
     written = None if long else planner.continued(message, pairs_of(history))
@@ -150,8 +152,9 @@ def _prompt(templates: TemplateSet, message: str, history: Sequence[Turn]) -> Pr
     earlier answers into the next question.
     """
     if templates.has("condense"):
-        return templates.condense(message, _last_turns(history))
-    return templates.refine(message, pairs_of(history)[-SHOWN_PAIRS:])
+        shown = turn_lines(_last_turns(history))
+        return templates.render("condense", question=quote(message), history=shown)
+    return templates.fill("refine", message, history=pairs_of(history)[-SHOWN_PAIRS:])
 
 
 def pairs_of(history: Sequence[Turn]) -> list[Pair]:

@@ -287,7 +287,7 @@ def reading_prompt(
         name = TEMPLATE_OFFICIAL if official and templates.has(TEMPLATE_OFFICIAL) else TEMPLATE
         lines = "".join(f"{passage_line(passage)}\n" for passage in passages)
         return templates.render(name, question=quote(question), passages=lines)
-    return templates.answer(question, passages) if passages else templates.closed(question)
+    return templates.fill("answer" if passages else "closed", question, passages=passages)
 
 
 def read_field(text: str, question: str, last: bool) -> AnswerReading:

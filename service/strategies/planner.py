@@ -82,7 +82,7 @@ NEXT: Final = PromptCall(
 
 async def ask_for_route(step: OpenStep) -> RouteChosen:
     """Run ROUTE. Unreadable text becomes `single`, flagged `route_parse_failed`."""
-    prompt = step.inquiry.roles.revelator.templates.route(step.inquiry.question)
+    prompt = step.inquiry.roles.revelator.templates.fill("route", step.inquiry.question)
     labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
     route = (await replace(ROUTE, labels=labels).ask(step, prompt)).value
     if route is None:
@@ -103,7 +103,7 @@ async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposed
     repeats an example of the prompt, at temperature 0.7. Output that lost something is flagged
     `repaired`; without any valid parts the result is the question itself, flagged `repaired`.
     """
-    prompt = step.inquiry.roles.revelator.templates.decompose(question)
+    prompt = step.inquiry.roles.revelator.templates.fill("decompose", question)
     call, temperature = DECOMPOSE, 0.0
     decomposed: Decomposed | None = None
     for _ in range(2):
@@ -140,7 +140,7 @@ async def refine(
     """Run REFINE: return the next seed question. Output that is empty, cut or an example of the
     prompt is retried once; then the question itself is returned.
     """
-    prompt = step.inquiry.roles.revelator.templates.refine(question, history)
+    prompt = step.inquiry.roles.revelator.templates.fill("refine", question, history=history)
     return await write_question(step, prompt, temperature) or question
 
 
@@ -172,7 +172,7 @@ async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -
     """Run ENDING: return whether the pairs suffice. Unreadable text means not done (METHODS.md
     §1.2), flagged `unread_judgement`.
     """
-    prompt = step.inquiry.roles.judge.templates.ending(question, history)
+    prompt = step.inquiry.roles.judge.templates.fill("ending", question, history=history)
     verdict = (await ENDING.ask(step, prompt)).value
     if verdict is None:
         step.unread(1)
@@ -198,7 +198,7 @@ async def look_ahead(
     """
     if not asks_ahead(step.inquiry):
         return Ahead(await judge_ending(step, question, pairs))
-    prompt = step.inquiry.roles.revelator.templates.next(question, pairs)
+    prompt = step.inquiry.roles.revelator.templates.fill("next", question, history=pairs)
     reply = await NEXT.ask(step, prompt)
     if reply.value is None:
         step.unread(1)

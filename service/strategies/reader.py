@@ -129,7 +129,7 @@ async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) 
     does.
     """
     step.flag("closed_book")
-    prompt = step.inquiry.roles.reader.templates.closed(question)
+    prompt = step.inquiry.roles.reader.templates.fill("closed", question)
     await write_answer(step, prompt, as_role, PROSE_TOKENS, closed=True)
 
 
@@ -232,7 +232,9 @@ class PromptReader:
         judge, count = self._step.inquiry.roles.judge, len(passages)
         call = PromptCall("judge", partial(parse_numbers, most=count), schema=numbers_up_to(count))
         try:
-            reply = await call.ask(self._step, judge.templates.select(self._question, passages))
+            reply = await call.ask(
+                self._step, judge.templates.fill("select", self._question, passages=passages)
+            )
         except LimitReached as limit:
             return [limit] * count
         if reply.value is None:
@@ -242,14 +244,16 @@ class PromptReader:
 
     async def _asked(self, passage: Passage) -> Verdict:
         judge = self._step.inquiry.roles.judge
-        prompt = judge.templates.relevance(self._question, passage)
+        prompt = judge.templates.fill("relevance", self._question, passage=passage)
         try:
             return (await RELEVANCE.ask(self._step, prompt)).value
         except LimitReached as limit:
             return limit
 
     async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
-        prompt = self._step.inquiry.roles.reader.templates.answer(self._question, passages)
+        prompt = self._step.inquiry.roles.reader.templates.fill(
+            "answer", self._question, passages=passages
+        )
         await write_answer(self._step, prompt, as_role)
         await verify(self._step, self._question, passages)
 

@@ -5,7 +5,7 @@ chats with the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from service.core.concurrency import gather
 from service.core.domain import Flag, RouteName, StoppedBy
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
-from service.prompts.templates import NO_ANSWER, Pair, Prompt
+from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.anrag import best_first, search_and_read
 from service.strategies.base import Method, Outcome
 from service.strategies.planner import look_ahead, planner_of
@@ -230,7 +230,7 @@ class Complex(Method):
             step.flag("computed")
             return await step.say(known, "answer")
         memory = self.inquiry.settings.answers.invites_memory
-        prompt = self.templates.final(self.question, self.pairs, memory=memory)
+        prompt = self.templates.fill("final", self.question, pairs=self.pairs, memory=memory)
         return await write_answer(step, prompt, "answer", PROSE_TOKENS)
 
 
@@ -240,6 +240,7 @@ class Complex(Method):
 class Compound(Method):
     """Decompose, answer the parts in parallel by the `loop`, merge (line 4)."""
 
+    merge_template = "merge"
     merged_tokens = PROSE_TOKENS
 
     def __init__(self, scope: Scope, question: str, loop: type[Method]) -> None:
@@ -262,10 +263,6 @@ class Compound(Method):
         each = [*zip(scopes, parts.questions, strict=True)]
         outcomes = await gather([partial(self._part, own, part) for own, part in each])
         return await self._conclude(scopes, parts.questions, outcomes)
-
-    @property
-    def merge_prompt(self) -> Callable[[str, Sequence[Pair]], Prompt]:
-        return self.templates.merge
 
     async def _conclude(
         self, scopes: Sequence[Scope], asked: Sequence[str], outcomes: Sequence[Outcome]
@@ -299,8 +296,9 @@ class Compound(Method):
         if told or (benchmark and not templates.has("merge_benchmark")):
             whole = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
             return await step.say(whole, "answer")
-        ask = templates.merge_benchmark if benchmark else self.merge_prompt
-        await write_answer(step, ask(self.question, pairs), "answer", self.merged_tokens)
+        role = "merge_benchmark" if benchmark else self.merge_template
+        prompt = templates.fill(role, self.question, pairs=pairs)
+        await write_answer(step, prompt, "answer", self.merged_tokens)
         merged = step.answer
         if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
             return None
@@ -315,11 +313,8 @@ class Survey(Compound):
     """Search widely, let the reader say what each document has about the question, merge. Documents
     that have nothing are left out."""
 
+    merge_template = "survey_merge"
     merged_tokens = SURVEY_TOKENS
-
-    @property
-    def merge_prompt(self) -> Callable[[str, Sequence[Pair]], Prompt]:
-        return self.templates.survey_merge
 
     async def run(self) -> Outcome:
         documents: dict[str, list[RetrievedPassage]] = {}
@@ -350,7 +345,7 @@ class Survey(Compound):
             if len(shown) < len(passages):
                 step.flag("shortened")
             await step.emit(PassagesFound(passages=shown))
-            prompt = self.templates.survey(self.question, shown)
+            prompt = self.templates.fill("survey", self.question, passages=shown)
             await write_answer(step, prompt, "draft", SURVEY_TOKENS)
         return Outcome(step.answer, step.stopped_by)
 

@@ -114,8 +114,13 @@ async def structured(
     """
     titles = list(dict.fromkeys(passage.title for passage in passages if passage.title))
     texts = [answer, *titles, *(passage.text for passage in passages)]
-    prompt = step.inquiry.roles.revelator.templates.structured(
-        step.inquiry.question, answer, _shown(passages), form.json_schema, form.instructions
+    prompt = step.inquiry.roles.revelator.templates.fill(
+        "structured",
+        step.inquiry.question,
+        answer=answer,
+        passages=_shown(passages),
+        schema=form.json_schema,
+        instructions=form.instructions,
     )
     held: dict[str, Any] | None = form.json_schema
     fitting: str | None = None

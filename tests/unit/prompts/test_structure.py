@@ -25,7 +25,7 @@ from service.engines.base import GenerationRequest, Message
 from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
 from service.prompts.quoting import quote
-from service.prompts.templates import SHIPPED, Pair, TemplateSet
+from service.prompts.templates import SHIPPED, Pair, TemplateSet, turn_lines
 from service.strategies import autorag_dialogue as dialogue
 from service.strategies.chains import self_ask_prompt
 from service.strategies.draft_text import opening_layout, shown
@@ -86,34 +86,53 @@ def chat_of_chain(role: str, prompts: TemplateSet, text: str, other: str) -> Any
 
 # By the template that it fills; `other` stands where there is a second piece of data.
 FILLS: dict[str, Fill] = {
-    "route": lambda prompts, text, _: prompts.route(text),
-    "decompose": lambda prompts, text, _: prompts.decompose(text),
-    "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
-    "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
-    "next": lambda prompts, text, other: prompts.next(text, [Pair(text, other)]),
-    "relevance": lambda prompts, text, other: prompts.relevance(text, Passage("", other, text)),
-    "answer": lambda prompts, text, other: prompts.answer(
-        text, [Passage("", text, other), Passage("", "", text), Passage("", other, text)]
+    "route": lambda prompts, text, _: prompts.fill("route", text),
+    "decompose": lambda prompts, text, _: prompts.fill("decompose", text),
+    "refine": lambda prompts, text, other: prompts.fill(
+        "refine", text, history=[Pair(other, text)]
     ),
-    "closed": lambda prompts, text, _: prompts.closed(text),
-    "merge": lambda prompts, text, other: prompts.merge(text, [Pair(text, other)]),
-    "final": lambda prompts, text, other: prompts.final(text, [Pair(other, text)] * 2),
-    "select": lambda prompts, text, other: prompts.select(
-        text, [Passage("", text, other), Passage("", other, text)]
+    "ending": lambda prompts, text, other: prompts.fill(
+        "ending", text, history=[Pair(text, other)]
     ),
-    "survey": lambda prompts, text, other: prompts.survey(
-        text, [Passage("", text, other), Passage("", other, text)]
+    "next": lambda prompts, text, other: prompts.fill("next", text, history=[Pair(text, other)]),
+    "relevance": lambda prompts, text, other: prompts.fill(
+        "relevance", text, passage=Passage("", other, text)
     ),
-    "survey_merge": lambda prompts, text, other: prompts.survey_merge(text, [Pair(text, other)]),
-    "shorten": lambda prompts, text, other: prompts.shorten(text, [("User", other)]),
-    "structured": lambda prompts, text, other: prompts.structured(
-        text, other, [Passage("", text, other)], {"title": text}, f"In {other}"
+    "answer": lambda prompts, text, other: prompts.fill(
+        "answer",
+        text,
+        passages=[Passage("", text, other), Passage("", "", text), Passage("", other, text)],
     ),
-    "condense": lambda prompts, text, other: prompts.condense(
-        text, [("User", other), ("Assistant", text)]
+    "closed": lambda prompts, text, _: prompts.fill("closed", text),
+    "merge": lambda prompts, text, other: prompts.fill("merge", text, pairs=[Pair(text, other)]),
+    "final": lambda prompts, text, other: prompts.fill(
+        "final", text, pairs=[Pair(other, text)] * 2, memory=False
     ),
-    "merge_benchmark": lambda prompts, text, other: prompts.merge_benchmark(
-        text, [Pair(text, other)]
+    "select": lambda prompts, text, other: prompts.fill(
+        "select", text, passages=[Passage("", text, other), Passage("", other, text)]
+    ),
+    "survey": lambda prompts, text, other: prompts.fill(
+        "survey", text, passages=[Passage("", text, other), Passage("", other, text)]
+    ),
+    "survey_merge": lambda prompts, text, other: prompts.fill(
+        "survey_merge", text, pairs=[Pair(text, other)]
+    ),
+    "shorten": lambda prompts, text, other: prompts.render(
+        "shorten", question=quote(text), history=turn_lines([("User", other)])
+    ),
+    "structured": lambda prompts, text, other: prompts.fill(
+        "structured",
+        text,
+        answer=other,
+        passages=[Passage("", text, other)],
+        schema={"title": text},
+        instructions=f"In {other}",
+    ),
+    "condense": lambda prompts, text, other: prompts.render(
+        "condense", question=quote(text), history=turn_lines([("User", other), ("Assistant", text)])
+    ),
+    "merge_benchmark": lambda prompts, text, other: prompts.fill(
+        "merge_benchmark", text, pairs=[Pair(text, other)]
     ),
     "autorag_few_shot": conversation,
     "autorag_knowledge": lambda prompts, text, other: str(
@@ -281,7 +300,7 @@ def test_every_special_token_is_broken_for_a_server(encoder: PromptEncoder) -> N
     own = [added.content for added in encoder.backend.get_added_tokens_decoder().values()]
     for token in [*own, *CONTROL_TOKENS]:
         for text in (token, f"a{token}b", token * 2, f"<{token}>"):
-            assert at_server(encoder, prompts.closed(text)) == []
+            assert at_server(encoder, prompts.fill("closed", text)) == []
 
 
 @pytest.mark.parametrize(

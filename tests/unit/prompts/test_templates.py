@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.core.domain import Passage
+from service.prompts.quoting import quote
 from service.prompts.templates import (
     NO_ANSWER,
     SHIPPED,
@@ -19,6 +20,7 @@ from service.prompts.templates import (
     TemplateSet,
     is_example,
     load_template,
+    turn_lines,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -50,23 +52,34 @@ ROLES = (
 def rendered(template_set: str) -> dict[str, str]:
     """One prompt a role; `refine` and `ending` with an empty history too."""
     prompts = TemplateSet(template_set)
-    own = {"condense": prompts.condense(QUESTION, TURNS)} if prompts.has("condense") else {}
+    own = (
+        {
+            "condense": prompts.render(
+                "condense", question=quote(QUESTION), history=turn_lines(TURNS)
+            )
+        }
+        if prompts.has("condense")
+        else {}
+    )
     if prompts.has("next"):
-        own |= {"next": prompts.next(QUESTION, HISTORY), "next_first": prompts.next(QUESTION, [])}
+        own |= {
+            "next": prompts.fill("next", QUESTION, history=HISTORY),
+            "next_first": prompts.fill("next", QUESTION, history=[]),
+        }
     return own | {
-        "route": prompts.route(QUESTION),
-        "decompose": prompts.decompose(QUESTION),
-        "refine": prompts.refine(QUESTION, HISTORY),
-        "refine_first": prompts.refine(QUESTION, []),
-        "relevance": prompts.relevance(QUESTION, PASSAGES[0]),
-        "ending": prompts.ending(QUESTION, HISTORY),
-        "ending_first": prompts.ending(QUESTION, []),
-        "answer": prompts.answer(QUESTION, PASSAGES),
-        "answer_no_passage": prompts.answer(QUESTION, []),
-        "closed": prompts.closed(QUESTION),
-        "merge": prompts.merge(QUESTION, HISTORY),
-        "final": prompts.final(QUESTION, HISTORY),
-        "final_no_pair": prompts.final(QUESTION, []),
+        "route": prompts.fill("route", QUESTION),
+        "decompose": prompts.fill("decompose", QUESTION),
+        "refine": prompts.fill("refine", QUESTION, history=HISTORY),
+        "refine_first": prompts.fill("refine", QUESTION, history=[]),
+        "relevance": prompts.fill("relevance", QUESTION, passage=PASSAGES[0]),
+        "ending": prompts.fill("ending", QUESTION, history=HISTORY),
+        "ending_first": prompts.fill("ending", QUESTION, history=[]),
+        "answer": prompts.fill("answer", QUESTION, passages=PASSAGES),
+        "answer_no_passage": prompts.fill("answer", QUESTION, passages=[]),
+        "closed": prompts.fill("closed", QUESTION),
+        "merge": prompts.fill("merge", QUESTION, pairs=HISTORY),
+        "final": prompts.fill("final", QUESTION, pairs=HISTORY, memory=False),
+        "final_no_pair": prompts.fill("final", QUESTION, pairs=[], memory=False),
     }
 
 
@@ -86,9 +99,9 @@ def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
 
     Where passages are shown, compact asks behind them: rows about the same passages then begin
     alike, and are trained together."""
-    frame = load_template(SHIPPED / "compact", role.removesuffix("_benchmark")).text
+    frame = load_template(SHIPPED / "compact" / f"{role.removesuffix('_benchmark')}.txt").text
     frame = frame.partition("\n")[2]
-    full = load_template(SHIPPED / "full", role).text
+    full = load_template(SHIPPED / "full" / f"{role}.txt").text
     if role in ("answer", "relevance"):
         lines = re.findall(r"(Question: \$question\n|Doc: \$passage\n|\$\{passages\})", frame)
         assert lines[1].startswith("Question")
@@ -109,7 +122,7 @@ def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
 def test_full_templates_offer_one_way_to_decline(role: str, example: str) -> None:
     """Said once by the instruction, shown by one example, and not by the last one, which small
     models copy."""
-    text = load_template(SHIPPED / "full", role).text
+    text = load_template(SHIPPED / "full" / f"{role}.txt").text
     instruction = text[: text.index("\n\n<doc>" if "<doc>\n" in text else "\n\nQuestion:")]
     assert f": {NO_ANSWER}" in instruction
     _, _, after = text.partition(example)
@@ -118,13 +131,13 @@ def test_full_templates_offer_one_way_to_decline(role: str, example: str) -> Non
 
 
 def test_official_reading_has_no_form_of_declining() -> None:
-    assert NO_ANSWER not in load_template(SHIPPED / "full", "efficientrag_read_official").text
+    assert NO_ANSWER not in load_template(SHIPPED / "full" / "efficientrag_read_official.txt").text
 
 
 def test_a_folder_of_templates_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "route.txt").write_text("Type of: $question\nType:", encoding="utf-8")
     prompts = TemplateSet(str(tmp_path))
-    assert prompts.route("Who?\nType: x") == "Type of: Who? Type: x\nType:"
+    assert prompts.fill("route", "Who?\nType: x") == "Type of: Who? Type: x\nType:"
     assert prompts.has("route")
     assert not prompts.has("answer")
 
@@ -171,7 +184,9 @@ def test_shipped_sets_are_never_named(name: str) -> None:
 # ---- an example of a prompt is no reply to it, unless the question or what was shown says the same
 
 FULL = TemplateSet("full")
-ANSWER = FULL.answer("Who wrote Norma?", [Passage("", "Norma", "Norma is by Vincenzo Bellini.")])
+ANSWER = FULL.fill(
+    "answer", "Who wrote Norma?", passages=[Passage("", "Norma", "Norma is by Vincenzo Bellini.")]
+)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +214,9 @@ def test_replies(reply: str) -> None:
 
 def test_a_name_with_a_word_that_was_shown_is_not_borrowed() -> None:
     """ "River", "Old" and "Pacific" are in the examples too."""
-    shown = FULL.answer("Where is it?", [Passage("", "", "On the Thames, since 1914-08-03.")])
+    shown = FULL.fill(
+        "answer", "Where is it?", passages=[Passage("", "", "On the Thames, since 1914-08-03.")]
+    )
     for reply in ("the River Thames", "Old Thames", "in August 1914", "3 August 1914"):
         assert not shown.gives(reply)
     for reply in ("the Chagres River", "the Pacific"):
@@ -207,15 +224,23 @@ def test_a_name_with_a_word_that_was_shown_is_not_borrowed() -> None:
 
 
 def test_what_is_shown_is_no_example() -> None:
-    assert not FULL.answer("When?", [Passage("", "", "It was in August 1914.")]).gives("August")
-    assert not FULL.answer("Is Meridian Spire in Corvale?", []).gives("Meridian Spire")
-    asked = FULL.final("Where?", [Pair("Where was he born?", "Estonia")])
+    assert not FULL.fill(
+        "answer", "When?", passages=[Passage("", "", "It was in August 1914.")]
+    ).gives("August")
+    assert not FULL.fill("answer", "Is Meridian Spire in Corvale?", passages=[]).gives(
+        "Meridian Spire"
+    )
+    asked = FULL.fill(
+        "final", "Where?", pairs=[Pair("Where was he born?", "Estonia")], memory=False
+    )
     assert not asked.gives("Estonia")
-    assert FULL.final("Where?", [Pair("Where was he born?", "Latvia")]).gives("Estonia")
+    assert FULL.fill(
+        "final", "Where?", pairs=[Pair("Where was he born?", "Latvia")], memory=False
+    ).gives("Estonia")
 
 
 def test_sub_questions_and_queries() -> None:
-    refined = FULL.refine("Where was the composer of Norma born?", [])
+    refined = FULL.fill("refine", "Where was the composer of Norma born?", history=[])
     assert refined.gives("What is the home town of Ada Vermeer?")
     assert not refined.gives("Who composed Norma?")
     demonstrations = FULL.render("autorag_few_shot")
@@ -227,10 +252,10 @@ def test_a_folder_of_a_users_own(tmp_path: Path) -> None:
     text = "Example. Question: Who wrote Emma? Answer: Jane Austen\n\nQuestion: $question\nAnswer:"
     (tmp_path / "closed.txt").write_text(text, encoding="utf-8")
     own = TemplateSet(str(tmp_path))
-    assert own.closed("Who wrote Norma?").gives("Jane Austen")
-    assert not own.closed("What did Jane Austen write?").gives("Jane Austen")
+    assert own.fill("closed", "Who wrote Norma?").gives("Jane Austen")
+    assert not own.fill("closed", "What did Jane Austen write?").gives("Jane Austen")
 
 
 def test_a_prompt_without_examples_gives_nothing() -> None:
-    compact = TemplateSet("compact").answer("Who wrote Norma?", [])
+    compact = TemplateSet("compact").fill("answer", "Who wrote Norma?", passages=[])
     assert not compact.gives("Meridian Spire")

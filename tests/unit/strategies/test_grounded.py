@@ -153,5 +153,5 @@ def test_only_the_settings_invite_memory(policy: str) -> None:
     from service.prompts.templates import TemplateSet
 
     memory = answers(unsupported=policy).answers.invites_memory
-    prompt = TemplateSet("full").final("Q?", [], memory=memory)
+    prompt = TemplateSet("full").fill("final", "Q?", pairs=[], memory=memory)
     assert ("what you know" in prompt) == (policy == "allow")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from service.core.domain import Passage
 from service.prompts.quoting import quote
@@ -43,8 +43,11 @@ from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, fie
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
 
-def row_of(task: str, question: str, prompt: str, reply: str, source: RowOrigin) -> OutputRow:
+def row_of(
+    templates: TemplateSet, task: str, question: str, reply: str, source: RowOrigin, **data: Any
+) -> OutputRow:
     """Return a row with the prompt of a role, and a reply in the role's form."""
+    prompt = templates.fill(task, question, **data)
     messages = [
         {"role": "user", "content": prompt, "learn": False},
         {"role": "assistant", "content": reply, "learn": True},
@@ -228,17 +231,16 @@ async def work(
     """Create all rows of one question."""
     asked, source = item.content, item.source
     label, question = ROUTE_LABELS[asked.route], asked.question
-    rows = [row_of("route", question, templates.route(question), label, source)]
+    rows = [row_of(templates, "route", question, label, source)]
     if asked.route == "compound" and len(asked.hops) > 1:
         # The tuples of the paper have no `thought` (METHODS.md §1.4 #7), so a fixed phrase states
         # the number of things asked.
         parts = [quote(hop.question) for hop in asked.hops]
         value = {"thought": f"asks {len(parts)} things", "decomposition": parts}
         reply = json.dumps(value, ensure_ascii=False)
-        rows.append(row_of("decompose", question, templates.decompose(question), reply, source))
+        rows.append(row_of(templates, "decompose", question, reply, source))
     elif asked.route == "single":
-        prompt = templates.refine(question, ())
-        rows.append(row_of("refine", question, prompt, quote(question), source))
+        rows.append(row_of(templates, "refine", question, quote(question), source, history=()))
         gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
         rows += await _judged(item, Link(question, asked.answers[0], gold), templates, session)
     elif asked.route == "complex" and len(asked.hops) > 1:
@@ -259,17 +261,15 @@ def _chained(
     pairs = [Pair(hop.question, hop.answer) for hop in chain]
     single = ROUTE_LABELS["single"]
     rows = [
-        row_of("route", hop.question, templates.route(hop.question), single, _source_of(item, hop))
-        for hop in chain
+        row_of(templates, "route", hop.question, single, _source_of(item, hop)) for hop in chain
     ]
     rows += [
-        row_of("refine", question, templates.refine(question, pairs[:done]), quote(hop.question),
-               source)
+        row_of(templates, "refine", question, quote(hop.question), source, history=pairs[:done])
         for done, hop in enumerate(chain)
-    ]  # fmt: skip
+    ]
     prefixes = rng.sample(range(len(chain)), min(UNFINISHED, len(chain)))
     rows += [
-        row_of("ending", question, templates.ending(question, pairs[:done]), reply, source)
+        row_of(templates, "ending", question, reply, source, history=pairs[:done])
         for done, reply in [*((done, "no") for done in sorted(prefixes)), (len(chain), "yes")]
     ]
     return rows
@@ -280,8 +280,10 @@ async def _judged(
 ) -> list[OutputRow]:
     labelled = await label(hop.question, hop.passage, session)
     return [
-        row_of("relevance", hop.question, templates.relevance(hop.question, passage),
-               "true" if relevant else "false", _source_of(item, hop, passage))
+        row_of(
+            templates, "relevance", hop.question, "true" if relevant else "false",
+            _source_of(item, hop, passage), passage=passage,
+        )
         for passage, relevant in labelled
     ]  # fmt: skip
 

@@ -74,18 +74,18 @@ def test_a_chain_teaches_every_step_and_when_to_end() -> None:
         Pair(WHO, "Vincenzo Bellini"), Pair(WHERE, "Catania"),
     ]  # fmt: skip
     assert said(outcome, "route") == [
-        (COMPACT.route(CHAIN.question), "complex question"),
-        (COMPACT.route(WHO), "single-step question"),
-        (COMPACT.route(WHERE), "single-step question"),
+        (COMPACT.fill("route", CHAIN.question), "complex question"),
+        (COMPACT.fill("route", WHO), "single-step question"),
+        (COMPACT.fill("route", WHERE), "single-step question"),
     ]
     assert said(outcome, "refine") == [
-        (COMPACT.refine(CHAIN.question, []), WHO),
-        (COMPACT.refine(CHAIN.question, first), WHERE),
+        (COMPACT.fill("refine", CHAIN.question, history=[]), WHO),
+        (COMPACT.fill("refine", CHAIN.question, history=first), WHERE),
     ]
     assert said(outcome, "ending") == [
-        (COMPACT.ending(CHAIN.question, []), "no"),
-        (COMPACT.ending(CHAIN.question, first), "no"),
-        (COMPACT.ending(CHAIN.question, both), "yes"),
+        (COMPACT.fill("ending", CHAIN.question, history=[]), "no"),
+        (COMPACT.fill("ending", CHAIN.question, history=first), "no"),
+        (COMPACT.fill("ending", CHAIN.question, history=both), "yes"),
     ]
     assert Counter(target for _, target in said(outcome, "relevance")) == {"true": 2, "false": 3}
     assert Counter(ask.stage for ask in asked) == {"verbalise": 1, "relevance": 5}
@@ -96,7 +96,7 @@ def test_a_chain_teaches_every_step_and_when_to_end() -> None:
 def test_a_single_question_passes_the_refiner_as_it_is() -> None:
     asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge, {WHERE: [VERDI]})
-    assert said(outcome, "refine") == [(COMPACT.refine(WHERE, []), WHERE)]
+    assert said(outcome, "refine") == [(COMPACT.fill("refine", WHERE, history=[]), WHERE)]
     assert [target for _, target in said(outcome, "relevance")] == ["false", "true"]
 
 
