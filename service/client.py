@@ -49,9 +49,11 @@ from service.core.concurrency import closing
 from service.core.connections import CONNECT_S, open_session, reason_of
 from service.core.domain import Answer, Problem
 from service.core.errors import (
+    Draining,
     EngineFailure,
     InvalidRequest,
     NotFound,
+    Overloaded,
     RevelatorError,
     StoreBusy,
     StoreError,
@@ -488,8 +490,8 @@ def pause(error: RevelatorError, failures: int, retries: int, left_s: float) -> 
     """
     if isinstance(error, _Lost):
         return BACKOFF_S * 2 ** (failures - 1) if failures <= retries else None
-    busy = error.status in {429, 503} and error.retry_after is not None
-    return float(error.retry_after or 0) if busy and (error.retry_after or 0) <= left_s else None
+    wait_s = error.retry_after if isinstance(error, Overloaded | Draining | StoreBusy) else None
+    return None if wait_s is None or wait_s > left_s else float(wait_s)
 
 
 async def _form(files: Sequence[Path]) -> aiohttp.FormData:

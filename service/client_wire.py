@@ -93,10 +93,12 @@ def error_of(content: bytes, status: int, where: str, again: str) -> RevelatorEr
     """Return the error for the body of a refusal. An unknown path shows that it is another
     service."""
     urn, detail = _problem(content)
-    if status in _NO_SUCH_PATH and not urn.startswith("urn:revelator:"):
+    ours, slug = urn.startswith("urn:revelator:"), urn.rpartition(":")[2]
+    if status in _NO_SUCH_PATH and not ours:
         detail = ANOTHER
-    message, slug = f"{where}: {detail or f'HTTP {status}'}", urn.rpartition(":")[2]
-    if status in (401, 403):
+    refused = status in (401, 403)
+    message = detail if ours and not refused else f"{where}: {detail or f'HTTP {status}'}"
+    if refused:
         advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
         return ConfigurationError(f"{message.removesuffix('.')}; {advice}")
     kind = _PROBLEMS.get(slug)

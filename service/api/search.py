@@ -14,7 +14,7 @@ from service.api.answer import enter
 from service.api.wire import body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
 from service.core.validation import Strict
-from service.retrieval.base import Permit, Principals, SearchRequest
+from service.retrieval.base import SearchRequest
 from service.runtime import Runtime
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
@@ -60,27 +60,16 @@ async def search(
     among the running questions, and is limited by the same rates."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    wanted = await prepare(runtime, asked, tenant.check_collection, tenant.principals)
+    chosen = asked.filter or {}
+    name = await runtime.retriever.check_request(asked.collection, chosen, tenant.check_collection)
+    wanted = SearchRequest(
+        asked.query, asked.top_k, name, asked.retriever, chosen, principals=tenant.principals,
+        widened=True,
+    )  # fmt: skip
     place = await enter(request)
     try:
-        return await find(runtime, wanted)
+        found = await runtime.search(wanted)
     finally:
         place.release()
-
-
-async def prepare(
-    runtime: Runtime, asked: SearchQuery, permit: Permit, principals: Principals
-) -> SearchRequest:
-    """Return the search of a query. Raises NotFound, or what `permit` raises of its collection."""
-    chosen = asked.filter or {}
-    name = await runtime.retriever.check_request(asked.collection, chosen, permit)
-    return SearchRequest(
-        asked.query, asked.top_k, name, asked.retriever, chosen, principals=principals, widened=True
-    )
-
-
-async def find(runtime: Runtime, wanted: SearchRequest) -> FoundPassages:
-    """Search, and return the passages in the form of the response."""
-    found = await runtime.search(wanted)
     passages = [RetrievedPassage.of(hit) for hit in found.passages]
     return FoundPassages(passages=passages, missing=list(found.missing))

@@ -1,11 +1,10 @@
-"""`revelator ask`, `chat` and `search`: questions and searches in the terminal, answered in this
-process or by a running server."""
+"""`revelator ask`, `chat` and `search`: questions and searches in the terminal."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,16 +16,12 @@ from rich.console import Console
 from service.answer.events import BaseEvent
 from service.answer.fold import collect
 from service.answer.request import Turn, latest_turns
+from service.cli.connect import open_client
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
 from service.core.domain import Answer, Problem
 from service.core.errors import RevelatorError
-from service.core.locks import find_server
 from service.core.settings import Settings
-from service.core.validation import parse
-from service.retrieval.base import EVERYTHING, anyone
-
-Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
 
 PROMPT: Final = "\n> "
 CHUNK: Final = 65_536  # most bytes read at once
@@ -57,8 +52,8 @@ async def ask_in_terminal(
         if printer is not None:
             printer.show(event)
 
-    async with open_asking(settings, url) as ask:
-        result = await collect(ask(fields), show)
+    async with open_client(settings, url) as client:
+        result = await collect(client.events(fields), show)
     if recorder is not None:
         await recorder.keep()
     if as_json:
@@ -74,7 +69,7 @@ async def chat_in_terminal(
     Returns at the end of the input with the exit code: 0, or 1 if the last question failed.
     """
     console, history, code = Console(), list[Turn](), 0
-    async with open_asking(settings, url) as ask, closing(read_lines(source)) as lines:
+    async with open_client(settings, url) as client, closing(read_lines(source)) as lines:
         console.print("Ask a question; an empty line ends the conversation.", highlight=False)
         console.print(PROMPT, end="")
         async for line in lines:
@@ -85,7 +80,7 @@ async def chat_in_terminal(
             asked = {**fields, "question": question, "history": earlier}
             result: Answer | Problem | None = None
             try:
-                result = await collect(ask(asked), EventPrinter(console).show)
+                result = await collect(client.events(asked), EventPrinter(console).show)
             except RevelatorError as error:
                 if not history:
                     raise
@@ -106,19 +101,8 @@ async def search_in_terminal(
 ) -> int:
     """Print the passages that a search finds, and return the exit code: 0, or 1 if there are
     none."""
-    base = find_server(settings.data_dir, url)
-    if base is not None:
-        from service.client import Client  # noqa: PLC0415
-
-        async with Client(base, key=settings.own_key) as client:
-            passages = await client.search(**fields)
-    else:
-        from service.api.search import SearchQuery, find, prepare  # noqa: PLC0415
-        from service.runtime import open_runtime  # noqa: PLC0415
-
-        async with open_runtime(settings) as runtime:
-            wanted = await prepare(runtime, parse(SearchQuery, dict(fields)), anyone, EVERYTHING)
-            passages = (await find(runtime, wanted)).passages
+    async with open_client(settings, url) as client:
+        passages = await client.search(**fields)
     if as_json:
         print(orjson.dumps([each.model_dump() for each in passages]).decode())
         return 0 if passages else 1
@@ -131,31 +115,6 @@ async def search_in_terminal(
         console.print(f"   {each.passage_id}, score {each.score:.3f}", markup=False)
         console.print(f"   {each.text}\n", markup=False, highlight=False)
     return 0 if passages else 1
-
-
-@asynccontextmanager
-async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Asking]:
-    """Open the server at `url`, else the one that has locked the data directory, else a runtime in
-    this process."""
-    base = find_server(settings.data_dir, url)
-    if base is not None:
-        from service.client import Client  # noqa: PLC0415
-
-        async with Client(base, key=settings.own_key) as client:
-            yield client.events
-        return
-    from service.answer.request import parse_request  # noqa: PLC0415
-    from service.runtime import open_runtime  # noqa: PLC0415
-
-    async with open_runtime(settings) as runtime:
-
-        async def ask(fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
-            prepared = await runtime.prepare(parse_request(dict(fields)), anyone, EVERYTHING)
-            async with closing(runtime.ask(prepared)) as events:
-                async for event in events:
-                    yield event
-
-        yield ask
 
 
 async def read_lines(source: int) -> AsyncIterator[str]:

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import gc
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from service.api.access import check_exposure
 from service.api.app import create_app
+from service.core.concurrency import running
 from service.core.errors import ConfigurationError
 from service.core.settings import ServerSettings, Settings
 from service.prompts.templates import NO_ANSWER
@@ -279,6 +280,22 @@ async def serve(
             await server.serve([listener])
             group.cancel_scope.cancel()
         _announce(runtime, None)
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, settings: ServerSettings) -> AsyncIterator[str]:
+    """Serve beside the body, which gets the base URL; signals are left to the caller."""
+    with bind(settings) as listener:
+        listener.listen()  # what connects before the server has started waits for it
+        server = make_server(app, settings)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+        async with running(server.serve([listener])) as task:
+            try:
+                yield base_url(listener)
+            finally:
+                server.should_exit = True
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([task])
 
 
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:

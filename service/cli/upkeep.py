@@ -1,39 +1,24 @@
-"""`revelator collections` and `revelator check --collection`, in this process or through the server
-that owns the data."""
+"""`revelator collections` and `revelator check --collection`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from service.cli.connect import open_client
 from service.cli.upload import AGAIN
-from service.client import PATIENCE_S, Client
-from service.core.locks import find_server
 from service.core.progress import shown_stages
 from service.core.settings import Settings
-from service.core.settings.urls import shown
 from service.core.terminal import printable
-from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import (
-    CollectionReport,
-    Finding,
-    check_name,
-    describe,
-    info_of,
-)
-from service.retrieval.factory import open_embedded
+from service.retrieval.collections.manifest import CollectionReport, Finding, check_name
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:
     """Print the collections as a table. Raises RevelatorError."""
-    async with _access(settings, url) as access:
-        if isinstance(access, Client):
-            found = await access.collections()
-        else:
-            found = [info_of(each) for each in await access.manifests()]
+    async with open_client(settings, url, AGAIN) as client:
+        found = await client.collections()
     table = Table("collection", "documents", "passages", "state", "embedding", box=None)
     for each in found:
         counts = f"{each.documents:,}", f"{each.passages:,}"
@@ -44,11 +29,8 @@ async def list_collections(settings: Settings, *, url: str | None = None) -> Non
 async def show_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
     """Print a collection's fields, one per line. Raises RevelatorError."""
     check_name(name)
-    async with _access(settings, url) as access:
-        if isinstance(access, Client):
-            found = (await access.collection(name)).model_dump()
-        else:
-            found = describe(await access.manifest(name))
+    async with open_client(settings, url, AGAIN) as client:
+        found = (await client.collection(name)).model_dump()
     console = Console()
     for field, value in found.items():
         text = printable(", ".join(value) if isinstance(value, list | tuple) else str(value))
@@ -58,11 +40,8 @@ async def show_collection(settings: Settings, name: str, *, url: str | None = No
 async def delete_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
     """Delete a collection and all its documents. Raises RevelatorError."""
     check_name(name)
-    async with _access(settings, url) as access:
-        if isinstance(access, Client):
-            await access.delete_collection(name)
-        else:
-            await access.delete(name)
+    async with open_client(settings, url, AGAIN) as client:
+        await client.delete_collection(name)
     Console().print(f"Collection {name} was deleted.", highlight=False, markup=False)
 
 
@@ -74,14 +53,9 @@ async def check_collection(settings: Settings, name: str, *, repair: bool) -> in
     """
     check_name(name)
     console = Console()
-    async with _access(settings, None) as access:
-        if isinstance(access, Client):
-            console.print(f"Using the server at {shown(access.base)}.")
+    async with open_client(settings, again=AGAIN) as client:
         with shown_stages("passages", console) as follow:
-            if isinstance(access, Client):
-                report = await (access.repair if repair else access.check)(name, follow)
-            else:
-                report = await access.check(name, repair=repair, follow=follow)
+            report = await (client.repair if repair else client.check)(name, follow)
     for line in lines_of(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 1 if (report.left if report.done else report.findings) else 0
@@ -108,15 +82,3 @@ def _finding_lines(word: str, findings: Sequence[Finding]) -> list[str]:
         ids = f": {finding.count:,} ({', '.join(finding.ids)}{more})" if finding.ids else ""
         lines.append(f"{word}: {finding.detail}{ids}")
     return lines
-
-
-@asynccontextmanager
-async def _access(settings: Settings, url: str | None) -> AsyncIterator[Collections | Client]:
-    """Yield a client of the server at `url`, else of the one that owns the data directory, else the
-    collections of this process."""
-    if base := find_server(settings.data_dir, url):
-        async with Client(base, key=settings.own_key, again=AGAIN) as client:
-            yield client
-    else:
-        async with open_embedded(settings, patience_s=PATIENCE_S) as stores:
-            yield stores.collections

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -28,34 +28,28 @@ INSTRUCTIONS: Final = (
     "and `search` to read passages. The resources are the collections."
 )
 Context = ServerRequestContext[Any, Any]
-RequestOf = Callable[[Context], Request]
 
 
-def make_server(request_of: RequestOf) -> Server[Any]:
-    """Create the server. `request_of` returns the request of a call: its app and its tenant."""
+def make_server() -> Server[Any]:
+    """Create the server. A call acts for the request that brought it: its app and its tenant."""
 
     async def list_tools(
         context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        tools = tools_of(request_of(context)).values()
+        tools = tools_of(_request(context)).values()
         return types.ListToolsResult(tools=[_described(tool) for tool in tools])
-
-    async def call_tool(
-        context: Context, called: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        return await _called(request_of(context), context, called)
 
     async def list_resources(
         context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        request = request_of(context)
+        request = _request(context)
         async with _refusals(request):
             return types.ListResourcesResult(resources=await _resources(request))
 
     async def read_resource(
         context: Context, wanted: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        request = request_of(context)
+        request = _request(context)
         async with _refusals(request):
             return await _read(request, str(wanted.uri))
 
@@ -65,7 +59,7 @@ def make_server(request_of: RequestOf) -> Server[Any]:
         title="Revelator",
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        on_call_tool=_called,
         on_list_resources=list_resources,
         on_read_resource=read_resource,
     )
@@ -83,10 +77,13 @@ def _described(tool: ToolSpec) -> types.Tool:
     )
 
 
-async def _called(
-    request: Request, context: Context, called: types.CallToolRequestParams
-) -> types.CallToolResult:
+def _request(context: Context) -> Request:
+    return cast(Request, context.request)
+
+
+async def _called(context: Context, called: types.CallToolRequestParams) -> types.CallToolResult:
     """Return the result of a tool, or an error that the calling model can read."""
+    request = _request(context)
     tool = tools_of(request).get(called.name)
     if tool is None:
         raise MCPError(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import orjson
@@ -248,9 +248,8 @@ def _make_manager() -> StreamableHTTPSessionManager:
 
     from service.api.mcp.server import make_server  # noqa: PLC0415
 
-    server = make_server(lambda context: cast(Request, context.request))
     return StreamableHTTPSessionManager(
-        server, stateless=True, max_request_body_size=MAX_BODY_BYTES
+        make_server(), stateless=True, max_request_body_size=MAX_BODY_BYTES
     )
 
 
