@@ -8,8 +8,8 @@ request cancelled while it waits, and one blocked in a send or at a yield.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -19,7 +19,6 @@ import orjson
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import ConfigDict, Field
-from starlette.datastructures import State
 from starlette.responses import Response, StreamingResponse
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
@@ -68,30 +67,38 @@ STALLED_S: Final = 60.0  # seconds that an event may wait for a client that does
 
 
 class QuestionTask:
-    """A question in progress. `events` are sent to its client.
+    """A question in progress, which has its `place`. `events` are sent to its client.
 
     With `only_end`, only the last events are kept: `answer` or `error`, and `done`.
     """
 
     def __init__(
-        self, runtime: Runtime, question: PreparedRequest, request: Request, only_end: bool = False
+        self, request: Request, question: PreparedRequest, place: Place, only_end: bool
     ) -> None:
-        self._runtime = runtime
-        self._turns: Turns = request.app.state.turns
-        self._question = question
+        self._state = state = request.app.state
+        self._question, self._place, self._only_end = question, place, only_end
         self.collection = question.collection
-        self._only_end = only_end
         self._request_id = request_id(request)
         own = getattr(request.state, "own_id", False)
         self.id = self._request_id if own else new_id()
         self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
-        state = request.app.state
         self._seen: Callable[[Answer], None] | None = None
         if state.settings.ingest.keep_files and question.plain is None:
             self._seen = partial(state.answered.put, tenant_of(request), question.collection)
-        self.producer: asyncio.Task[None] | None = None
+        self._producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[QuestionTask]:
+        """Answer the question in a task. Leaving the context cancels it."""
+        async with running(self._produce()) as self._producer:
+            self._producer.add_done_callback(self._ended)
+            yield self
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._channel.close()
+        self._place.release()
 
     async def events(self) -> AsyncIterator[BaseEvent]:
         """Iterate from `start` to `done`. A question that is cut off ends with `error` and
@@ -121,47 +128,40 @@ class QuestionTask:
                 yield b"".join(ready)
                 ready.clear()
 
-    def close(self) -> None:
-        """Discard the events that were not read."""
-        self._channel.close()
-
     def cut_off(self, why: RevelatorError) -> None:
         """Stop the question. Its stream ends with an `error` that gives this reason."""
         self._cut = self._cut or why
         self._channel.close()
-        if self.producer is not None:
-            self.producer.cancel()
+        if self._producer is not None:
+            self._producer.cancel()
 
     def leave(self) -> None:
         """Stop the question, because the client has disconnected."""
         self.cut_off(Refusal(CLIENT_GONE, "The client disconnected before the answer was ready."))
 
-    async def produce(self, place: Place, drain: Drain) -> None:
-        """Answer the question and, at the end, release its place. Runs as the only producer
-        task."""
-
-        async def emit(event: BaseEvent) -> None:
-            await self._turns.take(EVENT)
-            if isinstance(event, AnswerReady) and self._seen is not None:
-                self._seen(event.body)
-            if not self._only_end or isinstance(event, ENDS):
-                await self._put(event)
-
+    async def _produce(self) -> None:
+        runtime: Runtime = self._state.runtime
+        drain: Drain = self._state.drain
         try:
             with drain.work(lambda: self.cut_off(Draining(DETAIL))):
-                await self._runtime.answer(
+                await runtime.answer(
                     self._question,
-                    emit,
+                    self._emit,
                     answer_id=self.id,
-                    queued_s=place.waited_s,
+                    queued_s=self._place.waited_s,
                     caller=self._caller,
                     ended=log_question,
                 )
         except Draining as error:
             self._cut = error
-        finally:
-            self._channel.close()
-            place.release()
+
+    async def _emit(self, event: BaseEvent) -> None:
+        turns: Turns = self._state.turns
+        await turns.take(EVENT)
+        if isinstance(event, AnswerReady) and self._seen is not None:
+            self._seen(event.body)
+        if not self._only_end or isinstance(event, ENDS):
+            await self._put(event)
 
     async def _put(self, event: BaseEvent) -> None:
         self._channel.put_nowait(event)
@@ -185,21 +185,6 @@ class QuestionTask:
         return event.model_copy(update={"problem": event.problem.model_copy(update=update)})
 
 
-@asynccontextmanager
-async def open_question(
-    request: Request, question: PreparedRequest, *, only_end: bool = False
-) -> AsyncIterator[QuestionTask]:
-    """Admit a prepared question and start answering it. Leaving the context cancels it.
-
-    Raises RATE_LIMITED, Overloaded, Draining or CLIENT_GONE before anything has started.
-    """
-    state = request.app.state
-    place = await enter(request)
-    task = QuestionTask(state.runtime, question, request, only_end)
-    async with _produced(state, task, place):
-        yield task
-
-
 async def enter(request: Request) -> Place:
     """Count a question of the tenant, and wait for its place, which must be released. Raises
     RATE_LIMITED, Overloaded, Draining or CLIENT_GONE.
@@ -209,24 +194,13 @@ async def enter(request: Request) -> Place:
     return await admission.enter(lambda: disconnected(request), tenant_of(request).name)
 
 
-@asynccontextmanager
-async def _produced(state: State, task: QuestionTask, place: Place) -> AsyncIterator[None]:
-    """Answer in a new task. Leaving the context cancels it."""
-    try:
-        async with running(task.produce(place, state.drain)) as task.producer:
-            yield
-    finally:
-        task.close()
-        place.release()
-
-
 async def record(
-    request: Request, question: PreparedRequest, origin: Origin, *, only_end: bool = False
+    request: Request, question: PreparedRequest, origin: Origin, only_end: bool
 ) -> Recording:
     """Admit a prepared question, and answer it in a task of the app, not of the request.
 
     The same request with the same key gets the existing recording, and is not counted as a
-    question. Raises KEY_REUSED, and the errors of `open_question`.
+    question. Raises KEY_REUSED, and the errors of `enter`.
     """
     state = request.app.state
     recordings: Recordings = state.recordings
@@ -237,7 +211,7 @@ async def record(
     if found := recordings.same(origin, digest):
         place.release()
         return found
-    task = QuestionTask(state.runtime, question, request, only_end)
+    task = QuestionTask(request, question, place, only_end)
 
     def cancel() -> None:
         task.cut_off(Refusal(CLIENT_GONE, "The client disconnected and did not come back in time."))
@@ -245,20 +219,20 @@ async def record(
     recording = Recording(task.id, origin, question.collection, digest, cancel)
     recordings.add(recording)
     recording.watch()
-    state.tasks.spawn(f"recording {task.id}", _record(state, task, place, recording))
+    state.tasks.spawn(f"recording {task.id}", _record(recordings, task, recording))
     return recording
 
 
-async def _record(state: State, task: QuestionTask, place: Place, recording: Recording) -> None:
+async def _record(recordings: Recordings, task: QuestionTask, recording: Recording) -> None:
     try:
-        async with _produced(state, task, place):
+        async with task.answering():
             async for event in task.events():
-                state.recordings.put(recording, event)
+                recordings.put(recording, event)
     except BaseException:
         recording.failed = True
         raise
     finally:
-        state.recordings.end(recording)
+        recordings.end(recording)
 
 
 async def disconnected(request: Request) -> None:
@@ -355,11 +329,8 @@ async def answering_of_body(request: Request) -> AsyncIterator[Events]:
 
     With `Last-Event-ID`, continue the stream of an earlier question.
     """
-    if LAST_EVENT in request.headers:
-        with _resumed(request) as reading:
-            yield reading
-        return
-    async with open_events(request, await body_request(request)) as events:
+    opened = _resumed(request) or open_events(request, await body_request(request))
+    async with opened as events:
         yield events
 
 
@@ -374,11 +345,7 @@ async def answering_of_query(
     request: Request, query: Annotated[AnswerQuery, Query()]
 ) -> AsyncIterator[Events]:
     """Dependency: as `answering_of_body`, for the query string."""
-    if LAST_EVENT in request.headers:
-        with _resumed(request) as reading:
-            yield reading
-        return
-    async with open_events(request, query.request(), kept=True) as events:
+    async with _resumed(request) or open_events(request, query.request(), kept=True) as events:
         yield events
 
 
@@ -395,20 +362,20 @@ async def open_events(
     `kept` is set, or if the request has an `Idempotency-Key`.
 
     `only_end`: only the last events are needed. `unsent`: nothing is sent before the end, so
-    disconnects are watched. Raises the errors of `prepare`, `open_question` and `record`.
+    disconnects are watched. Raises the errors of `prepare`, `enter` and `record`.
     """
     key = idempotency_key(request.headers.get("idempotency-key"))
     prepared = await prepare(request, asked)
     async with AsyncExitStack() as stack:
         events: Events
         if key is None and not kept:
-            opening = open_question(request, prepared, only_end=only_end)
-            events = await stack.enter_async_context(opening)
+            task = QuestionTask(request, prepared, await enter(request), only_end)
+            events = await stack.enter_async_context(task.answering())
         else:
             tenant, path = tenant_of(request), f"{request.method} {request.url.path}"
             origin = Origin(tenant.name, path, key, tenant.principals)
-            recording = await record(request, prepared, origin, only_end=only_end)
-            events = stack.enter_context(recording.reading())
+            recording = await record(request, prepared, origin, only_end)
+            events = await stack.enter_async_context(recording.reading())
         if unsent:
             await stack.enter_async_context(running(_leave(request, events)))
         yield events
@@ -420,17 +387,18 @@ async def _leave(request: Request, events: Events) -> None:
     events.leave()
 
 
-@contextmanager
-def _resumed(request: Request) -> Iterator[RecordingReader]:
+def _resumed(request: Request) -> AbstractAsyncContextManager[Events] | None:
+    """Return a reader of the question whose event the request names, None if it names none."""
+    event = request.headers.get(LAST_EVENT)
+    if event is None:
+        return None
     recordings: Recordings = request.app.state.recordings
     tenant = tenant_of(request)
-    event = request.headers[LAST_EVENT]
     recording, seq = recordings.find(tenant.name, event, tenant.principals)
     tenant.check_collection(recording.collection)
     if recording.over(seq):
         raise ReconnectRefused
-    with recording.reading(seq) as reading:
-        yield reading
+    return recording.reading(seq)
 
 
 @router.post(

@@ -13,8 +13,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -89,8 +89,8 @@ class Recording:
     _readers: int = 0
     _grace: asyncio.TimerHandle | None = None
 
-    @contextmanager
-    def reading(self, after: int = -1) -> Iterator[RecordingReader]:
+    @asynccontextmanager
+    async def reading(self, after: int = -1) -> AsyncIterator[RecordingReader]:
         """Read the events with a `seq` greater than `after`.
 
         `GRACE_S` after the last reader has left, the question is cancelled.

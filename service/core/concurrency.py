@@ -12,9 +12,9 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -27,20 +27,9 @@ Query = TypeVar("Query")
 BUFFERED = 64  # results of `as_done`
 
 
-class closing(Generic[T]):
-    """`contextlib.aclosing` for values typed as iterators."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, stream: AsyncIterator[T]) -> None:
-        self._stream = stream
-
-    async def __aenter__(self) -> AsyncIterator[T]:
-        return self._stream
-
-    async def __aexit__(self, *_: object) -> None:
-        if isinstance(self._stream, AsyncGenerator):
-            await self._stream.aclose()
+def closing(stream: AsyncIterator[T]) -> aclosing[AsyncGenerator[T, None]]:
+    """`contextlib.aclosing` for generators typed as iterators."""
+    return aclosing(cast("AsyncGenerator[T, None]", stream))
 
 
 @asynccontextmanager

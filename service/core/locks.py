@@ -34,34 +34,26 @@ class Owner:
 
 
 class DataDirectory:
-    """Holds a data directory from `acquire` until `release` or the end of the `with` block."""
+    """Holds a data directory from `acquire` until the end of the `with` block."""
 
-    def __init__(self, folder: Path, handle: int) -> None:
-        self.folder = folder
-        self._handle: int | None = handle
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
     def set_url(self, url: str | None) -> None:
         """Publish the URL at which this process serves HTTP."""
-        if self._handle is None:
-            raise StoreError(f"the data directory {self.folder} was released")
         note = orjson.dumps({"pid": os.getpid(), "url": url})
-        os.pwrite(self._handle, note.ljust(_size(self._handle)), 0)
+        os.pwrite(self._handle, note.ljust(os.fstat(self._handle).st_size), 0)
         os.ftruncate(self._handle, len(note))
-
-    def release(self) -> None:
-        if self._handle is not None:
-            os.ftruncate(self._handle, 0)
-            os.close(self._handle)
-            self._handle = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        os.ftruncate(self._handle, 0)
+        os.close(self._handle)
 
 
-def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
+def acquire(data_dir: Path) -> DataDirectory:
     """Lock `data_dir`, and create it if necessary. Blocks for at most one second.
 
     Raises StoreBusy, which names the owner, or StoreError if the directory cannot be written.
@@ -74,9 +66,9 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
     if owner := _lock(handle, fcntl.LOCK_EX, LOOK_S):
         os.close(handle)
         raise _owned(data_dir, owner)
-    directory = DataDirectory(data_dir, handle)
+    directory = DataDirectory(handle)
     try:
-        directory.set_url(url)
+        directory.set_url(None)
     except OSError as error:
         os.close(handle)
         raise _unusable(data_dir, error) from error
@@ -155,7 +147,3 @@ def _lives(owner: Owner) -> bool:
     except OSError as error:
         return isinstance(error, PermissionError)
     return True
-
-
-def _size(handle: int) -> int:
-    return os.fstat(handle).st_size

@@ -21,7 +21,7 @@ from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import AutoragMode, Passage, StepKind
 from service.core.errors import LimitReached
-from service.core.settings import AutoragSettings
+from service.core.settings.loops import AutoragSettings
 from service.engines.base import GenerationRequest
 from service.prompts.templates import Prompt
 from service.strategies.autorag_dialogue import (

@@ -22,7 +22,8 @@ from service.answer.calls import Roles, with_restarts
 from service.answer.events import DraftWord, ThoughtWritten, Trigger, Withdraw
 from service.core.domain import QueryFormulation
 from service.core.errors import EngineFailure
-from service.core.settings import DraginSettings, Settings
+from service.core.settings import Settings
+from service.core.settings.loops import DraginSettings
 from service.engines.base import Delta, GenerationRequest
 from service.engines.signals import (
     ContextRows,

@@ -18,7 +18,7 @@ from service import __version__
 from service.answer.calls import EngineCall, Role
 from service.answer.events import AnswerReady, BaseEvent, Failed, RouteChosen, StepEnd, StepStart
 from service.core.domain import RetrieverName
-from service.core.settings import TracingSettings
+from service.core.settings.server import TracingSettings
 from service.core.trace_context import NONE, send_with
 from service.retrieval.base import SearchResult
 

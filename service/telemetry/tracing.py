@@ -16,7 +16,7 @@ import structlog
 
 from service.core.errors import ConfigurationError
 from service.core.extras import lacking
-from service.core.settings import TracingSettings
+from service.core.settings.server import TracingSettings
 
 if TYPE_CHECKING:
     from service.telemetry.spans import QuestionTrace, Tracing

@@ -13,7 +13,8 @@ import pytest
 from service.answer.calls import Roles
 from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
 from service.answer.inquiry import Inquiry
-from service.core.settings import AutoragSettings, Settings
+from service.core.settings import Settings
+from service.core.settings.loops import AutoragSettings
 from service.engines.base import GenerationRequest
 from service.prompts.templates import TemplateSet
 from service.strategies import autorag

@@ -22,7 +22,7 @@ from service.answer.fold import collect
 from service.answer.narration import Narrator
 from service.answer.request import AnswerRequest
 from service.api.access import authenticate, own_host, tenant_of
-from service.api.answer import open_question, prepare
+from service.api.answer import open_events
 from service.api.documents import collections_of, ingest, numbered
 from service.api.openai.completions import content
 from service.api.search import FoundPassages, SearchQuery, search
@@ -103,9 +103,8 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _answer(request: Request, asked: AnswerRequest, report: Report) -> ToolResult:
-    prepared = await prepare(request, asked)
-    async with open_question(request, prepared) as task:
-        result = await collect(_with_reports(task.events(), report))
+    async with open_events(request, asked) as events:
+        result = await collect(_with_reports(events.events(), report))
     if isinstance(result, Problem):
         raise RevelatorError(result.detail)
     fields = result.model_dump(include=set(AnswerSummary.model_fields))

@@ -84,7 +84,7 @@ async def test_the_oldest_ended_ones_make_room_and_their_readers_go_on(
         kept.put(recording, event)
     for recording in all_of[1:3]:
         kept.end(recording)
-    with all_of[1].reading() as reading:
+    async with all_of[1].reading() as reading:
         kept.add(all_of[3])
         kept.put(all_of[3], event)
         assert [each async for each in reading.events()] == [event]

@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from service.core.domain import Answer, LoopName, Passage, RouteName
-from service.core.settings import AnswerSettings, Settings
+from service.core.settings import Settings
+from service.core.settings.server import AnswerSettings
 from service.strategies import routes
 from service.strategies.base import Method, Outcome
 from service.strategies.registry import LOOPS

@@ -13,7 +13,8 @@ from service.answer.events import AnswerReady, BaseEvent, Token, Withdraw
 from service.answer.fold import collect
 from service.answer.request import LONGEST_QUESTION
 from service.core.domain import Answer, Passage
-from service.core.settings import AutoragSettings, Settings
+from service.core.settings import Settings
+from service.core.settings.loops import AutoragSettings
 from service.engines.base import Capabilities
 from service.strategies.pipeline import answer_stream
 from service.strategies.planner import JSON_TOKENS, decompose

@@ -6,7 +6,7 @@ from typing import Any
 
 from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer
-from service.core.settings import AnswerSettings
+from service.core.settings.server import AnswerSettings
 from service.prompts.templates import TemplateSet
 from tests.support.asking import events_of, passage
 from tests.support.claims import Told, bears, holds, problems
