@@ -1,9 +1,10 @@
-"""Every loop, route and template set on a real instruct model that is not ours, on three engines.
+"""Every loop and route on a real instruct model that is not ours, on three engines.
 
 SmolLM2-135M-Instruct follows long prompts badly, which makes it a good tester. What it answers is
 not looked at; that every answer deserves its `answered`, its citations and its flags is. It runs in
 the process, on a real vLLM with our plugin, and, without signals, on llama.cpp's own OpenAI server.
-CONTRIBUTING.md says what each needs. One run of all cases per engine and set; each case is a test.
+CONTRIBUTING.md says what each needs. All cases of an engine and a template set are asked at once;
+each case is a test.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ from tests.support.vllm_plugin import FLAGS, plugin_environment
 pytestmark = pytest.mark.timeout(600)
 T = TypeVar("T")
 CASES, UNKNOWN, SAMPLED = make_cases(), make_unknown_cases(), make_sample_cases()
-SAMPLED_BY = "vllm"  # the quickest: CI's time is short
+# The quickest engine is asked in both sets of templates, and questions without a route too.
+ASKED = [("local", "compact"), ("vllm", "full"), ("vllm", "compact"), ("llama_cpp", "full")]
 
 
 @dataclass(frozen=True)
@@ -103,19 +105,14 @@ def engine(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return request.param, request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="module", params=["full", "compact"])
-def asked(
-    request: pytest.FixtureRequest,
-    engine: tuple[str, dict[str, Any]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Asked:
-    name, values = engine
-    settings = settings_for(values, request.param, tmp_path_factory.mktemp("data"))
-    cases = CASES | UNKNOWN if request.param == "full" else CASES
-    if name == SAMPLED_BY:
-        cases = cases | SAMPLED
+@pytest.fixture(scope="module", params=ASKED, ids="-".join)
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    name, templates = request.param
+    values = request.getfixturevalue(name)
+    settings = settings_for(values, templates, tmp_path_factory.mktemp("data"))
+    cases = CASES | UNKNOWN | (SAMPLED if name == "vllm" else {})
     results = asyncio.run(ask_all(settings, list(cases.values())))
-    return Asked(name, TemplateSet(request.param), settings, results)
+    return Asked(name, TemplateSet(templates), settings, results)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -123,13 +120,12 @@ def test_an_answer_deserves_what_it_claims(asked: Asked, name: str) -> None:
     deserves(asked, name)
 
 
-@pytest.mark.parametrize("asked", ["full"], indirect=True)
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_answer_deserves_what_it_claims_whatever_is_asked(asked: Asked, name: str) -> None:
     deserves(asked, name)
 
 
-@pytest.mark.parametrize("engine", [SAMPLED_BY], indirect=True)
+@pytest.mark.parametrize("asked", [pair for pair in ASKED if pair[0] == "vllm"], indirect=True)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_an_answer_to_people_deserves_what_it_claims(asked: Asked, name: str) -> None:
     deserves(asked, name)
@@ -146,7 +142,6 @@ def deserves(asked: Asked, name: str) -> None:
     assert usage.retrievals <= RETRIEVALS
 
 
-@pytest.mark.parametrize("asked", ["full"], indirect=True)
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nothing_is_found_nothing_is_answered(asked: Asked, name: str) -> None:
     if asked.engine == "llama_cpp" and name.endswith("dragin"):
