@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import EngineFailure
-from service.engines.attention_numpy import Maxima, attention_rows, entropies, rows_per_block
+from service.engines.attention import Maxima, attention_rows, entropies, rows_per_block
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
 from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chances
 from service.engines.encoding import PromptEncoder
@@ -186,7 +186,7 @@ class LanguageModel:
         decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
         draft = TokenAssembler(decoder, request.stop, attention=attention)
         logits, queries = yield from self._prompt(prompt)
-        maxima = Maxima(len(queries), limit)
+        maxima = Maxima(len(queries), limit, np)
         for written in count(1):
             if attention:
                 weights = self._attention(queries[:, -1:], len(prompt) + written - 2)
@@ -195,7 +195,7 @@ class LanguageModel:
                     known = maxima.means()
                     maxima.fold(weights[:, :, len(prompt) :])
                     draft.add_signals([], [changed_maxima(known, maxima.means())])
-            entropy, logprob = entropies(logits[None])[:, 0].tolist()
+            entropy, logprob = entropies(logits[None], np)[:, 0].tolist()
             draft.add_signals([(entropy, logprob)], [])
             token = int(logits.argmax())
             ends: FinishReason | None = "length" if written >= limit else None
@@ -223,7 +223,7 @@ class LanguageModel:
         maxima: Maxima | None = None
         self.forget()  # every query of a text is needed, and of a prompt the last one
         for start, _, queries in self._passes(ids):
-            maxima = maxima or Maxima(len(queries), len(ids))
+            maxima = maxima or Maxima(len(queries), len(ids), np)
             size = rows_per_block(len(queries), start + queries.shape[1])
             for at in range(0, queries.shape[1], size):
                 first = start + at
@@ -268,8 +268,9 @@ class LanguageModel:
     def _attention(self, queries: Array, first: int) -> Array:
         """Return the weights (heads, rows, keys) of queries (heads, rows, size) at the positions
         from `first` on."""
-        keys = self.network.keys()[:, : first + queries.shape[1]]
-        return attention_rows(queries, keys, first, self.network.scale)
+        keys = self.network.keys()[:, : first + queries.shape[1]].transpose(0, 2, 1)
+        weights: Array = attention_rows(queries, keys, first, self.network.scale, np)
+        return weights
 
 
 def _shortened(prompt: list[Any], room: int) -> list[Any]:

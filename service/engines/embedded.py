@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from service.core.domain import Model
 from service.core.errors import EngineFailure
 from service.core.extras import missing_packages
 from service.core.validation import first_problem
@@ -34,41 +33,29 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 FORMAT: Final = 1
 
 
-class ModelShape(Model):
-    """The sizes of a Llama. `context` counts the tokens of prompt and output together. `tied`: the
-    embeddings are also the output matrix. `epsilon` belongs to the norms, `rope_theta` to the
-    rotations.
-    """
+class ModelShape(BaseModel):
+    """The sizes of a Llama. `context` counts the tokens of prompt and output together."""
 
     layers: int = Field(ge=1)
     heads: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_size: int = Field(ge=2)
-    width: int = Field(ge=1)
     vocabulary: int = Field(ge=1)
     context: int = Field(ge=2)
-    tied: bool
-    epsilon: float
-    rope_theta: float
 
 
-class EmbeddedCard(Model):
+class EmbeddedCard(BaseModel):
     """The card of a compiled model.
 
-    `digests` are the SHA-256 sums of the files beside it. `bits` is the number of bits of a weight
-    in the layers, `word_bits` of one in the embeddings. `chat_template` is a Jinja template;
+    `digests` are the SHA-256 sums of the files beside it. `chat_template` is a Jinja template;
     without one, messages are joined by line breaks. `start` is put before a raw prompt, and the
-    tokens `ends` end an output. `version` and `base_model` are for information.
-    `config.json` has the notes on training (see `training_notes`).
+    tokens `ends` end an output. What else the file says is for information. `config.json` has the
+    notes on training (see `training_notes`).
     """
 
     format: Literal[1] = FORMAT
-    version: str
-    base_model: str
     digests: dict[str, str]
     shape: ModelShape
-    bits: Literal[4, 8]
-    word_bits: Literal[4, 8]
     start: int | None
     ends: list[int]
     special_tokens: dict[str, str] = {}
@@ -101,17 +88,14 @@ def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
             raise EngineFailure(
                 f"engine {name!r}: {path} is missing; copy the whole folder, or install again"
             )
-        if (found := digest(path)) != expected:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != expected:
             raise EngineFailure(
                 f"engine {name!r}: {path} ({path.stat().st_size:,} bytes) is damaged, or does not "
                 f"belong to the {CARD_FILE} beside it (SHA-256 {found[:12]}…, expected "
                 f"{expected[:12]}…); copy the whole folder, or install again"
             )
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 QUESTION_TOKENS: Final = 192  # about 800 characters of English

@@ -5,40 +5,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from service.engines.base import GenerationRequest, Message
 from service.engines.signals import Span
 
 
-def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """Move the system messages to the start of the first user message; without one they stay."""
+def simplest(messages: Sequence[Message]) -> list[Message]:
+    """Return messages in the form that every chat template accepts: alternating user and assistant.
+
+    The system messages move to the start of the first user message (without one they stay), and
+    consecutive turns of one role are merged, separated by a blank line.
+    """
     system = "".join(f"{m.content}\n" for m in messages if m.role == "system")
     rest = [m for m in messages if m.role != "system"]
-    for number, message in enumerate(rest):
-        if message.role == "user":
-            rest[number] = Message("user", system + message.content)
-            return rest
-    return list(messages)
-
-
-def merge_turns(messages: Sequence[Message]) -> list[Message]:
-    """Merge consecutive turns of one role, separated by a blank line."""
-    merged: list[Message] = []
-    for message in messages:
-        if merged and merged[-1].role == message.role:
-            both = f"{merged[-1].content}\n\n{message.content}"
-            merged[-1] = Message(message.role, both)
-        else:
-            merged.append(message)
-    return merged
-
-
-def simplest(messages: Sequence[Message]) -> list[Message]:
-    """Return messages in the form that every chat template accepts: alternating user and
-    assistant.
-    """
-    return merge_turns(fold_system(messages))
+    first = next((number for number, m in enumerate(rest) if m.role == "user"), None)
+    if first is None:
+        rest = list(messages)
+    else:
+        rest[first] = Message("user", system + rest[first].content)
+    turns = groupby(rest, key=lambda m: m.role)
+    return [Message(role, "\n\n".join(m.content for m in own)) for role, own in turns]
 
 
 # private-use characters that replace a content while the template is rendered
@@ -167,7 +155,7 @@ class PromptEncoder:
             contents = [message.content for message in messages]
             return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
         reason = "it omits a message"
-        for form in (messages, merge_turns(messages), fold_system(messages), simplest(messages)):
+        for form in (messages, simplest(messages)):
             try:
                 text, contents = self._apply(form, ask)
             # templates raise any exception, some of them for system messages

@@ -45,7 +45,17 @@ class LocalGenerator(InProcessGenerator):
         return self._settings.model
 
     def _verify(self) -> None:
-        _check_folder(self._name, Path(self._model))
+        name, folder = self._name, Path(self._model)
+        if not folder.is_dir() and (folder.is_absolute() or str(folder).startswith((".", "~"))):
+            raise EngineFailure(
+                f"engine {name!r}: the folder {folder} does not exist; set engines.{name}.model to "
+                "a model folder, with its full path"
+            )
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            raise EngineFailure(
+                f"engine {name!r}: there is no model at {folder} (config.json is missing); set "
+                f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
+            )
 
     def _open(self) -> LanguageModel:
         """Load model and tokenizer without network access. Raises EngineFailure with what is
@@ -167,16 +177,3 @@ def _end_tokens(network: Any, tokenizer: Any) -> frozenset[int]:
     ends = network.generation_config.eos_token_id if network.can_generate() else None
     ends = ends if isinstance(ends, list) else [ends]
     return frozenset(token for token in [*ends, tokenizer.eos_token_id] if token is not None)
-
-
-def _check_folder(name: str, folder: Path) -> None:
-    if not folder.is_dir() and (folder.is_absolute() or str(folder).startswith((".", "~"))):
-        raise EngineFailure(
-            f"engine {name!r}: the folder {folder} does not exist; set engines.{name}.model to a "
-            "model folder, with its full path"
-        )
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise EngineFailure(
-            f"engine {name!r}: there is no model at {folder} (config.json is missing); set "
-            f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
-        )

@@ -91,7 +91,16 @@ class OpenAIGenerator(Generator):
         self._refused: set[tuple[str, bool]] = set()
         # until the server reports that it has no priority scheduling
         self._priority = settings.kind == "vllm"
-        self._connections = _connections(settings, on_resent)
+        headers = {"Content-Type": "application/json"}
+        if settings.key is not None:
+            headers["Authorization"] = f"Bearer {settings.key.get_secret_value()}"
+        self._connections = Connections(
+            headers=headers,
+            connect_s=min(CONNECT_S, settings.timeout_s),
+            silence_s=settings.timeout_s,
+            limit=0,
+            on_resent=on_resent,
+        )
         self._simplest = False  # until the server's chat template has refused messages unchanged
         self._raw: bool | None = None  # whether there are raw completions, once known
         self._closed = False
@@ -151,10 +160,8 @@ class OpenAIGenerator(Generator):
         an unknown model."""
         self._server = None
         server = await self._learn()
-        wanted = self._settings.model
-        if wanted is None and not server.models:
-            raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
-        if wanted and server.is_vllm and wanted not in server.models:
+        wanted = self._settings.model or await self._first_model()
+        if server.is_vllm and wanted not in server.models:
             served = ", ".join(server.models)
             what = f"does not serve {wanted!r}, but {served}; set engines.{self._name}.model"
             raise self._failure(self._base, what)
@@ -386,19 +393,6 @@ class OpenAIGenerator(Generator):
         for each in self._settings.urls:
             what = without(what, secrets_of(each, self._settings.key))
         return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
-
-
-def _connections(settings: EngineSettings, on_resent: Callable[[], None] | None) -> Connections:
-    headers = {"Content-Type": "application/json"}
-    if settings.key is not None:
-        headers["Authorization"] = f"Bearer {settings.key.get_secret_value()}"
-    return Connections(
-        headers=headers,
-        connect_s=min(CONNECT_S, settings.timeout_s),
-        silence_s=settings.timeout_s,
-        limit=0,
-        on_resent=on_resent,
-    )
 
 
 async def _read_end(response: aiohttp.ClientResponse) -> None:

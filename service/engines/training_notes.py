@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.domain import AutoragMode
 from service.core.errors import ConfigurationError
+from service.core.validation import first_problem
 
 KEY: Final = "revelator"
 
@@ -50,9 +51,7 @@ def read_training_notes(folder: Path) -> TrainingNotes:
     try:
         notes = TrainingNotes.model_validate(config[KEY])
     except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join([KEY, *map(str, problem["loc"])])
-        raise ConfigurationError(f"{path}: {name}: {problem['msg']}") from None
+        raise ConfigurationError(f"{path}: {KEY}: {first_problem(error)}") from None
     if notes.templates and (own := folder / notes.templates).is_dir():
         return notes.model_copy(update={"templates": str(own)})
     return notes

@@ -7,9 +7,8 @@ Signals travel with vLLM's own completions; the plugin's side is in
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing as closing_response
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,8 +17,7 @@ import aiohttp
 import numpy as np
 import orjson
 
-from service.core.settings import EngineSettings
-from service.engines.base import Capabilities, Delta, GenerationRequest, Profile, TokenUsage
+from service.engines.base import Delta, GenerationRequest, Profile, TokenUsage
 from service.engines.openai import OpenAIGenerator
 from service.engines.openai_wire import (
     BadCompletion,
@@ -42,32 +40,11 @@ from service.vllm_plugin import HEADER, NAME, PROTOCOL
 T = TypeVar("T")
 # bytes of the answer to a score: the rows of 25 tokens with a context of 128,000
 LARGEST_REPLY = 64_000_000
-WITHOUT_PLUGIN = "Revelator's plugin is not running; start the server with `revelator worker`"
+WITHOUT_SIGNALS = "gave no token signals; start the server with `revelator worker`"
 
 
 class VllmGenerator(OpenAIGenerator):
-    """One worker, at one URL. Its plugin is queried by `check` and before the first signals."""
-
-    def __init__(
-        self, name: str, settings: EngineSettings, on_resent: Callable[[], None] | None = None
-    ) -> None:
-        super().__init__(name, settings, on_resent)
-        self._has_signals: bool | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, token_signals=bool(self._has_signals))
-
-    async def check(self) -> None:
-        """Check as OpenAIGenerator does. A worker without the plugin passes, but has no signals."""
-        await super().check()
-        info = await self.plugin_info()
-        self._has_signals = info is not None and _obstacle(info) is None
-
-    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
-        if request.signals:
-            await self._require_plugin()
-        return await super()._open(request)
+    """One worker of a pool, at one URL. `profile` says whether it gives signals."""
 
     def _headers_of(self, request: GenerationRequest) -> dict[str, str]:
         headers = super()._headers_of(request)
@@ -80,7 +57,6 @@ class VllmGenerator(OpenAIGenerator):
         return SignalReader(request, mode) if request.signals else ReplyReader(request, mode)
 
     async def score(self, request: ScoreRequest) -> Scoring:
-        await self._require_plugin()
         if request.text == "" and not request.bos:
             return Scoring(())
         body = {
@@ -91,15 +67,12 @@ class VllmGenerator(OpenAIGenerator):
         }
         asked = _header(score=True, bos=request.bos, rows=request.row_spans)
         async with self._slots:
-            return await self._ask(
-                "/completions", lambda answer: read_scoring(answer[NAME]), body, asked
-            )
+            return await self._ask("/completions", read_scoring, body, asked)
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
-        await self._require_plugin()
         body = {"prompt": text} | ({"model": model} if model else {})
         return await self._ask(
-            "/../tokenize", lambda answer: _spans(answer[NAME]["spans"]), body, _header()
+            "/../tokenize", lambda signals: _spans(signals["spans"]), body, _header()
         )
 
     async def health(self) -> None:
@@ -114,8 +87,7 @@ class VllmGenerator(OpenAIGenerator):
         """Ask the worker what it serves. Raises EngineFailure."""
         self._server = None
         server = await self._learn()
-        if not server.models:
-            raise self._failure(self._base, "lists no models")
+        await self._first_model()
         version = await self._find("/../version") or {}
         info = await self.plugin_info()
         obstacle = None if info is None else _obstacle(info)
@@ -134,18 +106,12 @@ class VllmGenerator(OpenAIGenerator):
             return None
         return await self._read_as(response, dict)
 
-    async def _require_plugin(self) -> None:
-        """Raise EngineFailure if the worker provides no signals."""
-        if not self._has_signals:
-            info = await self.plugin_info()
-            if obstacle := WITHOUT_PLUGIN if info is None else _obstacle(info):
-                raise self._failure(self._base, f"does not provide token signals: {obstacle}")
-            self._has_signals = True
-
     async def _ask(
         self, path: str, read: Callable[[Any], T], body: dict[str, Any], headers: dict[str, str]
     ) -> T:
-        return await self._read_as(await self._send(path, encode_json(body), headers), read)
+        """Return what `read` makes of the signals in an answer. Raises EngineFailure."""
+        response = await self._send(path, encode_json(body), headers)
+        return await self._read_as(response, lambda answer: read(_signals(answer)))
 
     async def _read_as(self, response: aiohttp.ClientResponse, read: Callable[[Any], T]) -> T:
         """Return what `read` makes of the JSON of a response, and close it. Raises
@@ -154,8 +120,13 @@ class VllmGenerator(OpenAIGenerator):
             raise await self._refusal(response)
         with self._boundary(response.url), closing_response(response):
             data = await read_whole(partial(self._read, response), LARGEST_REPLY)
-            with malformed(data):
+            try:
                 return read(orjson.loads(data))
+            except BadCompletion:
+                raise
+            except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
+                shown = data[:200].decode("utf-8", "replace")
+                raise BadCompletion(f"sent malformed signals: {shown}") from None
 
 
 class SignalReader(ReplyReader):
@@ -170,8 +141,7 @@ class SignalReader(ReplyReader):
         super()._read(event)
         if not event.get("choices"):
             return None
-        if (signals := event.get(NAME)) is None:
-            raise BadCompletion("gave no token signals")
+        signals = _signals(event)
         self._prompt_tokens = int(signals.get("prompt_tokens", self._prompt_tokens))
         tokens = tuple(map(_token, signals["tokens"]))
         self._written += len(tokens)
@@ -190,18 +160,6 @@ def _header(**asked: Any) -> dict[str, str]:
     return {HEADER: orjson.dumps(asked).decode()}
 
 
-@contextmanager
-def malformed(data: bytes) -> Iterator[None]:
-    """Convert errors in reading the plugin's JSON into BadCompletion."""
-    try:
-        yield
-    except BadCompletion:
-        raise
-    except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
-        shown = data[:200].decode("utf-8", "replace")
-        raise BadCompletion(f"sent malformed signals: {shown}") from None
-
-
 def read_scoring(body: Any) -> Scoring:
     tokens = tuple(
         ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
@@ -215,6 +173,12 @@ def _obstacle(info: dict[str, Any]) -> str | None:
     if (protocol := info.get("protocol")) != PROTOCOL:
         return f"its plugin uses protocol {protocol}, not {PROTOCOL}; update the older side"
     return None if info.get("signals") else str(info.get("reason"))
+
+
+def _signals(answer: dict[str, Any]) -> Any:
+    if NAME not in answer:
+        raise BadCompletion(WITHOUT_SIGNALS)
+    return answer[NAME]
 
 
 def _token(token: Any) -> DraftToken:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -37,15 +38,15 @@ def worker_command(model: str, options: Sequence[str], environment: Mapping[str,
     if "VLLM_PLUGINS" in environment:
         named = [name for name in environment["VLLM_PLUGINS"].split(",") if name]
         variables["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*named, NAME]))
-    return Launch(("vllm", "serve", model, *FLAGS, *options), variables)
+    return Launch(["vllm", "serve", model, *FLAGS, *options], variables)
 
 
+@dataclass(frozen=True)
 class Launch:
     """A command and the variables that are set for it; `str` gives its shell form."""
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        self.command = list(command)
-        self.variables = dict(variables)
+    command: Sequence[str]
+    variables: Mapping[str, str]
 
     def __str__(self) -> str:
         settings = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())

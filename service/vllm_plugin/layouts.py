@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,14 +14,13 @@ UNKNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionLayout:
-    name: str
-    pick: Callable[[Tensor, Tensor, int], Tensor]
+# Returns the keys (n, kv_heads, size, block) of some blocks (n,) of a cache, given their size.
+Layout = Callable[[Tensor, Tensor, int], Tensor]
 
-    def block_size(self, cache: Tensor, size: int) -> int:
-        none = torch.zeros(0, dtype=torch.long, device=cache.device)
-        return self.pick(cache, none, size).shape[-1]
+
+def block_size(layout: Layout, cache: Tensor, size: int) -> int:
+    none = torch.zeros(0, dtype=torch.long, device=cache.device)
+    return layout(cache, none, size).shape[-1]
 
 
 def _cpu_transposed(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
@@ -54,16 +52,10 @@ def _interleaved(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
     return cache[:, 0].index_select(0, blocks).permute(0, 2, 3, 1)
 
 
-LAYOUTS = (
-    AttentionLayout("cpu, transposed", _cpu_transposed),
-    AttentionLayout("cpu, plain", _cpu_plain),
-    AttentionLayout("packed", _packed),
-    AttentionLayout("stacked", _stacked),
-    AttentionLayout("interleaved", _interleaved),
-)
+LAYOUTS = (_cpu_transposed, _cpu_plain, _packed, _stacked, _interleaved)
 
 
-def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | None:
+def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> Layout | None:
     """Return the layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), None if that
     may be several. Raises LookupError if it is none.
 
@@ -80,11 +72,11 @@ def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | 
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _fits(layout: AttentionLayout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
+def _fits(layout: Layout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
     size, heads = key.shape[-1], key.shape[-2]
     try:
-        block = layout.block_size(cache, size)
-        picked = layout.pick(cache, slots // block, size)
+        block = block_size(layout, cache, size)
+        picked = layout(cache, slots // block, size)
     except (RuntimeError, IndexError, ValueError):  # the cache has another shape
         return False
     if picked.shape[1:] != (heads, size, block):

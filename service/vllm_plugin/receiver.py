@@ -103,7 +103,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.calls: dict[str, Inbox] = {}
-        self.held: dict[int, dict[str, int]] = {}  # what the ranks kept when they last sent
+        self.held: dict[int, int] = {}  # other calls that the ranks kept when they last sent
         self._ended: list[str] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: asyncio.Server | None = None

@@ -1,7 +1,7 @@
 """Sends what a worker has of its calls to the API servers that asked, from a thread of its own.
 
 So no step waits for a copy from the device, or for a socket. A packet is its length in four bytes,
-then JSON: `call`, `rank` (of how many), `held` (what is kept of calls that are not in this step)
+then JSON: `call`, `rank` (of how many), `held` (the number of calls kept that are not in this step)
 and what a step gave: `number` (entropy and log-probability of the next token), `row` and `means`
 (see `tap.Tracked`), `rows` by position, or `error`. Arrays are the base64 of float32 values. Means
 and rows are those over the rank's `heads`.

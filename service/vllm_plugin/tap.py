@@ -22,15 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from service.engines.attention_torch import (
-    Maxima,
-    attention_rows,
-    decode_rows,
-    entropies,
-    rows_per_block,
-)
+from service.engines.attention import Maxima, attention_rows, entropies, rows_per_block
 from service.vllm_plugin import NAME
-from service.vllm_plugin.layouts import AttentionLayout, find_layout
+from service.vllm_plugin.layouts import Layout, block_size, find_layout
 from service.vllm_plugin.sender import Packet, Sender
 
 FORGOTTEN_S = 300.0  # a call that no step met is dropped after this
@@ -92,11 +86,6 @@ class Tracked:
         self._rows: dict[int, Tensor] = {}
         self._maxima: Maxima | None = None
 
-    @property
-    def nbytes(self) -> int:
-        rows = sum(row.numel() * row.element_size() for row in self._rows.values())
-        return rows + (self._maxima.nbytes if self._maxima else 0)
-
     def missing_rows(self, first: int, count: int) -> range:
         """Return which of the rows just computed to take. A skipped row is a permanent error."""
         if self.error or not self.wish.attention:
@@ -131,7 +120,7 @@ class Tracked:
 
     def _made(self, weights: Tensor) -> Maxima:
         if self._maxima is None:
-            self._maxima = Maxima(weights.shape[0], self._capacity, weights.device)
+            self._maxima = Maxima(weights.shape[0], self._capacity, torch, weights.device)
         return self._maxima
 
 
@@ -161,7 +150,7 @@ class Tap:
         self.calls: dict[str, Tracked] = {}
         self.obstacle: str | None = NOT_ATTACHED
         self.failure: str | None = None
-        self.layout: AttentionLayout | None = None
+        self.layout: Layout | None = None
         self._sender = sender or Sender()
         self._rank = (0, 1)
         self._watch: Callable[[bool], None] = lambda on: None
@@ -236,8 +225,7 @@ class Tap:
             if error := tracked.error or self.failure:
                 packets[tracked.wish.call] = {"error": error}
         here = {tracked.wish.call for _, tracked, _ in live}
-        others = [tracked.nbytes for name, tracked in self.calls.items() if name not in here]
-        held = {"calls": len(others), "bytes": sum(others)}
+        held = len(self.calls.keys() - here)
         for _, tracked, _ in live:
             if packet := packets.get(tracked.wish.call):
                 packet |= {"call": tracked.wish.call, "rank": self._rank, "held": held}
@@ -280,18 +268,18 @@ class Tap:
         self,
         singles: Sequence[tuple[int, Tracked]],
         step: Step,
-        layout: AttentionLayout,
+        layout: Layout,
         packets: Mapping[str, Packet],
     ) -> None:
         """Take the rows of drafts, one each, as a batch."""
         query, cache = step.query, step.cache
         places = [step.rows_begin(n) + tracked.next_row for n, tracked in singles]
         lengths = [tracked.next_row + 1 for _, tracked in singles]
-        block = layout.block_size(cache, self._size)
+        block = block_size(layout, cache, self._size)
         most = -(-max(lengths) // block)
         owners = torch.tensor([n for n, _ in singles], device=step.table.device)
         blocks = step.table[owners, :most].long()
-        keys = layout.pick(cache, blocks.flatten(), self._size)
+        keys = layout(cache, blocks.flatten(), self._size)
         weights = decode_rows(
             query[torch.tensor(places, device=query.device)],
             keys.view(len(singles), most, *keys.shape[1:]),
@@ -305,28 +293,44 @@ class Tap:
             )
 
     def _take_block(
-        self, tracked: Tracked, place: int, rows: range, step: Step, layout: AttentionLayout
+        self, tracked: Tracked, place: int, rows: range, step: Step, layout: Layout
     ) -> Packet:
         """Take the rows of a scored prompt, in blocks that bound the memory."""
         query, cache = step.query, step.cache
-        count = -(-rows.stop // layout.block_size(cache, self._size))
-        keys = layout.pick(cache, step.table[place, :count].long(), self._size)
-        keys = keys.permute(1, 2, 0, 3).reshape(keys.shape[1], self._size, -1)
-        queries = query[step.rows_begin(place) + rows.start :][: len(rows)]
+        count = -(-rows.stop // block_size(layout, cache, self._size))
+        keys = layout(cache, step.table[place, :count].long(), self._size)
+        keys = keys.float().permute(1, 2, 0, 3).reshape(keys.shape[1], self._size, -1)
+        queries = query[step.rows_begin(place) + rows.start :][: len(rows)].float().transpose(0, 1)
         size = rows_per_block(query.shape[1], rows.stop)
         packet: Packet = {}
         for offset in range(0, len(rows), size):
-            chunk = queries[offset : offset + size]
+            chunk = queries[:, offset : offset + size]
             first = rows.start + offset
-            known = keys[:, :, : first + len(chunk)]
-            packet = tracked.take_rows(attention_rows(chunk, known, first, self._scale))
+            known = keys[:, :, : first + chunk.shape[1]]
+            packet = tracked.take_rows(attention_rows(chunk, known, first, self._scale, torch))
         return packet
+
+
+def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    """Return the attention weights of the last positions of several requests, in float32.
+
+    `query` is (requests, heads, size). `keys` (requests, blocks, kv_heads, size, block) are
+    gathered by the block table; all beyond `lengths` (requests,) is padding. Returns (requests,
+    heads, blocks * block), which is 0 in the padding.
+    """
+    requests, blocks, kv_heads, size, block = keys.shape
+    grouped = query.float().view(requests, 1, kv_heads, -1, size)
+    scores = torch.matmul(grouped, keys.float()).permute(0, 2, 3, 1, 4)
+    scores = scores.reshape(requests, -1, blocks * block) * scale
+    places = torch.arange(blocks * block, device=keys.device)
+    scores.masked_fill_((places >= lengths[:, None])[:, None], float("-inf"))
+    return scores.softmax(dim=-1)
 
 
 def _take_numbers(
     predicting: Sequence[tuple[Tracked, Tensor]], packets: Mapping[str, Packet]
 ) -> None:
-    numbers = entropies(torch.stack([logits for _, logits in predicting]))
+    numbers = entropies(torch.stack([logits for _, logits in predicting]), torch)
     for column, (tracked, _) in enumerate(predicting):
         tracked.next_number += 1
         packets[tracked.wish.call]["number"] = numbers[:, column]

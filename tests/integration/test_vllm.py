@@ -76,9 +76,8 @@ async def test_without_our_plugin_there_are_no_signals(vllm_url: str) -> None:
     if os.environ.get("VLLM_URL"):
         unavailable("a vLLM that is known to lack our plugin", "unset VLLM_URL")
     worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[vllm_url]))
-    await worker.check()
 
-    assert not worker.capabilities.token_signals
+    assert not (await worker.profile()).signals
     with pytest.raises(EngineFailure, match="start the server with `revelator worker`"):
         await worker.score(ScoreRequest("The river"))
     await worker.aclose()
@@ -148,6 +147,6 @@ async def test_it_can_teach(engine: OpenAIGenerator, tmp_path: Path) -> None:
     run = Synthesis(pipeline, Teacher(engine, "shipped"), nothing, options)
     report = await run.over(items, [], Console(quiet=True))
     assert report.input == 1 == report.written + sum(report.dropped.values())
-    assert report.calls >= 2
-    assert report.completion_tokens > 0
-    assert "ask: not JSON" not in report.bad_rounds
+    assert report.spent.calls >= 2
+    assert report.spent.completion_tokens > 0
+    assert "ask: not JSON" not in report.spent.bad

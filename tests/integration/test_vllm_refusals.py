@@ -87,8 +87,7 @@ async def refusal(server: Vllm) -> str:
     """What a draft's caller is told by a server that writes text."""
     worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
     try:
-        await worker.check()
-        assert not worker.capabilities.token_signals
+        assert not (await worker.profile()).signals
         request = GenerationRequest(prompt="The river", max_tokens=4)
         assert (await complete(worker, request)).usage.completion_tokens > 0
         with pytest.raises(EngineFailure) as failure:

@@ -149,8 +149,7 @@ async def nothing_held(worker: VllmGenerator) -> bool:
     for _ in range(400):
         info = await worker.plugin_info()
         assert info is not None
-        held = [rank[name] for rank in info["workers"] for name in ("calls", "bytes")]
-        if not any([info["calls"], *held]):
+        if not any([info["calls"], *info["workers"]]):
             return True
         await asyncio.sleep(0.05)
     return False

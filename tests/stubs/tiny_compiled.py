@@ -55,7 +55,7 @@ def _weights() -> dict[str, Any]:
     query = card.shape.heads * card.shape.head_size
     key = query + card.shape.kv_heads * card.shape.head_size
     named = {"model.embed_tokens.weight": found["words"]}
-    if not card.shape.tied:
+    if "head" in found:
         named["lm_head.weight"] = found["head"]
     for layer in range(card.shape.layers):
         place = f"model.layers.{layer}"

@@ -50,7 +50,7 @@ CONCRETE = (
 
 # What the plugin, which runs in vLLM's environment, may use of the rest.
 SHARED_WITH_VLLM = {
-    "service.engines.attention_torch",
+    "service.engines.attention",
     "service.engines.encoding",
     "service.engines.output",
     "service.engines.signals",

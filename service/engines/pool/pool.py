@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
+import structlog
+from yarl import URL
+
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
-from service.core.metrics import Metrics
+from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.pool import workers
-from service.engines.pool.upkeep import Upkeep
 from service.engines.pool.workers import (
     WaitingCall,
     Worker,
     WorkerAdmission,
+    addresses,
     outage,
 )
 from service.engines.signals import ScoreRequest, Scoring, Span
 from service.engines.vllm import VllmGenerator
 
+log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 QUESTIONS: Final = 1024  # the most recent; a forgotten one may return to the worker that failed it
 
@@ -34,7 +41,8 @@ class PoolGenerator(Generator):
     A call that fails before its first output is repeated at another worker, unless the worker
     refused it as invalid. One that fails later raises EngineInterrupted: the caller withdraws what
     it showed and calls again, and the pool sends that question to another worker. Calls with
-    signals go to workers that run Revelator's plugin.
+    signals go to workers that run Revelator's plugin. From the first call or `check` on, one task
+    resolves the workers' names and probes them.
     """
 
     def __init__(
@@ -50,14 +58,16 @@ class PoolGenerator(Generator):
         self._closed = False
         self._lost: dict[str, frozenset[str]] = {}  # the workers that failed each question
         self._workers: dict[str, Worker] = {}
-        limits = workers.LIMITS
+        self._limits = limits = workers.LIMITS
         self._tries = range(limits.retries, -1, -1)  # each with the retries that are left
         self._admission = WorkerAdmission(
             name, settings, self._workers, metrics.worker_in_flight, limits
         )
-        self._upkeep = Upkeep(
-            name, settings, self._workers, connect, metrics, self._admission.dispatch, limits
-        )
+        self._connect = connect
+        self._problem: str | None = None  # why the workers are not known, or not visited
+        self._upkeep: asyncio.Task[None] | None = None
+        self._first_round = asyncio.Event()
+        self._resolve_at = 0.0
 
     @property
     def name(self) -> str:
@@ -104,10 +114,11 @@ class PoolGenerator(Generator):
     async def check(self) -> None:
         """Raise EngineFailure if no worker that serves the engine's model is up."""
         self._require_open()
-        await self._upkeep.ready()
+        self._begin_upkeep()
+        await self._first_round.wait()
         self._require_open()
-        if self._upkeep.problem and not self._workers:
-            raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
+        if self._problem and not self._workers:
+            raise EngineFailure(f"engine {self._name!r}: {self._problem}")
         waiter = WaitingCall("", model=self._settings.model)
         if not any(worker.serves(waiter) for worker in self._workers.values()):
             raise outage(self._name, waiter, self._workers.values())
@@ -119,7 +130,11 @@ class PoolGenerator(Generator):
     async def aclose(self) -> None:
         """Stop the upkeep and close all connections; calls in progress fail."""
         self._closed = True
-        await self._upkeep.aclose()
+        task, self._upkeep = self._upkeep, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._first_round.set()  # whoever waits in `check` must not wait for ever
         for worker in self._workers.values():
             await worker.disconnect()
 
@@ -128,7 +143,7 @@ class PoolGenerator(Generator):
         """Provide a worker, and record the result. A failure is passed over if `retries` are left,
         unless the worker refused the call. Raises EngineInterrupted if the call has begun."""
         self._require_open()
-        self._upkeep.start()
+        self._begin_upkeep()
         async with self._admission.place(waiter) as worker:
             self._require_open()  # it may have waited for its place
             try:
@@ -138,7 +153,7 @@ class PoolGenerator(Generator):
             except EngineFailure as failure:
                 self._metrics.worker_failure(worker.name)
                 self._remember(waiter.question, worker.name)
-                self._upkeep.call_failed(worker, failure)
+                self.call_failed(worker, failure)
                 if waiter.begun:
                     raise EngineInterrupted(failure.detail) from None
                 if not retries:
@@ -182,3 +197,104 @@ class PoolGenerator(Generator):
         avoid = self._lost.get(request.question, frozenset())
         size = characters // 4 + tokens
         return WaitingCall(request.question, request.turn, size, model, signals, avoid)
+
+    # ---- upkeep
+
+    def _begin_upkeep(self) -> None:
+        if self._upkeep is None:
+            self._upkeep = asyncio.create_task(self._run(), name=f"upkeep of {self._name}")
+
+    async def round(self) -> None:
+        """Resolve names if it is time, then probe all workers concurrently."""
+        if time.monotonic() >= self._resolve_at:
+            await self._look_up()
+        async with asyncio.TaskGroup() as group:
+            for worker in list(self._workers.values()):
+                group.create_task(self._visit_alone(worker))
+
+    def call_failed(self, worker: Worker, error: EngineFailure) -> None:
+        """Record a failed call. Failures caused by a worker's ejection do not count."""
+        if worker.phase == "up":
+            self._set(worker, worker.phase_after(error, self._limits))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.round()
+            except Exception as error:
+                self._problem = f"the upkeep of its workers failed ({error!r}); see the log"
+                log.exception("upkeep failed", engine=self._name)
+            self._first_round.set()
+            await asyncio.sleep(self._limits.probe_s)
+
+    async def _look_up(self) -> None:
+        resolve = self._settings.resolve
+        self._resolve_at = time.monotonic() + (self._limits.resolve_s if resolve else math.inf)
+        try:
+            found = await addresses([URL(url) for url in self._settings.urls], resolve)
+            self._problem = None
+        except EngineFailure as error:
+            self._problem = error.detail  # the known workers stay
+            log.warning("workers not found", engine=self._name, reason=error.detail)
+            return
+        listed = {worker.name: worker for worker in (Worker(url, self._connect) for url in found)}
+        for name, worker in listed.items():
+            known = self._workers.setdefault(name, worker)
+            if known.phase == "draining":
+                self._set(known, "joining")
+        for name, worker in self._workers.items():
+            if name not in listed:
+                self._set(worker, "draining")
+
+    async def _visit_alone(self, worker: Worker) -> None:
+        """Visit one worker. An unexpected error must not end the visits of the others."""
+        try:
+            await self._visit(worker)
+        except Exception as error:
+            worker.problem = f"its upkeep failed ({error!r}); see the log"
+            log.exception("upkeep failed", engine=self._name, worker=worker.name)
+
+    async def _visit(self, worker: Worker) -> None:
+        phase = worker.phase
+        if phase == "draining":
+            if worker.calls == 0:
+                self._workers.pop(worker.name, None)
+                self._metrics.worker_gone(worker.name)
+                await worker.disconnect()
+            return
+        try:
+            async with asyncio.timeout(self._limits.probe_s):
+                await worker.client.health()
+                if phase != "up":
+                    worker.profile = await worker.client.profile()
+        except TimeoutError:
+            silent = f"no response to a probe within {self._limits.probe_s:g} s"
+            await self._probe_failed(worker, EngineFailure(silent))
+        except EngineFailure as error:
+            await self._probe_failed(worker, error)
+        except Exception:
+            log.exception("probe failed", engine=self._name, worker=worker.name)
+            await self._probe_failed(worker, EngineFailure("the probe failed; see the log"))
+        else:
+            if worker.phase == phase:  # calls may have ejected it meanwhile
+                worker.failures = self._limits.eject_after - 1 if phase == "ejected" else 0
+                self._set(worker, "up")
+
+    async def _probe_failed(self, worker: Worker, error: EngineFailure) -> None:
+        """Record a failed probe. If it ejects the worker, the calls still running there fail now
+        instead of at their time limit.
+        """
+        self._set(worker, worker.phase_after(error, self._limits))
+        if worker.phase == "ejected":
+            await worker.disconnect()
+
+    def _set(self, worker: Worker, phase: Phase) -> None:
+        before, worker.phase = worker.phase, phase
+        if before != phase:
+            log.info(
+                "worker state changed", engine=self._name, worker=worker.name, phase=phase,
+                reason=worker.problem if phase == "ejected" else None,
+            )  # fmt: skip
+            self._metrics.worker_phase(worker.name, phase)
+            if phase == "up":
+                self._admission.dispatch()

@@ -1,4 +1,5 @@
-"""The workers of a pool: their state, the choice of one for a call, and the calls that wait.
+"""The workers of a pool: their addresses and state, the choice of one for a call, and the calls
+that wait.
 
 The worker of a call is chosen by rendezvous hashing (Thaler and Ravishankar, 1998) with bounded
 load (Mirrokni, Thorup and Zadimoghaddam, 2018), else the least loaded one.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ class PoolLimits:
 
 
 LIMITS: Final = PoolLimits()
+DNS_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +129,42 @@ class Worker:
     def trouble(self) -> str | None:
         """Why it is not up, or why it provides no signals although Revelator's plugin runs."""
         return self.profile.obstacle if self.phase == "up" else self.problem
+
+
+async def addresses(urls: Sequence[URL], resolve: bool) -> tuple[URL, ...]:
+    """Return the workers' base URLs, sorted, without duplicates.
+
+    With `resolve`, a host name represents all of its addresses; a Kubernetes headless service
+    returns those of pods that are ready and not terminating. Raises EngineFailure if a name is
+    unknown or has no address.
+    """
+    if not resolve:
+        return tuple(sorted(set(urls)))
+    found: set[URL] = set()
+    for url in urls:
+        found |= {url.with_host(address) for address in await _look_up(url)}
+    return tuple(sorted(found))
+
+
+async def _look_up(url: URL) -> list[str]:
+    host = url.host or ""
+    try:
+        async with asyncio.timeout(DNS_TIMEOUT_S):
+            rows = await asyncio.get_running_loop().getaddrinfo(
+                host, url.port, type=socket.SOCK_STREAM
+            )
+    except TimeoutError:
+        raise EngineFailure(
+            f"the DNS look-up of {host} took longer than {DNS_TIMEOUT_S:g} s"
+        ) from None
+    except UnicodeError:
+        raise EngineFailure(f"{host} is not a valid host name; check engines.*.urls") from None
+    except OSError as error:
+        raise EngineFailure(
+            f"the DNS has no address for {host} ({error.strerror}); check engines.*.urls, and "
+            "that the service has ready pods"
+        ) from None
+    return [str(address[0]) for *_, address in rows]
 
 
 # The question's worker is used up to this multiple of its share of all work,

@@ -5,7 +5,6 @@ in `tests/unit/vllm_plugin`."""
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,45 +14,38 @@ from tests.conftest import need
 
 torch = need("torch")
 
-from service.engines import attention_numpy, attention_torch  # noqa: E402
+from service.engines import attention  # noqa: E402
+from service.engines.attention import MOST_WEIGHTS, rows_per_block  # noqa: E402
+from service.vllm_plugin.tap import decode_rows  # noqa: E402
 
 CERTAIN, EVEN, HALF = [100.0, 0, 0, 0], [3.0] * 4, [5.0, 5.0, -math.inf, -math.inf]
 HEADS, KV_HEADS, SIZE, SCALE = 4, 2, 8, 0.35
 
 
-@pytest.fixture(params=[attention_numpy, attention_torch], ids=["numpy", "torch"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
-    own: ModuleType = request.param
-    return own
+def entropies(xp: Any, logits: Any) -> Any:
+    return np.asarray(attention.entropies(xp.asarray(np.array(logits, np.float32)), xp))
 
 
-def entropies(module: ModuleType, logits: Any) -> Any:
-    given = np.array(logits, np.float32)
-    found = module.entropies(given if module is attention_numpy else torch.from_numpy(given))
-    return np.asarray(found)
-
-
+@pytest.mark.parametrize("xp", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_entropies(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = entropies(module, [CERTAIN, EVEN, HALF])
+def test_entropies(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = entropies(xp, [CERTAIN, EVEN, HALF])
     assert values[0].tolist() == pytest.approx([0, math.log(4), math.log(2)], abs=1e-6)
     assert values[1].tolist() == pytest.approx([0, -math.log(4), -math.log(2)], abs=1e-6)
 
     logits = np.random.default_rng(0).normal(size=(7, 50)) * 4
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    monkeypatch.setattr(module, "MOST_LOGITS", 120)  # two rows a block
+    monkeypatch.setattr(attention, "MOST_LOGITS", 120)  # two rows a block
     expected = np.stack([-(np.exp(logs) * logs).sum(-1), logs.max(-1)])
-    np.testing.assert_allclose(entropies(module, logits), expected, atol=1e-5)
+    np.testing.assert_allclose(entropies(xp, logits), expected, atol=1e-5)
+
+    spoilt = entropies(xp, [[1.0, math.nan], [1.0, 1.0]])  # its row only
+    assert np.isnan(spoilt).tolist() == [[True, False], [True, False]]
 
 
-def test_a_logit_that_is_no_number_spoils_its_row_only() -> None:
-    values = attention_torch.entropies(torch.tensor([[1.0, math.nan], [1.0, 1.0]]))
-    assert values.isnan().tolist() == [[True, False], [True, False]]
-
-
-def test_blocks_of_rows_are_bounded(module: ModuleType) -> None:
-    assert module.rows_per_block(32, 2048) * 32 * 2048 <= module.MOST_WEIGHTS
-    assert module.rows_per_block(10**6, 10**6) == 1
+def test_blocks_of_rows_are_bounded() -> None:
+    assert rows_per_block(32, 2048) * 32 * 2048 <= MOST_WEIGHTS
+    assert rows_per_block(10**6, 10**6) == 1
 
 
 def test_rows_of_several_requests_in_blocks() -> None:
@@ -65,7 +57,7 @@ def test_rows_of_several_requests_in_blocks() -> None:
         for place in range(length):
             keys[number, place // block, :, :, place % block] = own[number][place]
 
-    rows = attention_torch.decode_rows(queries, keys, torch.tensor(lengths), SCALE)
+    rows = decode_rows(queries, keys, torch.tensor(lengths), SCALE)
 
     for number, length in enumerate(lengths):
         repeated = own[number].repeat_interleave(HEADS // KV_HEADS, dim=1)

@@ -282,11 +282,10 @@ def compiled(folder: Path, template: str | None) -> Any:
 
     card = EmbeddedCard.model_validate(
         {
-            "version": "1", "base_model": "", "digests": {}, "bits": 4, "word_bits": 8,
-            "start": 1, "ends": [2], "chat_template": template,
+            "digests": {}, "start": 1, "ends": [2], "chat_template": template,
             "special_tokens": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-            "shape": dict.fromkeys(("layers", "heads", "kv_heads", "width", "vocabulary"), 1)
-            | {"head_size": 2, "context": 2, "tied": True, "epsilon": 1, "rope_theta": 1},
+            "shape": dict.fromkeys(("layers", "heads", "kv_heads", "vocabulary"), 1)
+            | {"head_size": 2, "context": 2},
         }
     )  # fmt: skip
     return CompiledTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")), card)

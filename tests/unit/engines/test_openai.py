@@ -25,7 +25,7 @@ from service.core.metrics import Metrics
 from service.core.settings import EngineSettings
 from service.engines import openai, vllm
 from service.engines.base import Completion, GenerationRequest, Message, TokenUsage, complete
-from service.engines.encoding import fold_system, merge_turns, simplest
+from service.engines.encoding import simplest
 from service.engines.factory import open_generator
 from service.engines.openai import OpenAIGenerator
 from tests.stubs.closing_server import ClosingServer
@@ -201,9 +201,7 @@ OF_TURNS = GenerationRequest(messages=CHAT)
 PAIR = (Message("user", "Who?"), Message("assistant", "Hm."))
 
 
-def test_folding_and_merging_lose_nothing() -> None:
-    assert fold_system(CHAT)[0] == Message("user", "Be short.\nWho?")
-    assert [m.role for m in merge_turns(CHAT)] == ["system", "user", "assistant", "user"]
+def test_the_simplest_form_loses_nothing() -> None:
     assert [{"role": m.role, "content": m.content} for m in simplest(CHAT)] == PLAIN
     alone = [Message("system", "Be short.")]
     assert simplest(alone) == alone

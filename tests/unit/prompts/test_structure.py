@@ -39,10 +39,7 @@ from tests.unit.prompts.test_quoting import CONTROL_TOKENS, adversarial, control
 
 READER = Path(__file__).parents[3] / "service" / "models" / "reader"
 SETS = {path.name: str(path) for path in (*sorted(SHIPPED.iterdir()), TINY_TEMPLATES)}
-SHAPE = ModelShape(
-    layers=1, heads=1, kv_heads=1, head_size=2, width=2, vocabulary=2, context=2, tied=True,
-    epsilon=1, rope_theta=1,
-)  # fmt: skip
+SHAPE = ModelShape(layers=1, heads=1, kv_heads=1, head_size=2, vocabulary=2, context=2)
 _FENCE = re.compile(r"^(?:\"\"|###|```)", re.MULTILINE)
 Conversation = Sequence[Message]
 Fill = Callable[[TemplateSet, str, str], "Conversation | str"]
@@ -163,9 +160,8 @@ def tokenizer_of(folder: Path, template: str, special: dict[str, str]) -> Prompt
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = {name: backend.token_to_id(token) for name, token in special.items()}
     card = EmbeddedCard(
-        version="1", base_model="", digests={}, shape=SHAPE, bits=4, word_bits=8,
-        start=ids["bos_token"], ends=[ids["eos_token"]], special_tokens=special,
-        chat_template=template,
+        digests={}, shape=SHAPE, start=ids["bos_token"], ends=[ids["eos_token"]],
+        special_tokens=special, chat_template=template,
     )  # fmt: skip
     return PromptEncoder(CompiledTokenizer(backend, card))
 

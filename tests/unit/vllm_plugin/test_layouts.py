@@ -8,16 +8,17 @@ from tests.conftest import need
 
 torch = need("torch")
 
-from service.vllm_plugin.layouts import LAYOUTS, find_layout  # noqa: E402
+from service.vllm_plugin.layouts import LAYOUTS, Layout, block_size, find_layout  # noqa: E402
 
 BLOCKS, KV_HEADS, BLOCK, SIZE = 6, 2, 16, 32
+NAMES = ("cpu, transposed", "cpu, plain", "packed", "stacked", "interleaved")
 SLOTS = torch.tensor([35, 36, 5 * BLOCK, BLOCK - 1])
 
 
 def caches(key):  # type: ignore[no-untyped-def]
     """A cache of random numbers in each layout, with `key` written at SLOTS."""
     shape = (BLOCKS, KV_HEADS, BLOCK, 2 * SIZE)
-    made = {name: torch.randn(shape) for name in ("cpu, transposed", "cpu, plain", "packed")}
+    made = {name: torch.randn(shape) for name in NAMES[:3]}
     made["stacked"] = torch.randn(2, BLOCKS, BLOCK, KV_HEADS, SIZE)
     made["interleaved"] = torch.randn(BLOCKS, 2, BLOCK, KV_HEADS, SIZE)
     for row, slot in enumerate(SLOTS.tolist()):
@@ -31,18 +32,17 @@ def caches(key):  # type: ignore[no-untyped-def]
     return made
 
 
-@pytest.mark.parametrize("name", [layout.name for layout in LAYOUTS])
+@pytest.mark.parametrize(("name", "known"), [*zip(NAMES, LAYOUTS, strict=True)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_layout_is_found_and_read(name: str, dtype: object) -> None:
+def test_a_layout_is_found_and_read(name: str, known: Layout, dtype: object) -> None:
     key = torch.randn(4, KV_HEADS, SIZE)
     cache = caches(key)[name].to(dtype)
 
     layout = find_layout(cache, key.to(dtype), torch.cat([SLOTS, torch.tensor([-1, -1])]))
 
-    assert layout is not None
-    assert layout.name == name
-    assert layout.block_size(cache, SIZE) == BLOCK
-    picked = layout.pick(cache, torch.tensor([2, 0]), SIZE)
+    assert layout is known
+    assert block_size(known, cache, SIZE) == BLOCK
+    picked = known(cache, torch.tensor([2, 0]), SIZE)
     assert picked.shape == (2, KV_HEADS, SIZE, BLOCK)
     assert torch.equal(picked[0, :, :, 3], key[0].to(dtype))
     assert torch.equal(picked[1, :, :, BLOCK - 1], key[3].to(dtype))

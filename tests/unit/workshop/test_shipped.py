@@ -44,5 +44,4 @@ def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:
 
 def test_the_shipped_reader_is_what_its_card_says() -> None:
     card = EmbeddedCard.model_validate_json((READER / "embedded.json").read_bytes())
-    assert card.base_model == "SmolLM2-135M-Instruct"
     check_files("default", READER, card)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from yarl import URL
@@ -12,8 +13,9 @@ from service.core.errors import EngineFailure, EngineUnreached
 from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
 from service.engines.base import Profile
-from service.engines.pool.upkeep import Upkeep, addresses
-from service.engines.pool.workers import PoolLimits, Worker
+from service.engines.pool import workers
+from service.engines.pool.pool import PoolGenerator
+from service.engines.pool.workers import PoolLimits, Worker, addresses
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -60,25 +62,18 @@ class FakeClient:
 
 
 class World(Metrics):
-    """The upkeep of two workers. `broken` are names of workers of which no change is accepted."""
+    """A pool of two workers. `broken` are names of workers of which no change is accepted."""
 
     def __init__(self, *, resolve: bool = False, **limits: float) -> None:
         super().__init__()
-        self.workers: dict[str, Worker] = {}
         self.broken: set[str] = set()
         self.before: Callable[[URL], None] = lambda url: None
         settings = EngineSettings.model_validate(
             {"kind": "vllm", "urls": ["http://a:80/v1", "http://b:80/v1"], "resolve": resolve}
         )
-        self.upkeep = Upkeep(
-            "e",
-            settings,
-            self.workers,
-            self.connect,  # type: ignore[arg-type]
-            self,
-            lambda: None,
-            PoolLimits(**{"probe_s": 0.01, "resolve_s": 0.0, **limits}),  # type: ignore[arg-type]
-        )
+        quick: Any = {"probe_s": 0.01, "resolve_s": 0.0, **limits}
+        with mock.patch.object(workers, "LIMITS", PoolLimits(**quick)):
+            self.pool = PoolGenerator("e", settings, self.connect, self)  # type: ignore[arg-type]
 
     def connect(self, url: str) -> FakeClient:
         return FakeClient(url, lambda own: self.before(own))  # noqa: PLW0108 (it changes)
@@ -88,8 +83,12 @@ class World(Metrics):
             raise RuntimeError("the metrics are broken")
         super().worker_phase(worker, phase)
 
+    @property
+    def workers(self) -> dict[str, Worker]:
+        return {worker.name: worker for worker in self.pool.workers()}
+
     def phases(self) -> list[str]:
-        return [worker.phase for worker in self.workers.values()]
+        return [worker.phase for worker in self.pool.workers()]
 
 
 async def test_a_round_that_fails_unexpectedly_is_told_and_the_next_one_goes_on(
@@ -98,22 +97,21 @@ async def test_a_round_that_fails_unexpectedly_is_told_and_the_next_one_goes_on(
     answering(monkeypatch, RuntimeError("no such luck"))
     world = World(resolve=True)
     async with asyncio.timeout(10):
-        await world.upkeep.ready()
-        assert world.upkeep.problem is not None
-        assert "no such luck" in world.upkeep.problem
+        with pytest.raises(EngineFailure, match="no such luck"):
+            await world.pool.check()
 
         answering(monkeypatch, ["10.0.0.1"])
         while "up" not in world.phases():  # noqa: ASYNC110 (the rounds have no event)
             await asyncio.sleep(0.01)
-    assert world.upkeep.problem is None
-    await world.upkeep.aclose()
+        await world.pool.check()
+    await world.pool.aclose()
 
 
 async def test_an_unexpected_failure_at_one_worker_spares_the_others() -> None:
     world = World()
     world.broken.add("a:80")
 
-    await world.upkeep.round()
+    await world.pool.round()
 
     assert world.workers["b:80"].phase == "up"
     assert "the metrics are broken" in world.workers["a:80"].problem
@@ -124,16 +122,16 @@ async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
 ) -> None:
     answering(monkeypatch, ["10.0.0.1", "10.0.0.2"])
     world = World(resolve=True)
-    await world.upkeep.round()
+    await world.pool.round()
     world.workers["10.0.0.2:80"].calls = 1
 
     answering(monkeypatch, ["10.0.0.1"])
-    await world.upkeep.round()
+    await world.pool.round()
     assert world.phases() == ["up", "draining"]
     assert b'revelator_worker_up{worker="10.0.0.2:80"} 0.0' in world.render()
 
     world.workers["10.0.0.2:80"].calls = 0
-    await world.upkeep.round()
+    await world.pool.round()
     assert world.phases() == ["up"]
     assert b'revelator_worker_up{worker="10.0.0.1:80"} 1.0' in world.render()
     assert b"10.0.0.2" not in world.render()
@@ -141,42 +139,43 @@ async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
 
 async def test_closing_ends_the_wait_for_the_first_round() -> None:
     world = World()
-    waiting = asyncio.create_task(world.upkeep.ready())
+    waiting = asyncio.create_task(world.pool.check())
     await asyncio.sleep(0)  # the round has not begun
 
-    await world.upkeep.aclose()
+    await world.pool.aclose()
 
     async with asyncio.timeout(10):
-        await waiting
+        with pytest.raises(EngineFailure, match="shutting down"):
+            await waiting
 
 
 async def test_a_probe_does_not_readmit_a_worker_that_calls_ejected_meanwhile() -> None:
     world = World()
-    await world.upkeep.round()
+    await world.pool.round()
     worker = world.workers["a:80"]
 
     def lose_a_call(base: URL) -> None:
         if base.host == worker.url.host:
-            world.upkeep.call_failed(worker, EngineUnreached("nobody listens"))
+            world.pool.call_failed(worker, EngineUnreached("nobody listens"))
 
     world.before = lose_a_call
-    await world.upkeep.round()
+    await world.pool.round()
 
     assert world.phases() == ["ejected", "up"]
 
 
 async def test_a_readmitted_worker_is_on_probation_until_something_succeeds() -> None:
     world = World()
-    await world.upkeep.round()
+    await world.pool.round()
     worker = world.workers["a:80"]
     for _ in range(3):
-        world.upkeep.call_failed(worker, EngineFailure("wrong"))
+        world.pool.call_failed(worker, EngineFailure("wrong"))
     assert world.phases() == ["ejected", "up"]
-    await world.upkeep.round()
+    await world.pool.round()
     assert world.phases() == ["up", "up"]
-    world.upkeep.call_failed(worker, EngineFailure("wrong"))
+    world.pool.call_failed(worker, EngineFailure("wrong"))
     assert world.phases() == ["ejected", "up"]
     for _ in range(2):
-        await world.upkeep.round()
-    world.upkeep.call_failed(worker, EngineFailure("wrong"))
+        await world.pool.round()
+    world.pool.call_failed(worker, EngineFailure("wrong"))
     assert world.phases() == ["up", "up"]
