@@ -34,6 +34,14 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(content)
 
 
+def save_whole(path: Path, content: bytes | str) -> None:
+    """Write a file as `write_whole` does, for a user who named it. Raises StoreError."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new version of a file, which replaces the old one when the block ends.
@@ -80,11 +88,12 @@ class LineFile:
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[LineFile]:
-    """Open a file of lines, or create it.
+    """Open a file of lines, or create it and its folder.
 
     Raises StoreError if it cannot be opened, or if another process has opened it.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None

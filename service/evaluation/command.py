@@ -3,8 +3,8 @@ table."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,7 +177,7 @@ class Evaluation:
                 )
                 self._tasks += [
                     Task(
-                        question, request, options.gold_routes and method.routes,
+                        question, request, options.gold_routes and method.route == "auto",
                         self._yes_no(dataset), dataset.name, method.name, options.trace,
                     )
                     for question in dataset.questions
@@ -343,19 +343,14 @@ async def open_entry(
         async with Client(url, key=settings.own_key, patience_s=PATIENCE_S) as client:
             yield AtServer(client, settings)
         return
-    on_ray = _ray_entry() if ray is not None else None
-    async with open_runtime(settings) as runtime:
-        if on_ray is None:
+    if ray is None:
+        async with open_runtime(settings) as runtime:
             yield InProcessEntry(runtime)
-        else:
-            with on_ray(ray, runtime) as entry:
-                yield entry
-
-
-def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
-    """Import the Ray entry. Raises ConfigurationError if Ray is not installed."""
+        return
     try:
         from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(lacking("--ray", error, "ray")) from error
-    return on_ray
+    async with open_runtime(settings) as runtime:
+        with on_ray(ray, runtime) as entry:
+            yield entry

@@ -232,12 +232,9 @@ def _result(found: Interval, affordable: bool, spent: bool) -> tuple[Result, str
     return "open", "every variant of the baseline costs more"
 
 
-def verdicts(rows: Sequence[Row], measure: str) -> list[Verdict]:
-    """Return the verdict for every loop in the rows of one dataset, against each baseline and at
-    each budget."""
-    methods: dict[str, list[Row]] = {}
-    for row in rows:
-        methods.setdefault(row.method, []).append(row)
+def verdicts(methods: Mapping[str, Sequence[Row]], measure: str) -> list[Verdict]:
+    """Return the verdict for every loop in the rows of one dataset, by method, against each
+    baseline and at each budget."""
     runs = [run_of(own, measure) for own in methods.values()]
     return [
         judge(run, baseline, runs, budget)

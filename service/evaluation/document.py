@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from service import __version__
 from service.core.domain import RouteName
 from service.core.errors import StoreError
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.terminal import cut
 from service.evaluation.comparison import (
     LEVEL,
@@ -30,10 +30,17 @@ from service.evaluation.comparison import (
 )
 from service.evaluation.explanation import explain_trace
 from service.evaluation.markup import Page
-from service.evaluation.methods import VARIANT
 from service.evaluation.poison import ATTACKS, KINDS, ROBUSTNESS, STRENGTHS, Attack
-from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
-from service.evaluation.report import by_dataset, mean, means_of
+from service.evaluation.published import (
+    COUNTS,
+    NOT_COMPARABLE,
+    corpus_of,
+    differences,
+    engines_of,
+    figures,
+    is_of,
+)
+from service.evaluation.report import LABELS, by_dataset, mean, means_of
 from service.evaluation.rows import Key, Row, read_rows, read_run
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
@@ -42,14 +49,10 @@ HTML: Final = "report.html"
 MARKDOWN: Final = "report.md"
 MEASURE: Final = "f1"
 ATTACKED: Final = "accuracy"  # the measure of the table of robustness
-SCORES: Final = {
-    "em": "EM", "f1": "F1", "accuracy": "accuracy", "compound_accuracy": "compound accuracy",
-    "judge": "LLM judge",
-    "supporting_recall": "supporting recall", "pool_recall": "recall of those read",
-}  # fmt: skip
-COSTS: Final = {
-    "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
-}  # fmt: skip
+SCORES: Final = (
+    "em", "f1", "accuracy", "compound_accuracy", "judge", "supporting_recall", "pool_recall",
+)  # fmt: skip
+COSTS: Final = ("llm_calls", "retrievals", "tokens", "seconds")
 MARK: Final = "✗"
 BINS: Final = 10
 WORST: Final = 20
@@ -84,10 +87,7 @@ def write_report(folder: Path, traces: Path | None = None) -> list[Path]:
     report = Report(run, rows, traces, read_rows(folder / ROBUSTNESS))
     files = {folder / HTML: report.html(), folder / MARKDOWN: report.markdown()}
     for path, content in files.items():
-        try:
-            write_whole(path, content)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+        save_whole(path, content)
     return list(files)
 
 
@@ -129,7 +129,7 @@ class Report(Page):
             shares = ["answered"]
             if any(row.last_resort for own in methods.values() for row in own):
                 shares.append("last_resort")
-            told = [*shares, *(SCORES[name] for name in used)]
+            told = [*shares, *(LABELS[name] for name in used)]
             head = ["method", "questions", "failed", *(name.replace("_", " ") for name in told)]
             marked = unproven(self._judged[name])
             self.table(
@@ -193,7 +193,7 @@ class Report(Page):
                  *(_amount(own[c]) + "*" * (method in fronts[c]) for c in COSTS)]
                 for method, own in means.items()
             ]  # fmt: skip
-            self.table(["method", MEASURE, *COSTS.values()], rows)
+            self.table(["method", MEASURE, *(LABELS[cost] for cost in COSTS)], rows)
 
     def _budgets(self) -> None:
         """Add the verdicts at equal budgets if there is a loop to judge."""
@@ -351,10 +351,7 @@ def _amount(value: float | None, digits: int = 2) -> str:
 
 def judged_loops(datasets: Mapping[str, ByMethod]) -> dict[str, list[Verdict]]:
     """Return the equal-budget verdicts of each dataset."""
-    return {
-        name: verdicts([row for rows in methods.values() for row in rows], MEASURE)
-        for name, methods in datasets.items()
-    }
+    return {name: verdicts(methods, MEASURE) for name, methods in datasets.items()}
 
 
 def _score_cells(
@@ -371,7 +368,7 @@ def _score_cells(
 def _verdict_cells(each: Verdict) -> list[str]:
     found, known = each.difference, each.against is not None
     return [
-        each.loop, each.baseline, COSTS[each.budget],
+        each.loop, each.baseline, LABELS[each.budget],
         f"{MARK} {each.result}" if each.result == "does not beat" else each.result,
         each.against or "",
         f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]" if found else "",
@@ -420,7 +417,6 @@ def published_cells(
     run: Mapping[str, Any], dataset: str, method: str, own: Sequence[Row]
 ) -> Iterator[list[str]]:
     """Yield a row for each published figure of the method on the dataset."""
-    models, corpus = list(engines_of(run).values()), corpus_of(run, dataset)
     for figure in figures():
         if figure.method != family(method) or not is_of(figure, dataset):
             continue
@@ -429,9 +425,8 @@ def published_cells(
             count = measure in COUNTS
             scores = counts_of(own, measure) if count else values(own, measure)
             mine = shown(interval(scores)) if scores else "–"
-            parts.append(f"{COUNTS[measure] if count else SCORES[measure]}: {score:.3f}; {mine}")
-        variant = method.partition(VARIANT)[2]
-        off = differences(figure, models, corpus, len(own), run, dataset, variant)
+            parts.append(f"{COUNTS[measure] if count else LABELS[measure]}: {score:.3f}; {mine}")
+        off = differences(figure, run, dataset, method, len(own))
         yield [
             dataset, method, " · ".join(parts),
             f"{figure.called} in {figure.paper}, {figure.table}",
@@ -540,28 +535,7 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
 # ---- the run
 
 
-def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the engine of each role, as far as `run.json` contains it."""
-    settings = run["common"].get("settings") or {}
-    engines, found = settings.get("engines") or {}, {}
-    for role, own in (settings.get("roles") or {}).items():
-        if own:
-            engine = engines.get(own.get("engine")) or {}
-            model = own.get("model") or engine.get("model")
-            named = model or "the engine's own model"
-            found[role] = f"{own.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
-    return found
-
-
 def judged_by(judge: Mapping[str, Any]) -> str:
     """Return the judging engine and the version of the prompt as text."""
     model = judge["model"] or "the engine's own model"
     return f"{judge['engine']} ({judge['kind']}): {model}, prompt version {judge['version']}"
-
-
-def corpus_of(run: Mapping[str, Any], dataset: str) -> str:
-    """Return the collection that was searched for a dataset, and its size, if that is known."""
-    collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
-    count = collection.get("passages")
-    passages = f", {count:,} passages" if isinstance(count, int) else ""
-    return f"{collection.get('name', 'unknown')}{passages}"

@@ -7,7 +7,7 @@ gold answers and gold passages show at which stage the right answer was lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from service.answer.events import (
     BaseEvent,
@@ -37,9 +37,6 @@ from service.evaluation.traces import Trace
 from service.text.words import content_words
 
 Stage = Literal["routing", "query", "retrieval", "judging", "reading", "merging"]
-STAGES: Final[tuple[Stage, ...]] = (
-    "routing", "query", "retrieval", "judging", "reading", "merging",
-)  # fmt: skip
 _BY_KIND: Final[Mapping[StepKind, Stage]] = {
     "condense": "query", "route": "routing", "decompose": "query", "ending": "judging",
     "retrieve": "reading", "merge": "merging", "answer": "reading",
@@ -65,7 +62,7 @@ def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
     The time before an event of a step is assigned to the stage whose work the event ends. Times of
     parallel steps add up.
     """
-    spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+    spent: dict[Stage, float] = dict.fromkeys(get_args(Stage), 0.0)
     kinds: dict[str, StepKind] = {}
     last: dict[str, float] = {}
     for event in events:

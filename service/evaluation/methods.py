@@ -36,15 +36,10 @@ class Method:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def routes(self) -> bool:
-        """Whether the service chooses the route."""
-        return self.route == "auto"
-
-    @property
     def last_resort(self) -> bool | None:
         """Only the service itself, not a route or a loop that is named, may end in another
         method."""
-        return None if self.routes and self.loop == "default" else False
+        return None if self.route == "auto" and self.loop == "default" else False
 
 
 def known_methods() -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from service.evaluation.bundle import load_bundle
+from service.evaluation.methods import VARIANT
 
 FIGURES: Final = Path(__file__).with_name("published.toml")
 SHORT: Final = {"2wikimultihopqa": "2wiki"}  # of data sets, in names of bundles
@@ -75,21 +76,37 @@ def is_of(figure: Figure, dataset: str) -> bool:
     return name == "nq" if figure.dataset == "nq" else figure.dataset in name
 
 
+def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the engine of each role, as far as `run.json` contains it."""
+    settings = run["common"].get("settings") or {}
+    engines, found = settings.get("engines") or {}, {}
+    for role, own in (settings.get("roles") or {}).items():
+        if own:
+            engine = engines.get(own.get("engine")) or {}
+            model = own.get("model") or engine.get("model")
+            named = model or "the engine's own model"
+            found[role] = f"{own.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
+    return found
+
+
+def corpus_of(run: Mapping[str, Any], dataset: str) -> str:
+    """Return the collection that was searched for a dataset, and its size, if that is known."""
+    collection = (run["datasets"].get(dataset) or {}).get("collection") or {}
+    count = collection.get("passages")
+    passages = f", {count:,} passages" if isinstance(count, int) else ""
+    return f"{collection.get('name', 'unknown')}{passages}"
+
+
 def differences(
-    figure: Figure,
-    models: Sequence[str],
-    corpus: str,
-    sample: int,
-    run: Mapping[str, Any],
-    dataset: str,
-    variant: str = "",
+    figure: Figure, run: Mapping[str, Any], dataset: str, method: str, sample: int
 ) -> list[str]:
-    """Return the differences between the paper's setting and ours: the models, the description of
-    the collection, the number of questions, the `variant` of a method, and all that the paper's
-    bundle fixes. `run` is the content of `run.json`.
+    """Return the differences between the paper's setting and ours: the models, the collection, the
+    number of questions (`sample`), the variant of the method, and all that the paper's bundle
+    fixes. `run` is the content of `run.json`.
 
     The list is empty only if all properties are known to be the same.
     """
+    models, corpus = engines_of(run).values(), corpus_of(run, dataset)
     found = []
     if not models or any(plain(figure.model) not in plain(model) for model in models):
         found.append(f"model ({figure.model})")
@@ -98,7 +115,7 @@ def differences(
     if figure.sample != sample:
         stated = f"{figure.sample:,} questions" if figure.sample else "not stated"
         found.append(f"sample ({stated})")
-    if variant:
+    if variant := method.partition(VARIANT)[2]:
         found.append(f"variant ({variant})")
     if figure.bundle is None:
         return [*found, "settings (no bundle fixes them)"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import get_args
+from typing import Final, get_args
 
 from rich.table import Table
 from rich.text import Text
@@ -79,7 +79,7 @@ def mean(values: Iterable[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-_LABELS = {
+LABELS: Final = {
     "questions": "questions",
     "failed": "failed",
     "em": "EM",
@@ -121,7 +121,7 @@ def table(groups: Mapping[str, Means], title: str = "Means per question") -> Tab
     result.add_column("")
     for group in groups:
         result.add_column(Text(group), justify="right")
-    for name, label in _LABELS.items():
+    for name, label in LABELS.items():
         values = [means[name] for means in groups.values()]
         if any(value is not None for value in values):
             result.add_row(label, *(_cell(name, value) for value in values))

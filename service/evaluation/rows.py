@@ -57,7 +57,7 @@ from typing import Any, Final, NamedTuple
 import service
 from service.core.domain import LoopName, RouteName, StoppedBy
 from service.core.errors import ConfigurationError, EngineFailure, RetrievalFailure, StoreError
-from service.core.files import LineFile, open_lines, write_whole
+from service.core.files import LineFile, open_lines, save_whole
 from service.core.terminal import cut
 
 ROWS: Final = "rows.jsonl"
@@ -217,11 +217,7 @@ class RunFolder:
         return dict(new)
 
     def _write(self, run: Mapping[str, Any]) -> None:
-        path = self._folder / RUN
-        try:
-            write_whole(path, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+        save_whole(self._folder / RUN, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
 
     def note(self, process: Mapping[str, Any]) -> None:
         """Record a process that is going to ask, unless it is known. Raises StoreError."""
@@ -242,10 +238,6 @@ def open_run(folder: Path, run: Mapping[str, Mapping[str, Any]]) -> Iterator[Run
     Raises StoreError if the folder cannot be used or another process is writing to it.
     """
     path = folder / ROWS
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be written: {error.strerror}") from None
     with open_lines(path) as file:
         yield RunFolder(file, folder, latest(parse_rows(file.content, path)), run)
 

@@ -6,16 +6,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from service.answer.events import (
-    AnswerReady,
-    BaseEvent,
-    PassagesFound,
-    RouteChosen,
-    Start,
-    Token,
-)
+from service.answer.events import BaseEvent, PassagesFound, RouteChosen, Start, Token
 from service.answer.fold import Fold
 from service.answer.request import PreparedRequest
 from service.core.concurrency import as_done, closing
@@ -24,12 +17,13 @@ from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.evaluation.rows import Key, Row
-from service.evaluation.traces import Recorder, header_of, trace_path
+from service.evaluation.traces import Recorder, trace_path
 from service.retrieval.base import Retriever
 
 Alter = Callable[[Retriever], Retriever]
 Ask = Callable[[PreparedRequest, Alter | None], AsyncIterator[BaseEvent]]
 Finish = Callable[[Row], Awaitable[Row]]
+NO_RESULT: Final = "The stream ended without an answer or an error."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +61,8 @@ class Task:
         """Return the recorder of the events, or None if traces are not kept."""
         if self.traces is None:
             return None
-        header = header_of(self.key, self.request.model_dump(mode="json"), self.question)
-        return Recorder(trace_path(self.traces, self.key), header)
+        path, asked = trace_path(self.traces, self.key), self.request.model_dump(mode="json")
+        return Recorder(path, self.key, asked, self.question)
 
 
 def work_off(
@@ -117,21 +111,24 @@ def row_of(
     wall_ms: float,
 ) -> Row:
     """Return the row of a question that emitted these events, and then raised `error`, if any."""
-    routes = [event for event in events if isinstance(event, RouteChosen)]
-    first = routes[0] if routes else None
-    body = next((event.body for event in events if isinstance(event, AnswerReady)), None)
-    found = found_by(events, body)
-    fields = _failed(events, error) if body is None else _answered(body)
+    fold = Fold()
+    for event in events:
+        fold.add(event)
+    told, body = NO_RESULT, None
+    if isinstance(fold.result, Problem):
+        told = f"{fold.result.type}: {fold.result.detail}"
+    elif fold.result is not None:
+        body = fold.result
+    found, question = found_by(events, body), task.question
     result = QuestionResult(
         body.answer if body else "",
         body is not None and body.answered,
-        fields["route"],
+        fold.route,
         tuple(body.citations) if body else (),
         request.route == "auto",
         found,
         failed=body is None,
     )
-    question = task.question
     scores = score(result, question, yes_no=task.yes_no)
     return Row(
         dataset=task.dataset,
@@ -140,52 +137,51 @@ def row_of(
         question=question.question,
         gold=question.answers,
         gold_route=question.route,
+        prediction=body.answer if body else None,
+        answered=result.answered,
         scores=scores,
         parts=len(question.parts),
         parts_found=round((scores["compound_accuracy"] or 0.0) * len(question.parts)),
+        **_so_far(fold),
         retrieved=len(found),
         pool=len(result.pool),
-        answer_id=next((event.id for event in events if isinstance(event, Start)), None),
-        chosen_route=first.route if first else None,
-        chosen_by=first.by if first else None,
-        confidence=first.confidence if first else None,
+        **_first(events),
         wall_ms=wall_ms,
-        **fields,
+        **({"error": error or told} if body is None else _of_body(body)),
     )
 
 
-def _answered(body: Answer) -> dict[str, Any]:
+def _so_far(fold: Fold) -> dict[str, Any]:
+    usage = fold.usage()
     return {
-        "prediction": body.answer,
-        "answered": body.answered,
-        "route": body.route,
-        "loop": body.loop,
-        "stopped_by": body.stopped_by,
-        "steps": body.usage.steps,
-        "retrievals": body.usage.retrievals,
-        **{name: getattr(body.usage, name) for name in CallUsage.model_fields},
-        "ms": body.timing_ms.total,
-        "queue_ms": body.timing_ms.queue,
-        "last_resort": any("last_resort" in step.flags for step in body.steps),
-        "degraded": tuple(body.degraded),
-    }
-
-
-def _failed(events: Sequence[BaseEvent], error: str | None) -> dict[str, Any]:
-    fold = Fold()
-    for event in events:
-        fold.add(event)
-    usage, told = fold.usage(), "The stream ended without an answer or an error."
-    if isinstance(fold.result, Problem):
-        told = f"{fold.result.type}: {fold.result.detail}"
-    return {
-        "prediction": None,
-        "answered": False,
         "route": fold.route,
         "loop": fold.loop,
         "retrievals": usage.retrievals,
         **{name: getattr(usage, name) for name in CallUsage.model_fields},
-        "error": error or told,
+    }
+
+
+def _first(events: Sequence[BaseEvent]) -> dict[str, Any]:
+    """Return what the first events tell: the answer's id, and the route before any escalation."""
+    told: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, Start):
+            told["answer_id"] = event.id
+        elif isinstance(event, RouteChosen) and "chosen_route" not in told:
+            told |= {
+                "chosen_route": event.route, "chosen_by": event.by, "confidence": event.confidence,
+            }  # fmt: skip
+    return told
+
+
+def _of_body(body: Answer) -> dict[str, Any]:
+    return {
+        "stopped_by": body.stopped_by,
+        "steps": body.usage.steps,
+        "ms": body.timing_ms.total,
+        "queue_ms": body.timing_ms.queue,
+        "last_resort": any("last_resort" in step.flags for step in body.steps),
+        "degraded": tuple(body.degraded),
     }
 
 

@@ -32,7 +32,7 @@ from service.answer.events import AnswerReady, BaseEvent, Done, Event, Failed, S
 from service.answer.fold import Fold
 from service.core.domain import Answer, Problem
 from service.core.errors import StoreError
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.validation import first_problem
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
@@ -92,45 +92,32 @@ def _file_name(name: str) -> str:
     return f"{quoted[:_LONGEST_NAME]}-{digest}"
 
 
-def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion | None) -> Header:
-    return Header(**key._asdict(), request=dict(request), gold=gold)
-
-
-def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
-    """Return a recorder that writes a question without gold answers to a file."""
-    key = Key("question", str(fields.get("loop", "default")), path.stem)
-    return Recorder(path, header_of(key, fields, None))
-
-
-def encode(event: BaseEvent) -> str:
-    """Return an event as a line of JSON, without the line end."""
-    return event.model_dump_json()
-
-
 class Recorder:
     """Collects the events of one question, and writes them when it has ended."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(
+        self, path: Path, key: Key, request: Mapping[str, Any], gold: GoldQuestion | None = None
+    ) -> None:
         self._path = path
+        header = Header(**key._asdict(), request=dict(request), gold=gold)
         self._lines = [header.model_dump_json()]
         self._whole = False
 
     def see(self, event: BaseEvent) -> None:
-        self._lines.append(encode(event))
+        self._lines.append(event.model_dump_json())
         self._whole = isinstance(event, Done)
 
     async def keep(self) -> None:
         """Write the trace if the question has ended. Raises StoreError if writing fails."""
         if self._whole:
             content = "\n".join(self._lines) + "\n"
-            await anyio.to_thread.run_sync(_write, self._path, content)
+            await anyio.to_thread.run_sync(save_whole, self._path, content)
 
 
-def _write(path: Path, content: str) -> None:
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
+    """Return a recorder that writes a question without gold answers to a file."""
+    key = Key("question", str(fields.get("loop", "default")), path.stem)
+    return Recorder(path, key, fields)
 
 
 def read_trace(path: Path) -> Trace:
@@ -171,7 +158,7 @@ def _lines(path: Path) -> list[str]:
 def _event(line: str, place: str) -> BaseEvent:
     try:
         event = _EVENT.validate_json(line)
-        if encode(event) == line:
+        if event.model_dump_json() == line:
             return event
         why = "its fields differ"
     except ValidationError as error:
@@ -205,7 +192,7 @@ def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
     if only_body:
         yield trace.result.model_dump_json()
     else:
-        yield from map(encode, trace.events)
+        yield from (event.model_dump_json() for event in trace.events)
 
 
 def find_traces(given: Sequence[Path]) -> list[Path]:

@@ -36,7 +36,7 @@ from service.evaluation.comparison import interval, unproven
 from service.evaluation.document import COSTS, MARK, judged_loops, shown, values
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
-from service.evaluation.report import by_dataset, means_of
+from service.evaluation.report import LABELS, by_dataset, means_of
 from service.evaluation.rows import Row, machine, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
@@ -172,7 +172,11 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     marked = {name: unproven(found) for name, found in judged_loops(datasets).items()}
     methods = list(dict.fromkeys(row.method for row in rows))
     lines = [_cells(name, datasets, marked) for name in known_methods() if name in methods]
-    header = ["method", *(TITLES.get(name, name) for name in datasets), *COSTS.values()]
+    header = [
+        "method",
+        *(TITLES.get(name, name) for name in datasets),
+        *(LABELS[cost] for cost in COSTS),
+    ]
     page = Page("")
     page.table(header, lines)
     table = page.markdown()

@@ -12,7 +12,7 @@ import pytest
 from service.answer.request import parse_request
 from service.core.domain import Conditions
 from service.core.errors import InvalidRequest
-from service.core.settings import Settings
+from service.core.settings import EngineSettings, Settings
 from service.evaluation.bundle import load_bundle, names
 from service.evaluation.entries import described
 from service.evaluation.methods import method_of
@@ -28,19 +28,21 @@ def own_figure(name: str) -> Figure:
 
 
 def run_of(name: str, data: str) -> dict[str, Any]:
-    """The `run.json` of an evaluation by a bundle, on the paper's collection."""
-    bundle = load_bundle(name)
+    """The `run.json` of an evaluation by a bundle, with the paper's model, on its collection."""
+    bundle, figure = load_bundle(name), own_figure(name)
+    engine = EngineSettings(model=f"meta/{figure.model}")
+    settings = Settings().model_copy(update={"engines": {"default": engine}})
     return {
         "digest": "x",
         "common": {
-            "settings": described(bundle.applied(Settings())),
+            "settings": described(bundle.applied(settings)),
             "request": {},
             "conditions": bundle.conditions.model_dump(),
         },
         "datasets": {
             data: {
                 "request": bundle.fields(data),
-                "collection": {"embedding_model": bundle.embedding},
+                "collection": {"name": figure.corpus, "embedding_model": bundle.embedding},
             }
         },
         "methods": {},
@@ -74,27 +76,31 @@ def test_requests_differ_by_data_set() -> None:
 def test_an_evaluation_is_comparable_only_with_all_that_a_bundle_fixes(name: str) -> None:
     figure = own_figure(name)
     data, bundle = figure.dataset, load_bundle(name)
-    same = [f"vllm: meta/{figure.model}"], figure.corpus, figure.sample
+    same = data, figure.method, figure.sample
     run = run_of(name, data)
-    assert differences(figure, *same, run, data) == []
-    assert differences(figure, *same, run, data, "top_k=9") == ["variant (top_k=9)"]
+    assert differences(figure, run, *same) == []
+    assert differences(figure, run, data, f"{figure.method}@top_k=9", figure.sample) == [
+        "variant (top_k=9)"
+    ]
     for section, values in bundle.settings.items():
         for field, value in values.items():
             other = deepcopy(run)
             other["common"]["settings"][section][field] = "another"
-            assert differences(figure, *same, other, data) == [f"{section}.{field} ({value})"]
+            assert differences(figure, other, *same) == [f"{section}.{field} ({value})"]
     for field, value in bundle.fields(data).items():
         other = deepcopy(run)
         other["datasets"][data]["request"][field] = "another"
-        assert differences(figure, *same, other, data) == [f"{field} ({value})"]
+        assert differences(figure, other, *same) == [f"{field} ({value})"]
     plain = deepcopy(run)
     del plain["common"]["conditions"]
     own = {name: value for name, value in bundle.conditions if value != getattr(Conditions(), name)}
-    assert differences(figure, *same, plain, data) == [f"{n} ({own[n]})" for n in own]
+    assert differences(figure, plain, *same) == [f"{n} ({own[n]})" for n in own]
     if bundle.conditions.query_formulation:
         assert run["common"]["settings"]["dragin"]["profile"] == "official"
     at_server = {**run, "common": {"server": "http://x"}}
-    assert differences(figure, *same, at_server, data) == ["settings of the server (not known)"]
+    assert differences(figure, at_server, *same) == [
+        f"model ({figure.model})", "settings of the server (not known)",
+    ]  # fmt: skip
 
 
 async def test_a_bundle_is_written_down_and_told(tmp_path: Path, opened: Opened) -> None:

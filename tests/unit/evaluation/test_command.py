@@ -332,7 +332,7 @@ async def test_a_folder_that_cannot_be_used(tmp_path: Path, opened: Opened) -> N
     file, out = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "out"
     opened(Engine())
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="cannot be opened"):
         await evaluated(file, out=tmp_path / "file" / "out")
     out.mkdir()
     (out / "rows.jsonl").write_bytes(b'{"id": "1"}\n')

@@ -23,6 +23,7 @@ from service.evaluation.comparison import (
     unproven,
     verdicts,
 )
+from service.evaluation.report import by_dataset
 from tests.unit.evaluation.evaluating import rows
 
 
@@ -131,7 +132,7 @@ def test_every_loop_meets_both_baselines_at_both_budgets() -> None:
         *rows("entropy_gate", [0] * 20, llm_calls=1, prompt_tokens=10),
         *rows("no_retrieval", [1] * 20),
     ]
-    found = verdicts(table, "f1")
+    found = verdicts(by_dataset(table)["d"], "f1")
     assert [(v.loop, v.baseline, v.budget, v.result) for v in found] == [
         (loop, baseline, budget, result)
         for loop, result in (("autorag", "beats"), ("dragin", "does not beat"))

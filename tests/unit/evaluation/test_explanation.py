@@ -26,7 +26,7 @@ from service.core.errors import EngineFailure, RetrievalFailure
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.explanation import Fault, explain_trace, time_by_stage
 from service.evaluation.rows import Key
-from service.evaluation.traces import Recorder, header_of, read_trace, recorder_of_question
+from service.evaluation.traces import Recorder, read_trace, recorder_of_question
 from tests.support.asking import events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -47,9 +47,7 @@ def explained(tmp_path: Any) -> Any:
         """Through a file, as users have it."""
         events = await events_of(script, hits, gold.question, **options)
         path = tmp_path / "t.jsonl"
-        recorder = Recorder(
-            path, header_of(Key("d", "m", gold.id), {"question": gold.question}, gold)
-        )
+        recorder = Recorder(path, Key("d", "m", gold.id), {"question": gold.question}, gold)
         for event in events:
             recorder.see(event)
         await recorder.keep()

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,10 +172,17 @@ def test_datasets_go_by_several_names(ours: str, theirs: str, same: bool) -> Non
 
 def test_figures_of_another_setting_are_not_comparable() -> None:
     figure = next(figure for figure in figures() if figure.dataset == "musique")
-    same = [f"vllm: meta/{figure.model}"], figure.corpus, figure.sample
     unknown = "settings (no bundle fixes them)"
-    assert differences(figure, *same, RUN, "musique") == [unknown]
-    assert differences(figure, ["smollm2"], figure.corpus, 20, RUN, "musique") == [
+
+    def run_by(model: str) -> dict[str, Any]:
+        engines = {"e": {"kind": "vllm", "model": model}}
+        settings = {"roles": {"reader": {"engine": "e"}}, "engines": engines}
+        corpus = {"collection": {"name": figure.corpus}}
+        return {"common": {"settings": settings}, "datasets": {"musique": corpus}}
+
+    same = run_by(f"meta/{figure.model}"), "musique", figure.method
+    assert differences(figure, *same, figure.sample) == [unknown]
+    assert differences(figure, run_by("smollm2"), *same[1:], 20) == [
         f"model ({figure.model})", "sample (500 questions)", unknown,
     ]  # fmt: skip
     own = rows("single/one_retrieval", [0, 1], dataset="musique")
