@@ -18,14 +18,11 @@ from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
 from service.workshop.synthesis.command import SynthesisOptions, synthesize_file
 from tests.stubs.openai_server import StubServer
 from tests.support.documents import ingest_documents
+from tests.unit.workshop.synthesis.towns import TOWNS, composer_of, hops_of, work_of
 from tests.unit.workshop.synthesis.worlds import (
-    TOWNS,
-    composer_of,
     compound_lines,
     compound_teacher,
     efficientrag_teacher,
-    hops_of,
-    work_of,
 )
 
 DATE = "2026-01-31"
@@ -72,7 +69,7 @@ async def test_efficientrag_with_a_teacher_over_http_and_real_stores(tmp_path: P
         report = await synthesize_file(settings, "efficientrag", options, Console(quiet=True))
     labeled = list(read_rows_of(LabelerRow, tmp_path / "o.labeler.jsonl"))
     filtered = list(read_rows_of(FilterRow, tmp_path / "o.filter.jsonl"))
-    assert report.bad_rounds == {"decompose: rate-limited": 1}
+    assert report.spent.bad == {"decompose: rate-limited": 1}
     assert report.input == 12 == report.written + sum(report.dropped.values())
     assert len(filtered) == report.written > 1
     assert [row.tag for row in labeled].count("terminate") == 2 * report.written

@@ -17,12 +17,11 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from service.core.errors import InvalidRequest
-from service.core.validation import Strict
+from service.core.validation import Strict, explain
 from service.encoders.inputs import markable_words
 from service.engines.base import ChatRole
 from service.text.words import word_spans
-from service.workshop.facts import splits
-from service.workshop.facts.splits import Split, is_held_out
+from service.workshop.facts.splits import Split, side_of
 
 
 class RowMessage(Strict):
@@ -66,16 +65,6 @@ class RowProvenance(Strict):
     date: str | None = None
 
 
-def side_of(question: str, source: RowProvenance) -> Split | None:
-    """Return the side of the split for which a row made from `source` may be used, or None for
-    neither.
-
-    `question` is the people's question, if `source.written`.
-    """
-    answers = [] if source.answer_title is None else [source.answer_title]
-    return splits.side_of(source.titles, answers, question if source.written else None)
-
-
 class Sourced(Strict):
     """A row of any kind, with the question that it was made for and its provenance."""
 
@@ -84,7 +73,10 @@ class Sourced(Strict):
 
     @property
     def side(self) -> Split | None:
-        return side_of(self.question, self.provenance)
+        """The side of the split for which the row may be used, or None for neither."""
+        made = self.provenance
+        answers = [] if made.answer_title is None else [made.answer_title]
+        return side_of(made.titles, answers, self.question if made.written else None)
 
 
 AnyRow = TypeVar("AnyRow", bound=Sourced)
@@ -120,45 +112,28 @@ def read_rows_of(kind: type[AnyRow], path: Path, side: Split = "train") -> Itera
     """Yield the rows of a file, ignoring blank lines.
 
     Raises InvalidRequest with file and line number for invalid JSON, an invalid field, or a row
-    that may not be used for `side`; for the latter, it names the first row and the number of such
-    rows.
+    that may not be used for `side`.
     """
     try:
         with path.open("rb") as file:
-            lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())
-            for where, line in lines:
-                row = _parse(kind, line, where)
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = kind.model_validate_json(line)
+                except ValidationError as error:
+                    raise InvalidRequest(f"{path}:{number}: {explain(error.errors())}") from None
                 if row.side != side:
-                    more = sum(_parse(kind, line, where).side != side for where, line in lines)
-                    raise InvalidRequest(_leak(row, where, side, more))
+                    raise InvalidRequest(f"{path}:{number}: {_leak(row, side)}")
                 yield row
     except OSError as error:
         raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _parse(kind: type[AnyRow], line: bytes, where: str) -> AnyRow:
-    try:
-        return kind.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise InvalidRequest(f"{where}: {field}: {first['msg']}") from None
-
-
-def _leak(row: Sourced, where: str, side: Split, more: int) -> str:
+def _leak(row: Sourced, side: Split) -> str:
     used = f"only to {row.side}" if row.side else "neither to train nor to test"
     made = "made from what is held out" if side == "train" else "not made from what is held out"
-    return (
-        f"{where}: {made}: {_names(row)}the row may be used {used}, and {more} more rows of this "
-        f"file may not {side} either; create the data again with `revelator synthesize`"
-    )
-
-
-def _names(row: Sourced) -> str:
-    """Return the held-out passages of `row`, or an empty text if it is its question that is held
-    out."""
-    titles = [repr(title) for title in row.provenance.titles if is_held_out(title)]
-    return f"{', '.join(titles)}; " if titles else ""
+    return f"{made}: the row may be used {used}; create the data again by `revelator synthesize`"
 
 
 TagName = Literal["continue", "terminate", "finish"]

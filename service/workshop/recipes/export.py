@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from service.core.files import write_whole
+from service.core.files import save_whole
 
 HEAD: Final = 8  # most columns of a matrix that stays in float: a head, whose precision matters
 
@@ -46,7 +46,7 @@ def export_onnx(
             op_types_to_quantize=["MatMul", "Gather"], nodes_to_exclude=_heads(graph.graph),
             extra_options={"MatMulConstBOnly": True},
         )  # fmt: skip
-        write_whole(file, quantised.read_bytes())
+        save_whole(file, quantised.read_bytes())
 
 
 def _heads(graph: Any) -> list[str]:

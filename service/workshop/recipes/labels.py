@@ -22,7 +22,7 @@ from torch.nn import functional
 from transformers import AutoModel, Trainer
 
 from service.core.errors import ConfigurationError
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.settings.base import Section
 from service.encoders.base import Tag
 from service.encoders.checkpoint import (
@@ -290,37 +290,22 @@ def filter_scores(tokens: Any, labels: Any) -> dict[str, Score]:
 # ---- recipes
 
 
-def train_labeler(settings: LabelerSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
-    tokenizer = open_tokenizer(settings)
-    parts = [
-        [labeler_input(tokenizer, row, settings) for row in rows] for rows in run.rows(LabelerRow)
-    ]
-    return _train(settings, run, *parts)
-
-
-def train_filter(settings: FilterSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
-    tokenizer = open_tokenizer(settings)
-    parts = [
-        [filter_input(tokenizer, row, settings) for row in rows] for rows in run.rows(FilterRow)
-    ]
-    return _train(settings, run, *parts)
-
-
-def _train(
-    settings: FilterSettings,
-    run: TrainingRun,
-    train: Sequence[Labelled],
-    held_out: Sequence[Labelled],
-) -> tuple[Any, dict[str, Score]]:
-    labels: bool = isinstance(settings, LabelerSettings)
+def train(settings: FilterSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
+    """Train a labeler or, with the settings of one, a filter."""
+    tokenizer, parts = open_tokenizer(settings), list[Any]()
+    if labels := isinstance(settings, LabelerSettings):
+        for own in run.rows(LabelerRow):
+            parts.append([labeler_input(tokenizer, row, settings) for row in own])
+    else:
+        for rest in run.rows(FilterRow):
+            parts.append([filter_input(tokenizer, row, settings) for row in rest])
+    rows, held_out = parts
     torch.manual_seed(run.arguments.seed)
-    rows: Any = train
     trainer = Trainer(open_network(settings), run.arguments, collate, train_dataset=rows)
     trainer.label_names = ["token_labels", "tags"] if labels else ["token_labels"]
     writes, scores = run.fit(trainer), dict[str, Score]()
     if held_out:  # by all processes together
-        rows = held_out
-        found: Any = trainer.predict(rows)
+        found: Any = trainer.predict(held_out)
         scores = (
             labeler_scores(*found.predictions, *found.label_ids)
             if labels
@@ -353,21 +338,18 @@ def _save(
         training=settings.model_dump(mode="json", exclude={"base"}),
     )
     text = card.model_dump_json(indent=2, exclude_none=True)
-    write_whole(served / CARD_FILE, text + "\n")
+    save_whole(served / CARD_FILE, text + "\n")
     if not ours:
         (served / TOKENIZER_FILE).write_bytes((Path(settings.base) / TOKENIZER_FILE).read_bytes())
 
 
-FIXED: Final[dict[str, Any]] = {"remove_unused_columns": False}
 LABELER: Recipe[LabelerSettings] = Recipe(
     settings=LabelerSettings,
     presets={"minilm": SHARED | {"learning_rate": 2e-4, "num_train_epochs": 1}},
-    train=train_labeler,
-    fixed=FIXED,
+    train=train,
 )
 FILTER: Recipe[FilterSettings] = Recipe(
     settings=FilterSettings,
     presets={"minilm": SHARED | {"learning_rate": 3e-4, "num_train_epochs": 3}},
-    train=train_filter,
-    fixed=FIXED,
+    train=train,
 )

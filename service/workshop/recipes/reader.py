@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, Trainer
 
 from service.core.errors import ConfigurationError
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.settings.base import Section
 from service.encoders.answers import KINDS
 from service.encoders.in_process import file_tokenizer
@@ -55,22 +55,13 @@ class ReaderNetwork(nn.Module):
         self.span = nn.Linear(encoder.config.hidden_size, 2)
         self.kind = nn.Linear(encoder.config.hidden_size, len(KINDS))
 
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        text: Tensor | None = None,
-        starts: Tensor | None = None,
-        ends: Tensor | None = None,
-        kind: Tensor | None = None,
-        owner: Tensor | None = None,
-    ) -> Any:
+    def forward(self, ids: Tensor, mask: Tensor, **wanted: Tensor) -> Any:
         """Return the places and the kinds or, with the other fields of `collate`, the loss too."""
         hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         places, kinds = self.span(hidden), self.kind(hidden[:, 0])
-        if text is None or starts is None or ends is None or kind is None or owner is None:
+        if not wanted:
             return places, kinds
-        loss = loss_of(places, kinds, text, starts, ends, kind, owner)
+        loss = loss_of(places, kinds, **wanted)
         return {"loss": loss, "places": places, "kinds": kinds}
 
 
@@ -227,7 +218,7 @@ def save_network(network: ReaderNetwork, base: Path, folder: Path) -> None:
 def export_reader(network: ReaderNetwork, card: ReaderCard, folder: Path) -> None:
     """Write `model.onnx` and `reader.json` beside the tokenizer, for the service."""
     export_onnx(network, ("ids", "mask"), OUTPUTS, folder / MODEL_FILE)
-    write_whole(folder / CARD_FILE, card.model_dump_json(indent=2) + "\n")
+    save_whole(folder / CARD_FILE, card.model_dump_json(indent=2) + "\n")
 
 
 @torch.inference_mode()
@@ -248,5 +239,4 @@ RECIPE: Final[Recipe[ReaderSettings]] = Recipe(
         },
     },
     train=train,
-    fixed={"remove_unused_columns": False},
 )  # fmt: skip

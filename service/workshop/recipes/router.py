@@ -276,6 +276,4 @@ def _complete(rows: Sequence[Row]) -> bool:
     return all(not answered.isdisjoint(methods) for methods in STRATEGIES.values())
 
 
-RECIPE: Recipe[RouterSettings] = Recipe(
-    settings=RouterSettings, presets=PRESETS, train=train, fixed={"remove_unused_columns": False}
-)
+RECIPE: Recipe[RouterSettings] = Recipe(settings=RouterSettings, presets=PRESETS, train=train)

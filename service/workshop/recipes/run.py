@@ -18,7 +18,7 @@ import json
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -31,8 +31,9 @@ from pydantic import ValidationError
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
 from service.core.extras import lacking, missing_packages
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.settings.base import Section
+from service.core.validation import explain
 from service.evaluation.rows import differences
 from service.workshop.facts.rows import AnyRow, read_rows_of
 
@@ -44,7 +45,7 @@ PACKAGES: Final = ("torch", "transformers", "tokenizers", "accelerate", "trl", "
 # Arguments of the Trainer in every recipe, which settings may replace.
 ARGUMENTS: Final[Mapping[str, Any]] = {
     "save_steps": 200, "save_total_limit": 2, "logging_steps": 10, "logging_first_step": True,
-    "logging_nan_inf_filter": False, "report_to": "none",
+    "logging_nan_inf_filter": False, "report_to": "none", "remove_unused_columns": False,
 }  # fmt: skip
 WITHOUT_EFFECT: Final = frozenset({"save_steps", "save_total_limit", "logging_steps"})
 
@@ -223,7 +224,10 @@ def read_settings(
             {name: value for name, value in given.items() if name not in values}
         )
     except ValidationError as error:
-        raise ConfigurationError(_explained(error, own)) from None
+        raise ConfigurationError(
+            f"settings: {explain(error.errors())}; give NAME=VALUE by --set; the names are "
+            f"{', '.join(own)}, and those of the Trainer"
+        ) from None
     return settings, values
 
 
@@ -249,20 +253,6 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             values[name.strip()] = value.strip()
     return values
-
-
-def _explained(error: ValidationError, own: Iterable[str]) -> str:
-    problems = []
-    for problem in error.errors():
-        name = ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            text = f"there is no such setting; there are {', '.join(own)}, and those of the Trainer"
-        elif problem["type"] == "missing":
-            text = f"this setting is required; add --set {name}=VALUE"
-        else:
-            text = problem["msg"]
-        problems.append(f"{name}: {text}")
-    return "settings: " + "; ".join(problems)
 
 
 # ---- records
@@ -347,19 +337,17 @@ def _compared(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_record(path: Path, record: Mapping[str, Any]) -> None:
-    write_whole(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    save_whole(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        found = record["format"]
+        if record["format"] == FORMAT:
+            return dict(record)
     except (ValueError, TypeError, KeyError):
-        raise StoreError(f"{path} is damaged: train again into another folder") from None
-    if found != FORMAT:
-        writer = record.get("versions", {}).get("revelator", "unknown")
-        raise StoreError(
-            f"{path} has format {found} and this version reads {FORMAT}: use the Revelator that "
-            f"wrote it ({writer}) or train again"
-        )
-    return dict(record)
+        pass
+    raise StoreError(
+        f"{path} is damaged, or another version of Revelator wrote it: train again into another "
+        "folder"
+    )

@@ -10,14 +10,14 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import typer
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from pydantic import Field
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTTrainer
 
 from service.core.errors import ConfigurationError, InvalidRequest
@@ -28,6 +28,7 @@ from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 UNCOUNTED = -100
+SCORED = 200  # most held-out rows that are answered at the end
 CHAT_TEMPLATES = {name: Path(__file__).with_name(f"{name}.jinja") for name in ("turns", "raw")}
 
 
@@ -41,14 +42,10 @@ class SftSettings(Section):
     )
     lora_alpha: int = Field(16, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
-    lora_targets: str | tuple[str, ...] = "all-linear"
     merge: bool = Field(
         False, description="Write the whole model, with the adapter merged into it."
     )
     cap_per_task: int = Field(60_000, ge=1)
-    score_rows: int = Field(
-        200, ge=1, description="Number of held-out rows that are answered at the end."
-    )
     chat_template: str | None = Field(
         None,
         description="Jinja file used instead of the model's template, `turns` for plain turns, or "
@@ -85,7 +82,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def train(settings: SftSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
     """Train, and write the adapter or model with its tokenizer to the run's folder."""
-    _check_is_causal(settings.model)
     rows, held_out = run.rows(TrainingRow)
     encoder = PromptEncoder(_tokenizer(settings))
     encoded = token_rows(settings, rows, encoder, run.arguments.seed)
@@ -100,7 +96,7 @@ def train(settings: SftSettings, run: TrainingRun) -> tuple[Any, dict[str, Score
         return trainer, {}
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
-    scores = reply_scores(model, encoder, held_out, settings.score_rows)
+    scores = reply_scores(model, encoder, held_out)
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
@@ -153,20 +149,6 @@ def _tokenizer(settings: SftSettings) -> Any:
     return tokenizer
 
 
-def _check_is_causal(model: str) -> None:
-    """Raise ConfigurationError for an encoder-decoder model, such as HANRAG-Fair's FLAN-T5.
-
-    The loss on chats does not support an encoder.
-    """
-    config = _open(AutoConfig, model)
-    if getattr(config, "is_encoder_decoder", False):
-        raise ConfigurationError(
-            f"model: {model} is an encoder-decoder ({config.model_type}); train sft trains "
-            "decoder-only (causal) models, so HANRAG-Fair on FLAN-T5 cannot be trained: name a "
-            "causal instruct model"
-        )
-
-
 def _load_model(settings: SftSettings, *, bf16: bool) -> Any:
     """Load float32 weights for full training; with LoRA, load bfloat16 if the arguments choose
     it."""
@@ -179,14 +161,12 @@ def _load_model(settings: SftSettings, *, bf16: bool) -> Any:
 def _lora(settings: SftSettings) -> LoraConfig | None:
     if not settings.lora_rank:
         return None
-    targets = settings.lora_targets
-    kind: Literal["CAUSAL_LM"] = "CAUSAL_LM"
     return LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type=kind,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
     )
 
 
@@ -200,16 +180,16 @@ RECIPE: Recipe[SftSettings] = Recipe(
 
 
 def reply_scores(
-    model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], most: int
+    model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow]
 ) -> dict[str, Score]:
     """Return how often greedy decoding writes the last reply exactly, over all rows and by task, on
-    at most `most` random rows.
+    at most `SCORED` random rows.
 
     The chance level is that of always giving a task's most frequent reply.
     """
     if not rows:
         return {}
-    drawn = random.Random(0).sample(list(rows), min(most, len(rows)))
+    drawn = random.Random(0).sample(list(rows), min(SCORED, len(rows)))
     tasks: dict[str, list[tuple[str, bool]]] = {}
     for row in drawn:
         made = row.messages[-1].content.strip(), _writes(model, encoder, row)

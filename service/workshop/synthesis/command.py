@@ -7,9 +7,8 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,23 +20,19 @@ from service.core.errors import (
     EngineFailure,
     Overloaded,
     RevelatorError,
-    StoreError,
 )
-from service.core.files import write_whole
+from service.core.files import save_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
 from service.retrieval.base import EVERYTHING, Retriever, SearchRequest, anyone
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
-    EXCLUDED,
     BadLines,
     Dropped,
     Item,
     Pipeline,
-    is_excluded,
     read_lines,
-    read_questions_of,
 )
 from service.workshop.synthesis.journal import Journal, JournalEntry, open_journal
 from service.workshop.synthesis.options import SynthesisOptions
@@ -177,61 +172,42 @@ class Synthesis:
         can then be resumed.
         """
         options, pipeline = self.options, self.pipeline
-        excluded = read_questions_of(options.exclude)
-        own = [item for item in items if item.source.side == options.side]
-        admitted = [item for item in own if not is_excluded(item.source.question, excluded)]
+        admitted = [item for item in items if item.source.side == options.side]
         refused = Counter(f"bad line: {reason}" for _, reason in bad)
-        refused[WRONG_SIDE[options.side]] += len(items) - len(own)
-        refused[EXCLUDED] += len(own) - len(admitted)
-        with _writing(options), open_journal(options.journal, self.header) as journal:
+        refused[WRONG_SIDE[options.side]] += len(items) - len(admitted)
+        with open_journal(options.journal, self.header) as journal:
             await self._process(admitted, journal, screen)
             records = [(item.id, journal.done[key_of(item)]) for item in admitted]
-            rows, counts = settle(pipeline, records, refused, excluded, options.seed)
-            spent = journal.spent
-            report = Report(
-                run=journal.header,
-                **counts,
-                calls=spent.calls,
-                bad_rounds=dict(spent.bad.most_common()),
-                prompt_tokens=spent.prompt_tokens,
-                completion_tokens=spent.completion_tokens,
-                bad_lines=list(bad[:SHOWN_BAD_LINES]),
-            )
+            rows, counts = settle(pipeline, records, refused, options.seed)
+            shown = bad[:SHOWN_BAD_LINES]
+            report = Report(run=journal.header, **counts, spent=journal.spent, bad_lines=shown)
             write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
-            text = json.dumps(asdict(report), ensure_ascii=False, indent=2)
-            write_whole(options.report, text + "\n")
+            text = json.dumps(report, default=vars, ensure_ascii=False, indent=2)
+            save_whole(options.report, text + "\n")
         return report
 
     async def _process(self, items: Sequence[Item[Any]], journal: Journal, screen: Console) -> None:
-        """Work on the items that the journal does not contain, and show the progress."""
+        """Work on the items that the journal does not contain, each of which is written there, and
+        show the progress."""
         todo = [item for item in items if not journal.has(key_of(item))]
-        done = len(items) - len(todo)
-        with shown_progress(self.pipeline.name, "items", len(items), screen, begun=done) as show:
-            async with closing(self.work_off(todo, journal)) as results:
-                async for _ in results:
-                    done, spent = done + 1, journal.spent
-                    show(done, f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens")
+        done, missed = len(items) - len(todo), 0
 
-    async def work_off(
-        self, items: Sequence[Item[Any]], journal: Journal
-    ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
-        """Yield the result of each item, after it was written to the journal."""
-
-        async def worked(item: Item[Any]) -> tuple[Item[Any], JournalEntry, RevelatorError | None]:
+        async def worked(item: Item[Any]) -> RevelatorError | None:
             record, out = await self._worked(item)
             journal.append(record)
-            return item, record, out
+            return out
 
-        missed = 0
-        async with closing(as_done(worked, items, self.options.concurrency)) as results:
-            async for item, record, out in results:
-                yield item, record
-                missed = missed + 1 if out else 0
-                if out and missed >= OUTAGE:
-                    raise EngineFailure(
-                        f"the teacher is unavailable: {out.detail}; completed items are kept, run "
-                        "the same command again to continue"
-                    )
+        with shown_progress(self.pipeline.name, "items", len(items), screen, begun=done) as show:
+            async with closing(as_done(worked, todo, self.options.concurrency)) as results:
+                async for out in results:
+                    done, spent = done + 1, journal.spent
+                    show(done, f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens")
+                    missed = missed + 1 if out else 0
+                    if out and missed >= OUTAGE:
+                        raise EngineFailure(
+                            f"the teacher is unavailable: {out.detail}; completed items are kept, "
+                            "run the same command again to continue"
+                        )
 
     async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, RevelatorError | None]:
         """Return the result of an item, without rows of the other side of the split, and the
@@ -251,13 +227,3 @@ class Synthesis:
             return JournalEntry(key, rows, lost=+lost, spent=spent), None
         why = (+lost).most_common(1)[0][0] if +lost else "no rows"
         return JournalEntry(key, dropped=why, spent=spent), None
-
-
-@contextmanager
-def _writing(options: SynthesisOptions) -> Iterator[None]:
-    try:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        file = error.filename or options.output
-        raise StoreError(f"{file}: cannot be written: {error.strerror}") from None

@@ -16,19 +16,17 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
 from service.evaluation.datasets import DatasetError, elements_of
-from service.workshop.facts.splits import Split, canonical_form, side_of
+from service.workshop.facts.splits import Split, side_of
 
 if TYPE_CHECKING:
     from service.workshop.synthesis.teacher import Prompts, Session
 
 T = TypeVar("T")
-EXCLUDED: Final = "in an excluded file"
-Questions = frozenset[str]  # normalised
 
 
 class Dropped(Exception):
@@ -206,25 +204,3 @@ def passage_of(row: object) -> Passage:
     if not isinstance(row, dict):
         raise BadLine("a passage is no object")
     return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))
-
-
-def read_questions_of(paths: Iterable[Path]) -> Questions:
-    """Return the normalised `question` of every line.
-
-    Raises InvalidRequest for a line without a question, because it could not be excluded.
-    """
-    questions: set[str] = set()
-    for path in paths:
-        lines, bad = read_lines(path)
-        for number, reason in bad[:1]:
-            raise InvalidRequest(f"{path}:{number}: {reason}")
-        for number, line in lines:
-            try:
-                questions.add(canonical_form(text_of(line, "question")))
-            except BadLine as error:
-                raise InvalidRequest(f"{path}:{number}: {error.reason}") from None
-    return frozenset(questions)
-
-
-def is_excluded(question: object, excluded: Questions) -> bool:
-    return isinstance(question, str) and canonical_form(question) in excluded

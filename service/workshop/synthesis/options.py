@@ -41,14 +41,6 @@ class SynthesisOptions:
     templates: Annotated[
         str | None, Option(help="Prompt templates of the rows: compact, full or a folder.")
     ] = None
-    exclude: Annotated[
-        list[Path],
-        Option(
-            exists=True,
-            dir_okay=False,
-            help="JSONL file with questions that must not occur in the rows. May be repeated.",
-        ),
-    ] = field(default_factory=list)
     heldout: Annotated[
         bool,
         Option(

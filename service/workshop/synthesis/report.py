@@ -6,33 +6,28 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Column, Table
 
-from service.core.files import write_whole
-from service.workshop.synthesis.contract import (
-    EXCLUDED,
-    OutputRow,
-    Pipeline,
-    Questions,
-    is_excluded,
-)
+from service.core.files import save_whole
+from service.workshop.synthesis.contract import OutputRow, Pipeline
 from service.workshop.synthesis.journal import JournalEntry
+from service.workshop.synthesis.teacher import Spent
 
 SHOWN_BAD_LINES: Final = 20
 UNSELECTED: Final = "not selected"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """The report of a run.
 
     In items, `input` equals `written` plus the sum of `dropped`; an invalid line counts as one
     item. `rows` is the number of rows in the output. `lost` counts the missing parts of written
-    items, by reason. `run` describes the run.
+    items, by reason. `run` describes the run, and `spent` what the teacher cost.
     """
 
     run: Mapping[str, Any]
@@ -41,11 +36,8 @@ class Report:
     dropped: Mapping[str, int]
     rows: int
     lost: Mapping[str, int]
-    calls: int = 0
-    bad_rounds: Mapping[str, int] = field(default_factory=dict)
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    bad_lines: Sequence[tuple[int, str]] = ()
+    spent: Spent
+    bad_lines: Sequence[tuple[int, str]]
 
     def __post_init__(self) -> None:
         if self.input != self.written + sum(self.dropped.values()):
@@ -56,7 +48,6 @@ def settle(
     pipeline: Pipeline[Any],
     records: Sequence[tuple[str, JournalEntry]],
     refused: Counter[str],
-    excluded: Questions,
     seed: int,
 ) -> tuple[list[tuple[str, OutputRow]], dict[str, Any]]:
     """Select the rows to write, each with the id of its item, and count the items without rows.
@@ -73,11 +64,7 @@ def settle(
         if record.dropped is not None:
             dropped[record.dropped] += 1
         owner |= {id(row): item for row in record.rows}
-        allowed = [
-            row for row in record.rows if not is_excluded(row.fields.get("question"), excluded)
-        ]
-        lost[EXCLUDED] += len(record.rows) - len(allowed)
-        rows += allowed
+        rows += record.rows
     selected, unselected = pipeline.select(rows, random.Random(seed))
     lost.update(unselected)
     kept = [(owner[id(row)], row) for row in selected]
@@ -109,7 +96,7 @@ def write_rows(
     for kind, path in files.items():
         own = (row for row in rows if row[1].kind == kind)
         lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
-        write_whole(path, "".join(f"{line}\n" for line in lines))
+        save_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,10 +124,10 @@ def table(report: Report) -> Table:
         **{f"  dropped: {reason}": count for reason, count in report.dropped.items()},
         "rows": report.rows,
         **{f"  left out of items: {reason}": count for reason, count in report.lost.items()},
-        "calls": report.calls,
-        **{f"  unusable: {reason}": count for reason, count in report.bad_rounds.items()},
-        "prompt tokens": report.prompt_tokens,
-        "completion tokens": report.completion_tokens,
+        "calls": report.spent.calls,
+        **{f"  unusable: {reason}": n for reason, n in report.spent.bad.most_common()},
+        "prompt tokens": report.spent.prompt_tokens,
+        "completion tokens": report.spent.completion_tokens,
     }
     for name, count in lines.items():
         shown.add_row(name, f"{count:,}")

@@ -171,14 +171,12 @@ def row_of(name: str, entity: str, question: str, parts: Sequence[Link], split: 
 
 
 def split_of(entity: Entity) -> str:
-    """Return `test` for a held-out entity, else `trained_split`."""
-    return "test" if entity.held_out else trained_split(entity.name)
-
-
-def trained_split(name: str) -> str:
-    """Return `train` or `dev`, by a hash of the entity's name."""
+    """Return `test` for a held-out entity, else `train` or `dev`, by a hash of its name."""
+    if is_held_out(entity.name):
+        return "test"
     share = SPLITS["dev"] / (SPLITS["train"] + SPLITS["dev"])
-    draw = int.from_bytes(hashlib.sha256(f"dev {canonical_form(name)}".encode()).digest()[:4])
+    named = f"dev {canonical_form(entity.name)}".encode()
+    draw = int.from_bytes(hashlib.sha256(named).digest()[:4])
     return "dev" if draw / 2**32 < share else "train"
 
 
@@ -210,10 +208,6 @@ class Entity:
     name: str
     documents: tuple[Passage, ...]
     other_side: int = 0
-
-    @property
-    def held_out(self) -> bool:
-        return is_held_out(self.name)
 
 
 def read_entities(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[Entity]]:

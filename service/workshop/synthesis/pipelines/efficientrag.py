@@ -190,9 +190,6 @@ def _nearest(words: Sequence[str], labels: Sequence[Mark], word: str, cursor: in
     return None
 
 
-PASSES: Final = 5
-
-
 class Rewrite(NamedTuple):
     """A filter's input, with a mark for each of its words (see `sentence_words`)."""
 
@@ -209,15 +206,12 @@ async def next_queries(
     `infos` are the marked words of each part's passage. A part whose query cannot be created is
     left out, together with all parts that depend on it.
     """
-    made = {p.id: question.question for p in parts if not p.dependency}
+    made: dict[str, str] = {}
     rewrites: list[Rewrite] = []
-    tried: set[str] = set()
-    for _ in range(PASSES):
-        for part in parts:
-            waits = not made.keys() >= set(part.dependency)
-            if part.id in made or part.id in tried or waits:
-                continue
-            tried.add(part.id)
+    for part in in_order(parts):
+        if not part.dependency:
+            made[part.id] = question.question
+        elif made.keys() >= set(part.dependency):
             with session.leaving_out():
                 rewrite, made[part.id] = await _rewrite(question, part, parts, infos, made, session)
                 rewrites.append(rewrite)

@@ -75,7 +75,7 @@ def test_what_is_no_row_is_named_with_its_line(
 def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row()) + "\n\n{cut", encoding="utf-8")
-    with pytest.raises(InvalidRequest, match=r"rows\.jsonl:3: the line: "):
+    with pytest.raises(InvalidRequest, match=r"rows\.jsonl:3: Invalid JSON"):
         list(read_rows_of(TrainingRow, file))
 
 

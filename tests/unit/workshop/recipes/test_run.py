@@ -103,7 +103,7 @@ def test_settings_over_preset(data: tuple[Path, Path], tmp_path: Path) -> None:
         (["--data", "x"], "--out FOLDER"),
         (["--out", "x"], "--data"),
         (["--data", "x", "--out", "x"], "x: cannot be read: No such file"),
-        (["--data", "x", "--out", "x", "--set", "wdth=3"], "wdth: there is no such setting; there"),
+        (["--data", "x", "--out", "x", "--set", "wdth=3"], "wdth: Extra inputs are not perm"),
         (["--data", "x", "--out", "x", "--set", "width=a"], "width: Input should be a valid integ"),
         (["--data", "x", "--out", "x", "--set", "width"], "--set width is not valid"),
         (["--data", "x", "--out", "x", "--set", "=3"], "use --set NAME=VALUE"),
@@ -137,12 +137,9 @@ def test_a_run_is_resumed_as_it_was_started_or_not_at_all(
     assert (code, "was started differently: width was 9 and is 3" in said) == (2, True)
     data[0].write_text(data[0].read_text().replace("0.2", "0.3"))
     assert "the data was" in train(*options, "--resume")[1]
-    for name, content, told in [
-        (RUN, "{}", "is damaged: train again"),
-        (RUN, '{"format": 1, "versions": {"revelator": "0.0"}}', "format 1 and this version reads"),
-    ]:
-        (out / name).write_text(content)
-        assert told in train(*options, "--resume")[1]
+    for content in ("{}", '{"format": 1}'):
+        (out / RUN).write_text(content)
+        assert "is damaged, or another version" in train(*options, "--resume")[1]
 
 
 def test_other_processes_write_nothing(
@@ -180,5 +177,5 @@ def test_presets_are_the_papers() -> None:
     assert hanrag[1]["learning_rate"] == 1e-4
     assert hanrag[0].lora_rank > 0 == autorag[0].lora_rank
     assert (autorag[1]["learning_rate"], autorag[1]["num_train_epochs"]) == (1e-5, 5)
-    with pytest.raises(ConfigurationError, match="model: this setting is required; add --set mod"):
+    with pytest.raises(ConfigurationError, match=r"model: Field required; .*--set;.*model"):
         read_settings(sft.RECIPE, "small", [])

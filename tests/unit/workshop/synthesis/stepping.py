@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+import anyio.lowlevel
+
 from service.core.domain import Passage
+from service.core.errors import EngineLimited
 from service.engines.base import FinishReason
 from service.workshop.synthesis.contract import Item, OutputRow, Pipeline
 from service.workshop.synthesis.teacher import AskTeacher, Session, Spent, Teacher
@@ -92,3 +95,26 @@ def run_by_hand(
     session = session_of(teacher, found, str(seed))
     rows: Sequence[OutputRow] = finished(pipeline.work(item, session))  # type: ignore[arg-type]
     return Outcome(rows, +session.lost), teacher.asked, session.spent.bad
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await anyio.lowlevel.checkpoint()
+
+
+def limited(seconds: int) -> EngineLimited:
+    """As the client of an OpenAI-compatible server raises it for a 429 with Retry-After."""
+    failure = EngineLimited("the server is over its limit")
+    failure.retry_after = seconds
+    return failure

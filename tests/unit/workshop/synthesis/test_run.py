@@ -37,8 +37,7 @@ from service.workshop.synthesis.journal import ENTRY, JournalEntry, open_journal
 from service.workshop.synthesis.report import Report
 from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Spent, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.workshop.synthesis.rounds import Clock
-from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
+from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN, Clock
 
 
 def read(row: Any, default_id: str) -> Item[str]:
@@ -174,8 +173,8 @@ async def test_the_reasons_of_what_is_dropped(tmp_path: Path) -> None:
     assert report.dropped == {
         "q: said to be bad": 1, "q: truncated": 1, "q: empty": 1, "q: refused by the teacher": 1,
     }  # fmt: skip
-    assert report.bad_rounds["q: truncated"] == 3
-    assert report.calls == 11
+    assert report.spent.bad["q: truncated"] == 3
+    assert report.spent.calls == 11
 
 
 async def test_an_outage_ends_the_run_and_it_goes_on_later(tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ async def test_items_that_the_teacher_was_out_for_are_tried_in_the_next_run(tmp_
     assert OUTAGE > 1
     report, rows = await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items)
     assert (report.dropped, len(rows)) == ({}, 3)
-    assert report.calls == 3 + 5 + 1
+    assert report.spent.calls == 3 + 5 + 1
 
 
 async def test_a_run_that_is_cancelled_keeps_what_is_done(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from service.workshop.synthesis.teacher import (
     wait_after,
 )
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.workshop.synthesis.rounds import Clock, limited
-from tests.unit.workshop.synthesis.stepping import Reply
+from tests.unit.workshop.synthesis.stepping import Clock, Reply, limited
 
 ASK = AskTeacher((Message("user", "Which?"),), stage="label")
 USAGE = TokenUsage(5, 2)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from service.core.domain import Passage
-from tests.unit.workshop.synthesis.rounds import Line
+
+Line = Mapping[str, Any]
 
 # Towns of a made-up country: some are held out, by the hash of their names.
 FIRST = ("Ald", "Bern", "Carl", "Dun", "Elm", "Far", "Gos", "Hol", "Ist")

@@ -1,4 +1,4 @@
-"""Small worlds that a pipeline is run over, each with a teacher who knows all of it."""
+"""Input for two pipelines, each with a teacher who knows all of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from typing import Any
 
 from service.core.domain import Passage
-from tests.unit.workshop.synthesis.chat_worlds import CHATS
-from tests.unit.workshop.synthesis.rounds import Line, World
-from tests.unit.workshop.synthesis.towns import TOWNS, composer_of, documents_of, hops_of, work_of
+from tests.unit.workshop.synthesis.towns import TOWNS, Line, documents_of
 
 
 def compound_lines() -> list[Line]:
@@ -65,17 +63,5 @@ def _words_of(asked: str) -> str:
     return f"It tells. {json.dumps({'extracted_words': extracted})}"
 
 
-async def two_works(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
-    """Whatever is searched: the passages of the first towns, as far as they are not held out."""
-    return (work_of(0), composer_of(0), work_of(1), composer_of(1), work_of(2))
-
-
 async def nothing(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
     return ()
-
-
-WORLDS = (
-    World("compound", compound_lines(), compound_teacher, nothing),
-    World("efficientrag", [hops_of(n) for n in range(len(TOWNS))], efficientrag_teacher, two_works),
-    *CHATS,
-)

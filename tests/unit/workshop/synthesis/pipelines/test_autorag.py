@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,8 +16,8 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from service.strategies.autorag_dialogue import opening
-from service.workshop.facts.rows import TrainingRow, read_rows_of
-from service.workshop.synthesis.contract import Dropped, Item, RowOrigin
+from service.workshop.facts.rows import TrainingRow
+from service.workshop.synthesis.contract import Dropped, Item, RowOrigin, UnusableReply
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     decisions,
@@ -32,7 +31,6 @@ from service.workshop.synthesis.teacher import AskTeacher
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.stepping import Outcome, Reply, run_by_hand
-from tests.unit.workshop.synthesis.test_rounds import BY_NAME, ran
 
 QUESTION = "In which city was the composer of the opera Norma born?"
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
@@ -124,9 +122,11 @@ def test_chinese_characters_drop_the_item() -> None:
 
 def test_a_sample_that_is_no_query_is_one_less_and_without_any_the_item_is_dropped() -> None:
     cut = Reply("comp", "length")
-    outcome, _, bad = run([GOOD[0], "a\nb", cut, *GOOD[3:]])
+    outcome, _, bad = run([GOOD[0], "a\nb", cut, "?!", *GOOD[4:]])
     assert outcome.rows
-    assert bad == {"query: more than a query": 1, "query: truncated": 1}
+    assert bad == {
+        "query: more than a query": 1, "query: truncated": 1, "query: no query": 1,
+    }  # fmt: skip
     with pytest.raises(Dropped, match="query: truncated"):
         run([GOOD[0], cut, cut, cut, cut])
 
@@ -154,6 +154,8 @@ def test_labels_and_what_is_written_on_come_off() -> None:
     )
     assert read_query('Refined Query: "Bellini birthplace"') == "Bellini birthplace"
     assert read_answer("Final Answer: Catania") == "Catania"
+    with pytest.raises(UnusableReply, match="no short answer"):
+        read_answer("long " * 30)
 
 
 MARKERS = st.sampled_from([
@@ -229,9 +231,7 @@ async def walked(row: TrainingRow) -> None:
     assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
-async def test_dialogues_that_a_teacher_wrote(tmp_path: Path) -> None:
-    await ran(BY_NAME["autorag"], tmp_path / "out.jsonl")
-    rows = list(read_rows_of(TrainingRow, tmp_path / "out.jsonl"))
-    assert rows
-    for row in rows:
-        await walked(row)
+async def test_the_loop_does_what_a_dialogue_says() -> None:
+    (made,) = run(GOOD)[0].rows
+    source = {"pipeline": "autorag", "teacher": "t", "item": "1"}
+    await walked(TrainingRow.model_validate({**made.fields, "provenance": source}))

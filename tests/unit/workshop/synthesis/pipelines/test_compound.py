@@ -91,6 +91,9 @@ def test_the_same_question_again_is_left_out() -> None:
     (item,) = items_of(line(HEIGHT, HEIGHT))
     with pytest.raises(Dropped, match="fewer than two questions"):
         run_by_hand(PIPELINE, item, [HOW_HIGH, HOW_HIGH.upper().replace("QUESTION", "Question")])
+    (alone,) = items_of(line(HEIGHT))
+    with pytest.raises(Dropped, match="fewer than two documents"):
+        run_by_hand(PIPELINE, alone, [])
 
 
 def test_an_entity_keeps_the_documents_of_its_side() -> None:

@@ -153,6 +153,25 @@ def test_an_answer_inside_the_entity_is_no_hint() -> None:
     assert read_words(words, "Bank of England", "England") == words
 
 
+def test_a_passage_without_a_verdict_or_against_the_gold_is_left_out_and_counted() -> None:
+    asked = ChainedQuestion(WHO, "single", ("Vincenzo Bellini",), supporting=(NORMA,))
+    outcome, _, bad = run_by_hand(
+        PIPELINE, item_of(asked), ["hm", "hm", "hm", "false"], {WHO: [VERDI, NORMA]}
+    )
+    assert not said(outcome, "relevance")
+    assert outcome.lost == {
+        "relevance: no verdict": 1, "relevance: contradicts the gold passage": 1,
+    }  # fmt: skip
+    assert bad == {"relevance: no verdict": 3}
+
+
+def test_a_question_that_needs_no_search_teaches_its_route() -> None:
+    asked = ChainedQuestion("Where are cups kept?", "direct", ("shelf",))
+    outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), judge)
+    assert [row.fields["task"] for row in outcome.rows] == ["route"]
+    assert not calls
+
+
 def test_half_a_relation_is_a_hole() -> None:
     with pytest.raises(Dropped, match="half a relation"):
         finished(write_out([Link("Norma >>", "x")], session_of(Said([]))))
