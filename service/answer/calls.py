@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 from service.core.concurrency import closing
@@ -66,6 +66,7 @@ class Roles:
         yield from (self.revelator, self.reader, self.judge)
 
 
+@dataclass(slots=True)
 class EngineCall:
     """One engine call, which ends when its context is left, and what it has produced so far
     (seconds; `logprob` is a sum, if requested, and `best` has those of each token's alternatives).
@@ -75,28 +76,19 @@ class EngineCall:
     asynchronous and closes them.
     """
 
-    __slots__ = (
-        "best", "deltas", "end_span", "ended", "estimated", "finish", "first", "logprob", "pieces",
-        "role", "started", "usage", "worker",
-    )  # fmt: skip
-
-    deltas: AsyncIterator[Delta]
-
-    def __init__(
-        self, role: Role, estimated: int, ended: EndCall, end_span: EndCall | None
-    ) -> None:
-        self.role = role
-        self.ended = ended
-        self.end_span = end_span
-        self.estimated = estimated
-        self.finish: FinishReason | None = None
-        self.started = time.monotonic()
-        self.first = 0.0
-        self.pieces = 0
-        self.logprob: float | None = None
-        self.best: list[tuple[float, ...]] = []
-        self.usage: TokenUsage | None = None
-        self.worker: str | None = None
+    role: Role
+    estimated: int
+    ended: EndCall
+    end_span: EndCall | None
+    deltas: AsyncIterator[Delta] = field(init=False)
+    finish: FinishReason | None = None
+    started: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+    pieces: int = 0
+    logprob: float | None = None
+    best: list[tuple[float, ...]] = field(default_factory=list)
+    usage: TokenUsage | None = None
+    worker: str | None = None
 
     def __enter__(self) -> Self:
         return self

@@ -3,28 +3,8 @@ reasoning (pure)."""
 
 from __future__ import annotations
 
-from service.answer.events import (
-    AnswerReady,
-    BaseEvent,
-    Decomposition,
-    Done,
-    Failed,
-    Judgement,
-    PassagesFound,
-    QueryIssued,
-    RouteChosen,
-    Start,
-    StepEnd,
-    StepStart,
-    Stop,
-    ThoughtWritten,
-    Token,
-    Trigger,
-    Withdraw,
-)
-
-# Events that are shown in the answer, its citations and errors, or that may be withdrawn.
-UNTOLD = (Start, Token, Withdraw, Stop, AnswerReady, Failed, Done)
+from service.answer import events
+from service.answer.events import BaseEvent
 
 
 class Narrator:
@@ -34,51 +14,38 @@ class Narrator:
         self._titles: dict[str, str] = {}
         self._kinds: dict[str | None, str] = {}
 
-    def line(self, event: BaseEvent) -> str | None:  # noqa: PLR0911 (a line per kind)
+    def line(self, event: BaseEvent) -> str | None:  # noqa: C901, PLR0911 (a line per kind)
         match event:
-            case RouteChosen():
+            case events.RouteChosen():
                 return f"Route: {event.route}, loop {event.loop}"
-            case StepStart():
-                return self._step(event)
-            case Decomposition():
+            case events.StepStart():
+                self._kinds[event.step] = event.kind
+                asked = f": {_flat(event.question)}" if event.question else ""
+                return f"Step {event.step}, {event.kind}{asked}"
+            case events.Decomposition():
                 return f"Parts: {' / '.join(map(_flat, event.questions))}"
-            case QueryIssued():
+            case events.QueryIssued():
                 return f"Search ({event.retriever}): {_flat(event.query)}"
-            case PassagesFound():
+            case events.PassagesFound():
                 return self._found(event)
-            case Judgement():
-                return self._judged(event)
-            case ThoughtWritten():
+            case events.Judgement(ending=bool(ending)):
+                return f"Enough to answer: {'yes' if ending else 'no'}"
+            case events.Judgement(kept=True, passage_id=str(passage_id)):
+                return f"Kept: {self._titles.get(passage_id, passage_id)}"
+            case events.ThoughtWritten():
                 label = "Question" if self._kinds.get(event.step) == "condense" else "Thought"
                 return f"{label}: {_flat(event.text)}"
-            case Trigger():
+            case events.Trigger():
                 return f"Unsure of {_flat(event.token)!r}"
-            case StepEnd():
-                return self._ended(event)
+            case events.StepEnd(answer=str(answer)) if self._kinds.get(event.step) == "retrieve":
+                # the answer of the last step is that of the question
+                return f"Found: {_flat(answer)}" if answer else None
         return None
 
-    def _step(self, event: StepStart) -> str | None:
-        self._kinds[event.step] = event.kind
-        asked = f": {_flat(event.question)}" if event.question else ""
-        return f"Step {event.step}, {event.kind}{asked}"
-
-    def _found(self, event: PassagesFound) -> str:
+    def _found(self, event: events.PassagesFound) -> str:
         self._titles |= {p.passage_id: _flat(p.title) or p.passage_id for p in event.passages}
         missing = f", without {' and '.join(event.missing)}" if event.missing else ""
         return f"{len(event.passages)} passage{'s' * (len(event.passages) != 1)}{missing}"
-
-    def _judged(self, event: Judgement) -> str | None:
-        if event.ending is not None:
-            return f"Enough to answer: {'yes' if event.ending else 'no'}"
-        if event.kept and event.passage_id:
-            return f"Kept: {self._titles.get(event.passage_id, event.passage_id)}"
-        return None
-
-    def _ended(self, event: StepEnd) -> str | None:
-        """Return the line of a sub-answer. That of the last step is the answer itself."""
-        if event.answer and self._kinds.get(event.step) == "retrieve":
-            return f"Found: {_flat(event.answer)}"
-        return None
 
 
 def _flat(text: str) -> str:

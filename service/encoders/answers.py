@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from service.encoders.base import AnswerKind
@@ -76,33 +77,27 @@ class Candidate:
         return self.margin, self.none, self.lead, float(self.missing)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """The logits of a window's text: of a start and of an end at each piece."""
+def _best_place(
+    spans: Sequence[tuple[int, int]], starts: Any, ends: Any, left: int, right: int
+) -> tuple[float, tuple[int, int]] | None:
+    """Return the best place between two characters, and its span in characters, by the logits of a
+    start and of an end at each piece of a window's text."""
+    import numpy as np  # noqa: PLC0415
 
-    window: Window
-    starts: Any
-    ends: Any
-
-    def best(self, left: int, right: int) -> tuple[float, tuple[int, int]] | None:
-        """Return the best place between two characters, and its span in characters."""
-        import numpy as np  # noqa: PLC0415
-
-        spans = self.window.spans
-        inside = [n for n, (start, end) in enumerate(spans) if left <= start and end <= right]
-        if not inside:
-            return None
-        low, high = inside[0], inside[-1] + 1
-        pairs = [
-            (float(self.starts[a] + self.ends[b]), int(a), int(b))
-            for a in low + np.argsort(-self.starts[low:high])[:TRIED]
-            for b in low + np.argsort(-self.ends[low:high])[:TRIED]
-            if a <= b < a + LONGEST_ANSWER
-        ]
-        if not pairs:
-            return None
-        place, a, b = max(pairs)
-        return place, (spans[a][0], spans[b][1])
+    inside = [n for n, (start, end) in enumerate(spans) if left <= start and end <= right]
+    if not inside:
+        return None
+    low, high = inside[0], inside[-1] + 1
+    pairs = [
+        (float(starts[a] + ends[b]), int(a), int(b))
+        for a in low + np.argsort(-starts[low:high])[:TRIED]
+        for b in low + np.argsort(-ends[low:high])[:TRIED]
+        if a <= b < a + LONGEST_ANSWER
+    ]
+    if not pairs:
+        return None
+    place, a, b = max(pairs)
+    return place, (spans[a][0], spans[b][1])
 
 
 def best_of(
@@ -122,8 +117,8 @@ def best_of(
     for n, (left, right) in enumerate(window.spans):
         if any(row.start <= left and right <= row.end for row in barred):
             starts[n] -= BARRED
-    scored = _Scored(window, starts, ends)
-    if (found := scored.best(0, len(text))) is None:
+    best_place = partial(_best_place, window.spans, starts, ends)
+    if (found := best_place(0, len(text))) is None:
         return None
     place, span = found
     if form == "yes_no":
@@ -142,7 +137,7 @@ def best_of(
     if form == "several" and own:
         spans = tuple(_column(rows, own, question, text))
     elif form == "several":
-        spans = tuple(_parts(scored, _members(text, span), place, span))
+        spans = tuple(_parts(best_place, _members(text, span), place, span))
     elif form == "sentence" and not own:
         spans = (_sentence(text, span),)
     place -= UNSUITED * _is_no_place(question, text[slice(*span)])
@@ -161,7 +156,10 @@ def _meets(row: Row, window: Window) -> bool:
 
 
 def _parts(
-    scored: _Scored, pieces: Sequence[tuple[int, int]], place: float, span: tuple[int, int]
+    best_place: Callable[[int, int], tuple[float, tuple[int, int]] | None],
+    pieces: Sequence[tuple[int, int]],
+    place: float,
+    span: tuple[int, int],
 ) -> Iterator[tuple[int, int]]:
     """Yield the parts of a list in their order: `span`, and the others of the enumeration that have
     places nearly as good."""
@@ -169,7 +167,7 @@ def _parts(
     for left, right in pieces:
         if left < span[1] and span[0] < right:
             continue
-        found = scored.best(left, right)
+        found = best_place(left, right)
         if found and found[0] >= place - WORSE:
             others.append(found[1])
     yield from sorted([span, *others])

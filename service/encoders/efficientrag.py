@@ -108,13 +108,9 @@ class CheckpointEncoder:
 
 class Labeler(CheckpointEncoder):
     """LABEL (METHODS.md §4.2): tags passages, and marks the words that are useful for a query. The
-    most probable tag is chosen. `tags` is 2 or 3."""
+    most probable tag is chosen."""
 
     kind = "labeler"
-
-    @property
-    def tags(self) -> int:
-        return (self._card and self._card.tags) or 3
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
         """Return a label for each passage, which has the form of `encoders.inputs.passage_text`."""

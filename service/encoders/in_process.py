@@ -116,9 +116,13 @@ def file_tokenizer(path: Path) -> Any:
     from tokenizers import Tokenizer  # noqa: PLC0415
 
     try:
-        return _plain(Tokenizer.from_file(str(path)))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise ConfigurationError(f"{path} cannot be read: {error}; copy it again") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def open_model(path: Path, threads: int, remedy: str = "copy it again") -> Any:
@@ -131,6 +135,30 @@ def open_model(path: Path, threads: int, remedy: str = "copy it again") -> Any:
         raise ConfigurationError(
             f"{path} is not a model that ONNX Runtime can open ({reason}); {remedy}"
         ) from None
+
+
+def open_chosen(
+    opened: Callable[[Path], T],
+    chosen: Path | str | None,
+    shipped: Path,
+    setting: str,
+    *,
+    small: bool,
+) -> T | None:
+    """Return what a setting has `chosen`: `none`, the `shipped` folder, or another one. None means
+    that a language model does the work.
+
+    If nothing is chosen, the shipped folder is used for a `small` model, if it can be opened.
+    Raises ConfigurationError, which names the setting and says what is missing.
+    """
+    if chosen == "none" or (chosen is None and not small):
+        return None
+    try:
+        return opened(shipped if chosen in (None, "shipped") else Path(chosen))
+    except ConfigurationError as error:
+        if chosen is None:
+            return None
+        raise ConfigurationError(f"{setting}: {error.detail}") from None
 
 
 def read_card(kind: type[Card], name: str, folder: Path, files: Sequence[str]) -> Card:
@@ -149,10 +177,3 @@ def read_card(kind: type[Card], name: str, folder: Path, files: Sequence[str]) -
             f"{path}: {first_problem(error)}; use a folder of this version, or create one: "
             f"revelator train {name}"
         ) from None
-
-
-def _plain(tokenizer: Any) -> Any:
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    tokenizer.encode_special_tokens = True
-    return tokenizer

@@ -37,26 +37,19 @@ class Encoded:
     word_of: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
 
-    def cut(self, most: int) -> Encoded:
-        """Return the first `most` pieces, without a final [SEP], as in the official code."""
-        for pieces in (self.ids, self.types, self.word_of):
-            del pieces[most:]
-        return self
-
-    def add_special(self, piece: int, kind: int = 0) -> Encoded:
-        return self._add([piece], NO_WORD, kind)
-
-    def add(self, spelt: Sequence[SpeltWord], kind: int = 0, *, markable: bool = True) -> Encoded:
+    def add(self, spelt: Sequence[SpeltWord], kind: int = 0, *, markable: bool = False) -> Encoded:
         for word in spelt:
-            self._add(word.ids, len(self.words) if markable else NO_WORD, kind)
+            self.ids += word.ids
+            self.word_of += [len(self.words) if markable else NO_WORD] * len(word.ids)
+            self.types += [kind] * len(word.ids)
             if markable:
                 self.words.append(word.text)
         return self
 
-    def _add(self, ids: Sequence[int], word: int, kind: int) -> Encoded:
-        self.ids += ids
-        self.word_of += [word] * len(ids)
-        self.types += [kind] * len(ids)
+    def cut(self, most: int) -> Encoded:
+        """Return the first `most` pieces, without a final [SEP], as in the official code."""
+        for pieces in (self.ids, self.types, self.word_of):
+            del pieces[most:]
         return self
 
 
@@ -79,16 +72,11 @@ def encode_passages(
 
     `tokenizer` belongs to the library `tokenizers` and has the tokens [CLS] and [SEP].
     """
-    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    start, end = _frame(tokenizer)
     asked, *spelt = _spell(tokenizer, [_cut(text) for text in (query, *passages)])
+    before = [start, *asked, end]
     return [
-        Encoded()
-        .add_special(start)
-        .add(asked, markable=False)
-        .add_special(end)
-        .add(passage, 1)
-        .add_special(end, 1)
-        .cut(most)
+        Encoded().add(before).add(passage, 1, markable=True).add([end], 1).cut(most)
         for passage in spelt
     ]
 
@@ -102,7 +90,7 @@ def encode_query(
     If it is too long, the infos lose their last words, the longest info first (METHODS.md §6 #27).
     A query that is too long by itself is cut at its end.
     """
-    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    start, end = _frame(tokenizer)
     marks = [_cut(mark) for mark in (QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR)]
     data = [markable_words(text) for text in (query, *infos)]
     named, info_mark, parting, asked, *spelt = _spell(tokenizer, [*marks, *data])
@@ -110,10 +98,10 @@ def encode_query(
         2 + _size(named) + len(spelt) * _size(info_mark) + max(len(spelt) - 1, 0) * _size(parting)
     )
     _shorten(spelt, most - frame - _size(asked))
-    encoded = Encoded().add_special(start).add(named, markable=False).add(asked)
+    encoded = Encoded().add([start, *named]).add(asked, markable=True)
     for place, info in enumerate(spelt):
-        encoded.add([*(parting if place else ()), *info_mark], markable=False).add(info)
-    return encoded.add_special(end).cut(most)
+        encoded.add([*(parting if place else ()), *info_mark]).add(info, markable=True)
+    return encoded.add([end]).cut(most)
 
 
 def markable_words(text: str) -> list[str]:
@@ -165,6 +153,11 @@ def _shorten(infos: list[list[SpeltWord]], room: int) -> None:
 
 def _size(spelt: Sequence[SpeltWord]) -> int:
     return sum(len(word.ids) for word in spelt)
+
+
+def _frame(tokenizer: Any) -> list[SpeltWord]:
+    """Return the special tokens before and after an input."""
+    return [SpeltWord("", [tokenizer.token_to_id(mark)]) for mark in ("[CLS]", "[SEP]")]
 
 
 def _cut(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from service.encoders.in_process import (
     Gone,
     InProcess,
     file_tokenizer,
+    open_chosen,
     open_model,
     packs,
     padded_rows,
@@ -70,8 +71,12 @@ class Extractor:
     """A reader with the model of a folder, which is loaded at the first question. What is less
     probable than `threshold` is declined."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
-        """Raise ConfigurationError if a file is missing or the card cannot be read."""
+    def __init__(self, folder: Path) -> None:
+        """Raise ConfigurationError if a package or a file is missing, or the card cannot be
+        read."""
+        if problem := missing_packages("the reader", ("numpy", "onnxruntime"), "local"):
+            raise ConfigurationError(problem)
+        threads = min(MOST_THREADS, os.cpu_count() or 1)
         self.card = read_card(ReaderCard, "reader", folder, FILES)
         self._model = InProcess(
             "the reader", lambda: _Model(folder, self.card, threads), EngineFailure
@@ -86,30 +91,24 @@ class Extractor:
 
         Raises ConfigurationError if the model cannot be opened, EngineFailure if it fails.
         """
-        shown = [(passage.title, passage.text) for passage in passages if passage.text.strip()]
-        if not shown or not question.strip():
-            return Reading("none", "", score=0.0, scores=(0.0,) * len(passages))
-        found, pieces = await self._model.run(
-            lambda model, gone: model.candidates(question, shown, gone)
-        )
-        kept = [n for n, passage in enumerate(passages) if passage.text.strip()]
-        return self._reading(question, passages, kept, found, pieces)
+        found, pieces = list[Candidate](), 0
+        shown = [(passage.title, passage.text) for passage in passages]
+        if question.strip() and any(text.strip() for _, text in shown):
+            found, pieces = await self._model.run(
+                lambda model, gone: model.candidates(question, shown, gone)
+            )
+        return self._reading(question, passages, found, pieces)
 
     def _reading(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        kept: Sequence[int],
-        found: Sequence[Candidate],
-        pieces: int,
+        self, question: str, passages: Sequence[Passage], found: Sequence[Candidate], pieces: int
     ) -> Reading:
         scores = [0.0] * len(passages)
         if not found:
             return Reading("none", "", score=0.0, scores=tuple(scores), pieces=pieces)
         for each in found:
-            scores[kept[each.passage]] = probability(self.card.calibration, each.features)
-        best, rival = resolve(question, [passages[at] for at in kept], found)
-        at = kept[best.passage]
+            scores[each.passage] = probability(self.card.calibration, each.features)
+        best, rival = resolve(question, passages, found)
+        at = best.passage
         scores[at] = probability(self.card.calibration, best.features)
         if best.kind in ("yes", "no"):
             chance = probability(self.card.yes, (best.yes,))
@@ -118,15 +117,13 @@ class Extractor:
             best = replace(best, kind=told if sure >= SURE else "span")
             scores[at] *= sure if sure >= SURE else 1.0
         answer = _text(best, passages[at])
+        reading = Reading(best.kind, answer, at, best.spans, scores[at], tuple(scores), pieces)
         if scores[at] < self.threshold:
-            return Reading("none", answer, at, best.spans, scores[at], tuple(scores), pieces)
+            return reading._replace(kind="none")
         if rival is None:
-            return Reading(best.kind, answer, at, best.spans, scores[at], tuple(scores), pieces)
-        other = kept[rival.passage]
-        answer = f"{answer} or {_text(rival, passages[other])}"
-        return Reading(
-            "span", answer, at, best.spans, scores[at], tuple(scores), pieces, (other, rival.spans)
-        )
+            return reading
+        both = f"{answer} or {_text(rival, passages[rival.passage])}"
+        return reading._replace(kind="span", answer=both, rival=(rival.passage, rival.spans))
 
 
 def _text(answer: Candidate, passage: Passage) -> str:
@@ -136,25 +133,9 @@ def _text(answer: Candidate, passage: Passage) -> str:
 
 
 def open_extractor(settings: RoleSettings, *, small: bool = False) -> Extractor | None:
-    """Return the encoder that reads passages, or None if the reader's language model does. No
-    model is loaded.
-
-    If the settings do not say which, the shipped encoder, if there is one, reads for a `small`
-    model that can open it. Raises ConfigurationError, which says what is missing.
-    """
-    named = settings.encoder or ("shipped" if small else "none")
-    if named == "none":
-        return None
-    folder = SHIPPED if named == "shipped" else Path(named)
-    problem = missing_packages("the reader", ("numpy", "onnxruntime"), "local")
-    try:
-        if problem:
-            raise ConfigurationError(problem)
-        return Extractor(folder, min(MOST_THREADS, os.cpu_count() or 1))
-    except ConfigurationError as error:
-        if settings.encoder is None:
-            return None
-        raise ConfigurationError(f"roles.reader.encoder: {error.detail}") from None
+    """Return the encoder that reads passages, or None if the reader's language model does
+    (`open_chosen`). No model is loaded."""
+    return open_chosen(Extractor, settings.encoder, SHIPPED, "roles.reader.encoder", small=small)
 
 
 def probability(weights: Sequence[float], features: Sequence[float]) -> float:

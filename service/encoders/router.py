@@ -17,7 +17,7 @@ from service.core.domain import Model, RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.encoders.base import ROUTES, Routed
-from service.encoders.in_process import read_card
+from service.encoders.in_process import open_chosen, read_card
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.embedders import InProcessEmbedder, minilm_embedder, minilm_problem
 
@@ -138,19 +138,8 @@ def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) 
 
 
 def open_classifier(
-    named: Path | Literal["none", "shipped"] | None, *, small: bool = False
+    chosen: Path | Literal["none", "shipped"] | None, *, small: bool = False
 ) -> Classifier | None:
-    """Return the classifier, or None if the Revelator's language model chooses the route. No
-    encoder is loaded.
-
-    If the settings have `named` none, the classifier is used for a `small` model if it can be
-    opened. Raises ConfigurationError, which says what is missing.
-    """
-    if named == "none" or (named is None and not small):
-        return None
-    try:
-        return Classifier(named if isinstance(named, Path) else SHIPPED)
-    except ConfigurationError as error:
-        if named is None:
-            return None
-        raise ConfigurationError(f"routes.classifier: {error.detail}") from None
+    """Return the classifier, or None if the Revelator's language model chooses the route
+    (`open_chosen`). No encoder is loaded."""
+    return open_chosen(Classifier, chosen, SHIPPED, "routes.classifier", small=small)

@@ -124,8 +124,9 @@ async def _judge(
     if limits:
         step.stopped_by = limits[0].stopped_by
     choices = keep_relevant(verdicts, len(verdicts) if reader.reads_all else top_k)
-    for hit, choice in zip(hits, choices, strict=True):
-        await step.judged(hit.passage.passage_id, choice, _relevant(choice))
+    for hit, choice, verdict in zip(hits, choices, verdicts, strict=True):
+        relevant = verdict if isinstance(verdict, bool) else None
+        await step.judged(hit.passage.passage_id, choice, relevant)
     return choices
 
 
@@ -175,12 +176,6 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
         else:
             choices.append(Choice(False, f"beyond the first {top_k} relevant"))
     return choices
-
-
-def _relevant(choice: Choice) -> bool | None:
-    if choice.reason in (UNREAD, NOT_JUDGED):
-        return None
-    return choice.kept or (choice.reason or "").startswith("beyond")
 
 
 # ---- a loop that ended without an answer

@@ -23,7 +23,8 @@ from service.core.domain import AutoragMode, Passage, StepKind
 from service.core.errors import LimitReached
 from service.core.settings.loops import AutoragSettings
 from service.engines.base import GenerationRequest
-from service.prompts.templates import Prompt
+from service.prompts.quoting import quote
+from service.prompts.templates import Prompt, passage_line
 from service.strategies.autorag_dialogue import (
     ANYWHERE,
     AT_LINES,
@@ -32,14 +33,12 @@ from service.strategies.autorag_dialogue import (
     Action,
     Dialogue,
     Policy,
-    document_text,
     knowledge_request,
     naive_request,
     opening,
     read_turn,
     reasoning_of,
     reminder,
-    titled_text,
 )
 from service.strategies.base import Method, Outcome
 from service.strategies.reader import verify, write_answer
@@ -63,10 +62,10 @@ class Autorag(Method):
     at most T^PK documents itself, and finally it answers directly. T is the request's `max_steps`,
     if given; T^PK is at most T.
 
-    `answer`: the text of the answer's tokens that are not withdrawn. `owed`: the cost of calls that
-    have not been charged to a step yet. `thought`: the reasoning of the newest turn; `finding`: the
-    newest reasoning on passages; `unread`: documents came after it; `wrong`: the newest turn, if it
-    was not in the form. `asked`: what was searched for, and what the model wrote documents on.
+    `owed`: the cost of calls that have not been charged to a step yet. `thought`: the reasoning of
+    the newest turn; `finding`: the newest reasoning on passages; `unread`: documents came after it;
+    `wrong`: the newest turn, if it was not in the form. `asked`: what was searched for, and what
+    the model wrote documents on.
     """
 
     name = "autorag"
@@ -83,11 +82,9 @@ class Autorag(Method):
             most,
             min(MOST_PARAMETRIC, most),
             ANYWHERE if self.tuned else AT_LINES,
-            reminds=not self.tuned,
             examples="" if self.tuned else self.dialogue.messages[0].content,
         )
-        self.action: Action | None = None
-        self.ended = False
+        self.action = Action("retrieve")
         self.seen: dict[str, Passage] = {}
         self.asked: set[tuple[StepKind, str]] = set()
         self.thought: str | None = None
@@ -95,19 +92,16 @@ class Autorag(Method):
         self.unread = False
         self.wrong: str | None = None
         self.open_step: OpenStep | None = None
-        self.answer = ""
         self.owed: Counter[str] = Counter()  # what calls used that no step has been charged with
         self.drafted = False  # in the open step
 
     async def run(self) -> Outcome:
         with self.limited():
-            while not (self.ended or self._does("give_up")) and self.may_go_on():
+            while self.action.kind not in ("conclude", "give_up") and self.may_go_on():
                 await self._cycle()
-        if not self.ended:
-            await self._last_words()
-        if read_answer(self.answer, self.policy.question).declined:
-            if self.open_step:
-                self.open_step.flag("declined")
+        await self._last_words()
+        if self.open_step and read_answer(self.answer, self.policy.question).declined:
+            self.open_step.flag("declined")
             await self._withdraw("repair")
         return Outcome(await self._close(), self.stopped_by)
 
@@ -116,26 +110,21 @@ class Autorag(Method):
         """Whether all retrievals found nothing and the settings require abstaining then."""
         return self.inquiry.abstains and self.policy.retrieved > 0 and not self.seen
 
-    @property
-    def _published(self) -> bool:
-        """Whether the model is a published checkpoint, whose NAIVE answers from memory."""
-        return self.tuned and self.templates.has("autorag_naive")
-
     async def _cycle(self) -> None:
         """Make one turn, and get the document it asks for."""
         await self._turn()
-        action = self.action
-        if action is None or action.kind not in ("retrieve", "imagine", "give_up"):
-            return
-        if action.kind == "give_up":
-            self.stopped_by = action.stopped_by
-        elif action.kind == "imagine" and self._unfounded:
-            self.stopped_by, self.ended = "max_steps", True
-        elif not self.ended and self.may_go_on():
-            await (self._search if action.kind == "retrieve" else self._imagine)(action)
+        if self.action.kind == "imagine" and self._unfounded:
+            self.action = Action("give_up", stopped_by="max_steps")
+        if self.action.kind == "give_up":
+            self.stopped_by = self.action.stopped_by
+        elif self.action.kind in ("retrieve", "imagine") and self.may_go_on():
+            await (self._search if self.action.kind == "retrieve" else self._imagine)(self.action)
 
-    def _does(self, kind: str) -> bool:
-        return self.action is not None and self.action.kind == kind
+    @property
+    def answer(self) -> str:
+        """What was written of the answer and not withdrawn."""
+        step = self.open_step
+        return (step.answer or "") if step and step.kind == "answer" else ""
 
     # ---- steps, of which at most one is open
 
@@ -167,16 +156,10 @@ class Autorag(Method):
         if self._retrieval:
             self._retrieval.answer = thought
 
-    async def _emit_answer(self, text: str, thought: str | None) -> None:
-        if text:
-            step = await self._open_answer(thought)
-            self.answer = text
-            await step.emit(Token(role=self.as_role, text=text))
-
     async def _withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
         """Withdraw what was written of the answer."""
         if self.answer and self.open_step:
-            self.answer = ""
+            self.open_step.answer = None
             await self.open_step.emit(Withdraw(role=self.as_role, reason=reason))
 
     async def _restart(self) -> None:
@@ -189,15 +172,15 @@ class Autorag(Method):
         """End the last step with the remaining answer, and return that. The step is charged with
         the owed cost; calls that opened no step get one of their own.
         """
-        if self.open_step and self.open_step.kind == "answer":
-            self.open_step.answer = self.answer or None
-            await verify(self.open_step, self.question, list(self.seen.values()))
         if self.open_step is None and self.owed["llm_calls"]:
             await self._open_answer()
-        if self.open_step:
-            self._charge(self.open_step)
+        answer, step = self.answer, self.open_step
+        if step and answer:
+            await verify(step, self.question, list(self.seen.values()))
+        if step:
+            self._charge(step)
         await self._end()
-        return self.answer or None
+        return answer or None
 
     def _charge(self, step: OpenStep) -> None:
         step.usage.update(self.owed)
@@ -237,7 +220,7 @@ class Autorag(Method):
         await self._draft(reasoning_of(call.written, form, ended=True), shown)
         self.dialogue.learn(request.messages, call.usage["prompt_tokens"])
         self.action = self.policy.decide(call.written, self.dialogue.shown, cut=call.cut)
-        if self._does("remind"):
+        if self.action.kind == "remind":
             self.wrong = call.written
             await self._restart()
             return
@@ -270,27 +253,25 @@ class Autorag(Method):
         `closed_book`."""
         if self.seen and thought:
             self._find(thought)
-        await self._emit_answer(text, thought)
-        if not self.seen and self.open_step:
-            self.open_step.flag("closed_book")
+        step = await self._open_answer(thought)
+        if not self.seen:
+            step.flag("closed_book")
+        await step.say(text, self.as_role)
 
     async def _read(self, text: str) -> None:
         """Apply a complete turn: keep its reasoning, and emit its answer."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
-        action = self.action
-        if asked_again and action and action.kind == "retrieve":
-            self.action = action._replace(repaired=True)
-        self.thought = None if self._does("give_up") else read_turn(text, self.policy.form).thought
+        kind = self.action.kind
+        if asked_again and kind == "retrieve":
+            self.action = self.action._replace(repaired=True)
+        self.thought = None if kind == "give_up" else read_turn(text, self.policy.form).thought
         if self.seen:
             self.finding = self.thought
             self._find(self.thought)
-        if action is None or action.kind != "conclude":
+        if kind != "conclude" or self._unfounded:
             return
-        self.ended = True
-        if self._unfounded:
-            return
-        await self._answer(action.text, self.thought)
+        await self._answer(self.action.text, self.thought)
         if asked_again and self.open_step:
             self.open_step.flag("repaired")
 
@@ -325,9 +306,9 @@ class Autorag(Method):
             if repeated and not search.repaired:
                 self._give_up(step)
         self.seen.update({passage.passage_id: passage for passage in passages})
-        bare = document_text(passage.text for passage in passages)
-        text = bare if self.tuned else titled_text(passages)
-        self.dialogue.document(self.policy.document_number, text)
+        # each text after its title for models that were not trained on texts alone
+        texts = [quote(each.text) if self.tuned else passage_line(each) for each in passages]
+        self.dialogue.document(self.policy.document_number, " ".join(texts))
         self.unread = bool(passages)
 
     def _is_repeated(self, kind: StepKind, query: str) -> bool:
@@ -353,7 +334,7 @@ class Autorag(Method):
         request = knowledge_request(self.templates, self.policy.question, query)
         await step.write("reader", request, "draft")
         await step.emit(Token(role="draft", text="\n\n"))  # its reasoning follows in the same step
-        self.dialogue.document(self.policy.document_number, document_text([step.written]))
+        self.dialogue.document(self.policy.document_number, quote(step.written))
         self.unread = True
         return None
 
@@ -368,10 +349,10 @@ class Autorag(Method):
             await self._restart()
             with self.limited():
                 await self._turn(self.final)
-        if self.ended or self._unfounded or self.answer:
+        if self._unfounded or self.answer:
             return
         if self.finding:
-            await self._emit_answer(self.finding, None)
+            await self._answer(self.finding, None)
         else:
             await self._answer_directly()
 
@@ -379,8 +360,9 @@ class Autorag(Method):
         """Run NAIVE (line 17). Published checkpoints answer it from memory. Other models answer
         from the newest passages, and without passages only if the settings allow it.
         """
-        evidence = bool(self.seen) and not self._published
-        invited = self._published or self.inquiry.settings.answers.invites_memory
+        published = self.tuned and self.templates.has("autorag_naive")
+        evidence = bool(self.seen) and not published
+        invited = published or self.inquiry.settings.answers.invites_memory
         if not (evidence or invited):
             return
         step = await self._open_answer()
@@ -393,7 +375,6 @@ class Autorag(Method):
         newest = list(self.seen.values())[-(self.able.passages or EVIDENCE) :]
         prompt = self.templates.fill("answer", self.policy.question, passages=newest)
         await write_answer(step, prompt, self.as_role, DIRECT_TOKENS)
-        self.answer = step.answer or ""
         if step.stopped_by != "answer":
             self.stopped_by = step.stopped_by
 
@@ -403,7 +384,7 @@ class Autorag(Method):
         request = naive_request(self.templates, self.policy.question)
         with self.limited():
             await step.write("reader", request, self.as_role, final=self.final)
-        self.answer = step.written
+        step.answer = step.written
         self._flag_cut(step, self.answer)
         prompt = request.messages[-1].content
         if isinstance(prompt, Prompt) and self.answer and prompt.gives(self.answer):

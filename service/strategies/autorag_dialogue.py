@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from service.answer.calls import chat
-from service.core.domain import AutoragMode, Passage, StoppedBy
+from service.core.domain import AutoragMode, StoppedBy
 from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
-from service.prompts.templates import TemplateSet, is_example, passage_line
+from service.prompts.templates import TemplateSet, is_example
 from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 
@@ -186,8 +186,8 @@ class Policy:
     """Decides what follows each turn, by the pseudocode of METHODS.md §2.2. `max_retrievals` is T,
     `max_parametric` T^PK.
 
-    A model that was not trained on the `form` is reminded of it once (`reminds`), also when it
-    copies the `examples` that it was shown (`echoed`: the newest turn did). A query of such a model
+    A model that was not trained on the `form` is `reminded` of it once, also when it copies the
+    `examples` that it was shown (`echoed`: the newest turn did). A query of such a model
     that was cut is not used. A trained model continues with a cut query, as published
     (`shortened`: the newest query is one).
     """
@@ -196,8 +196,8 @@ class Policy:
     max_retrievals: int
     max_parametric: int
     form: Form = ANYWHERE
-    reminds: bool = False
     examples: str = ""
+    reminded: bool = False
     echoed: bool = False
     shortened: bool = False
     retrieved: int = 0
@@ -226,8 +226,8 @@ class Policy:
         if self.shortened and self.form.lines:
             self.shortened = False
             turn = turn._replace(query=None, refined=None)
-        if self.reminds and not turn.query and not turn.final:
-            self.reminds = False
+        if self.form.lines and not (self.reminded or turn.query or turn.final):
+            self.reminded = True
             return Action("remind")
         if self.retrieved < self.max_retrievals:
             return self._while_retrieving(turn)
@@ -339,17 +339,6 @@ def reminder(templates: TemplateSet, wrong: str, *, first: bool) -> list[Message
     later turn."""
     name = "autorag_reminder_first" if first else "autorag_reminder"
     return [Message("assistant", wrong), Message("user", templates.render(name))]
-
-
-def document_text(texts: Iterable[str]) -> str:
-    """Return a document for the user turn: the texts in rank order, joined by one space."""
-    return " ".join(quote(text) for text in texts)
-
-
-def titled_text(passages: Iterable[Passage]) -> str:
-    """As `document_text`, with each text after its title, for models that were not trained on texts
-    alone."""
-    return " ".join(map(passage_line, passages))
 
 
 def _question(question: str) -> Message:

@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from service.answer.events import Judgement, RetrievedPassage, ThoughtWritten, TokenRole
-from service.answer.evidence import same_question
+from service.answer.events import RetrievedPassage, ThoughtWritten, TokenRole
+from service.answer.evidence import shown_text
 from service.answer.inquiry import Choice, OpenStep
 from service.core.domain import RetrieverName, StoppedBy
 from service.engines.base import Completion, GenerationRequest
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER, Pair, Prompt, TemplateSet, is_example
+from service.prompts.templates import NO_ANSWER, Pair, Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.anrag import TOKENS_PER_LETTER, best_first
 from service.strategies.base import Method, Outcome
@@ -30,7 +31,7 @@ from service.strategies.draft_text import (
     opening_layout,
     read_answer,
 )
-from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine
+from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine, was_asked
 from service.strategies.reader import verify, write_answer
 from service.strategies.reading import answers
 from service.strategies.reading.text import ends_with
@@ -46,22 +47,23 @@ class Collected:
     """Passages in the order in which they were found, each once; `most` of them, or all. Each is
     `found` by a step, in a round of retrieval."""
 
-    most: int | None = None
-    found: list[tuple[RetrievedPassage, str, int]] = field(default_factory=list)
+    most: float = math.inf
+    found: list[tuple[RetrievedPassage, OpenStep, int]] = field(default_factory=list)
     rounds: int = 0
 
-    def add(self, step: str, result: SearchResult) -> list[Choice]:
+    def add(self, step: OpenStep, result: SearchResult) -> list[Choice]:
         """Add the result of a retrieval. Returns for each hit whether it was added."""
         self.rounds += 1
-        return [self._add(step, RetrievedPassage.of(hit)) for hit in result.passages]
-
-    def _add(self, step: str, passage: RetrievedPassage) -> Choice:
-        if any(_same(passage, known) for known in self.passages):
-            return AGAIN
-        if self.most is not None and len(self.found) >= self.most:
-            return FULL
-        self.found.append((passage, step, self.rounds))
-        return COLLECTED
+        choices = []
+        for passage in map(RetrievedPassage.of, result.passages):
+            if any(_same(passage, known) for known in self.passages):
+                choices.append(AGAIN)
+            elif len(self.found) >= self.most:
+                choices.append(FULL)
+            else:
+                self.found.append((passage, step, self.rounds))
+                choices.append(COLLECTED)
+        return choices
 
     @property
     def passages(self) -> list[RetrievedPassage]:
@@ -87,7 +89,7 @@ class Chain(Method):
         """Search in an open step, and collect what is found. Raises as `OpenStep.search`."""
         before = len(collected.found)
         result = await step.search(query, top_k)
-        await step.show_passages(result, collected.add(step.id, result))
+        await step.show_passages(result, collected.add(step, result))
         if len(collected.found) == before:
             step.flag("no_new_evidence" if before else "no_evidence")
 
@@ -111,7 +113,9 @@ class Chain(Method):
         count = len(collected.found)
         most = min(count, self.able.passages or count)
         shown = [collected.newest(number) for number in range(most, 0, -1)] or [[]]
-        layouts = [replace(layout, passages=passage_lines(passages)) for passages in shown]
+        layouts = [
+            replace(layout, passages=tuple(map(as_data, map(shown_text, found)))) for found in shown
+        ]
         if self.able.context_tokens is None:
             return layouts[0], shown[0]
         room = (self.able.context_tokens - max_tokens) / TOKENS_PER_LETTER
@@ -121,21 +125,12 @@ class Chain(Method):
         chosen, passages = next(fitting, candidates[-1])
         return chosen, passages if chosen.passages else []
 
-    def borrows(self, layout: Layout, text: str) -> bool:
-        """Whether the model copied `text`, or a name in it, from a demonstration of the prompt, and
-        neither the question nor the passages contain it.
-        """
-        return is_example(text, layout.shots(), "\n".join([self.question, *layout.passages]))
-
     async def leave_out(self, collected: Collected, shown: Sequence[RetrievedPassage]) -> None:
         """Emit which passages the reader is not shown."""
         reason = f"not among the {len(shown)} that the reader's model has room for"
         for passage, step, _ in collected.found:
             if passage not in shown:
-                judgement = Judgement(
-                    step=step, passage_id=passage.passage_id, kept=False, reason=reason
-                )
-                await self.inquiry.emit(judgement)
+                await step.judged(passage.passage_id, Choice(False, reason))
 
     async def answer_from(self, collected: Collected) -> Outcome:
         """Answer from the collected passages, in a separate step: best ranks first, as many as the
@@ -164,12 +159,6 @@ class Chain(Method):
         prompt = self.templates.fill("answer" if shown else "closed", question, passages=shown)
         await write_answer(step, prompt, as_role, closed=not shown)
         await verify(step, question, shown)
-
-
-def passage_lines(passages: Sequence[RetrievedPassage]) -> tuple[str, ...]:
-    """Return ``Title: text`` of each passage as data, one line each."""
-    texts = (f"{found.title}: {found.text}" if found.title else found.text for found in passages)
-    return tuple(map(as_data, texts))
 
 
 # ---- IRCoT
@@ -220,7 +209,7 @@ class Ircot(Chain):
         layout, _ = self.lay(so_far, collected, SENTENCE_TOKENS)
         completion = await self.generate(step, layout, SENTENCE_TOKENS)
         sentence = next_sentence(completion.text, written)
-        if sentence and self.borrows(layout, sentence) and not concludes(sentence):
+        if sentence and layout.borrows(sentence) and not concludes(sentence):
             step.flag("prompt_example")
             return ""
         cut = completion.finish == "length"
@@ -332,7 +321,7 @@ class IterRetgen(Chain):
         text = cut_overrun(completion.text)
         answer = read_answer(text)
         self.declined = bool(answer) and answers.read_answer(answer or "", self.question).declined
-        if not self.declined and self.borrows(layout, answer or text):
+        if not self.declined and layout.borrows(answer or text):
             step.flag("prompt_example")
             text, answer = "", None
         self.text, self.answer = text, None if self.declined else answer
@@ -463,7 +452,7 @@ class SelfAsk(Chain):
         return Turn()
 
     def _unless_repeated(self, step: OpenStep, question: str) -> Turn:
-        if same_question(question) in {same_question(pair.question) for pair in self.pairs}:
+        if was_asked(question, self.pairs):
             step.flag("refine_loop")
             return Turn()
         return Turn(question)

@@ -109,35 +109,24 @@ async def condense(scope: Scope) -> None:
     long = len(message) > LONGEST_QUESTION
     if stands_alone(message, history) and not long:
         return
-    step = scope.step("condense", _ends(message) if long else message)
-    await step.start()
     planner, templates = planner_of(inquiry.roles.revelator), inquiry.roles.revelator.templates
-    if long:
-        shown = turn_lines(_last_turns(history))
-        prompt = templates.render("shorten", question=quote(_ends(message)), history=shown)
-    else:
-        prompt = _prompt(templates, message, history)
-    written = None if long else planner.continued(message, pairs_of(history))
-    try:
-        written = written or await write_question(
-            step,
-            prompt,
-            call=replace(QUESTION, max_tokens=CONDENSED_TOKENS),
-            fits=lambda question: agrees(question, message, history, strict=planner.strict),
-        )
-    except LimitReached:
-        step.flag("repaired")
-        written = None
-    if written is not None:
-        await step.emit(ThoughtWritten(text=written))
-        inquiry.request = inquiry.request.model_copy(update={"question": written})
-    elif long:
-        raise InvalidRequest(TOO_LONG)
-    await step.end()
-
-
-def _last_turns(history: Sequence[Turn]) -> list[tuple[str, str]]:
-    return [(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history[-SHOWN_TURNS:]]
+    asked = _ends(message) if long else message
+    async with scope.step("condense", asked) as step:
+        written = None if long else planner.continued(message, pairs_of(history))
+        try:
+            written = written or await write_question(
+                step,
+                _prompt(templates, "shorten" if long else "condense", asked, history),
+                call=replace(QUESTION, max_tokens=CONDENSED_TOKENS),
+                fits=lambda question: agrees(question, message, history, strict=planner.small),
+            )
+        except LimitReached:
+            step.flag("repaired")
+        if written:
+            await step.emit(ThoughtWritten(text=written))
+            inquiry.request = inquiry.request.model_copy(update={"question": written})
+        elif long:
+            raise InvalidRequest(TOO_LONG)
 
 
 def _ends(message: str) -> str:
@@ -147,14 +136,14 @@ def _ends(message: str) -> str:
     return f"{message[:SHOWN_ENDS]} … {message[-SHOWN_ENDS:]}"
 
 
-def _prompt(templates: TemplateSet, message: str, history: Sequence[Turn]) -> Prompt:
-    """Render CONDENSE. A folder of templates that lacks it uses REFINE, which puts the names from
-    earlier answers into the next question.
+def _prompt(templates: TemplateSet, role: str, message: str, history: Sequence[Turn]) -> Prompt:
+    """Render CONDENSE, or its form for long messages. A folder of templates that lacks it uses
+    REFINE, which puts the names from earlier answers into the next question.
     """
-    if templates.has("condense"):
-        shown = turn_lines(_last_turns(history))
-        return templates.render("condense", question=quote(message), history=shown)
-    return templates.fill("refine", message, history=pairs_of(history)[-SHOWN_PAIRS:])
+    if role == "condense" and not templates.has(role):
+        return templates.fill("refine", message, history=pairs_of(history)[-SHOWN_PAIRS:])
+    turns = [(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history[-SHOWN_TURNS:]]
+    return templates.render(role, question=quote(message), history=turn_lines(turns))
 
 
 def pairs_of(history: Sequence[Turn]) -> list[Pair]:

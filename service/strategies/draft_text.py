@@ -18,7 +18,7 @@ from typing import Final
 from service.engines.base import Delta, FinishReason
 from service.engines.signals import Span
 from service.prompts.quoting import quote
-from service.prompts.templates import DRAGIN_DECLINING, NO_ANSWER, TemplateSet
+from service.prompts.templates import DRAGIN_DECLINING, NO_ANSWER, TemplateSet, is_example
 from service.text import sentences
 from service.text.tagging import Splitter
 
@@ -58,6 +58,11 @@ class Layout:
     def shots(self) -> str:
         """Return the demonstrations, with which every prompt begins."""
         return "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
+
+    def borrows(self, text: str) -> bool:
+        """Whether the model copied `text`, or a name in it, from a demonstration, and neither the
+        question nor the passages have it. The model's own earlier words do not count."""
+        return is_example(text, self.shots(), "\n".join([self.question, *self.passages]))
 
     def prompt(self) -> DraftPrompt:
         before = self.shots()
@@ -100,11 +105,6 @@ def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool =
         text = f"{templates.render(DRAGIN_DECLINING)}\n{text}"
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
     return Layout(templates, demonstrations, as_data(question))
-
-
-def shown(passages: Sequence[str]) -> tuple[str, ...]:
-    """Return passages as data. One without text has no line (METHODS.md §3.2, failures)."""
-    return tuple(line for line in map(as_data, passages) if line)
 
 
 def as_data(text: str) -> str:

@@ -21,7 +21,6 @@ from service.core.concurrency import closing
 from service.core.domain import LoopName, Passage, StepKind
 from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
-from service.prompts.templates import is_example
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method, Outcome
 from service.strategies.calls import RETRY_TEMPERATURE
@@ -31,13 +30,13 @@ from service.strategies.draft_text import (
     ROLES,
     Continuation,
     Layout,
+    as_data,
     at_answer,
     cut_overrun,
     join,
     opening_layout,
     read_answer,
     repeats,
-    shown,
     unconcluded,
 )
 from service.strategies.reader import verify
@@ -59,19 +58,16 @@ class DraftOptions:
     """The options of the methods that draft (METHODS.md §3.4, §6 #1). The defaults are those of the
     published DRAGIN.
 
-    `limit` is L, the maximum number of tokens of a draft and of the complete text. With
-    `cut_drafts`, a draft ends at its first line break. With `may_decline`, a demonstration shows
-    how to state that no answer was found. With `keep_examples`, an answer that is an example of the
-    prompt is accepted. With `keep_passages`, passages stay in the prompt until others are found.
-    With `as_published`, only "the answer is" in lower case states an answer, and a text that
-    repeats a sentence goes on.
+    `limit` is L, the maximum number of tokens of a draft and of the complete text. If `served`, a
+    draft ends at its first line break, a demonstration shows how to state that no answer was found,
+    and an answer that is an example of the prompt is none. With `keep_passages`, passages stay in
+    the prompt until others are found. With `as_published`, only "the answer is" in lower case
+    states an answer, and a text that repeats a sentence goes on.
     """
 
     limit: int = 128
     max_retrievals: int | None = None
-    cut_drafts: bool = False
-    may_decline: bool = False
-    keep_examples: bool = True
+    served: bool = False
     keep_passages: bool = False
     as_published: bool = True
     splitter: SplitterName = "own"
@@ -94,7 +90,7 @@ class Drafting(Method):
         self.options = self.resolved_options()
         self.splitter = await anyio.to_thread.run_sync(open_splitter, self.options.splitter)
         self.layout = opening_layout(
-            self.templates, self.question.strip(), may_decline=self.options.may_decline
+            self.templates, self.question.strip(), may_decline=self.options.served
         )
         self.open_step = OpenStep(self.inquiry, "", "answer")
         self.retrievals = self.used = 0
@@ -113,9 +109,7 @@ class Drafting(Method):
         return DraftOptions(
             limit=self.inquiry.settings.dragin.max_tokens,
             max_retrievals=self.request.max_steps or MAX_RETRIEVALS,
-            cut_drafts=True,
-            may_decline=True,
-            keep_examples=False,
+            served=True,
             keep_passages=True,
             as_published=False,
         )
@@ -139,12 +133,6 @@ class Drafting(Method):
     def _states(self, text: str) -> bool:
         return at_answer(text, exact=self.options.as_published) is not None
 
-    def borrows(self, text: str) -> bool:
-        """Whether the model copied `text`, or a name in it, from a demonstration, and neither the
-        question nor the passages have it. The model's own earlier words do not count."""
-        known = "\n".join([self.question, *self.layout.passages])
-        return is_example(text, self.layout.shots(), known)
-
     async def _check_end(self, before: int) -> None:
         """Check for the end (line 12); `before` is the length of the text when the round began."""
         if self.ended or self.answered:
@@ -167,8 +155,7 @@ class Drafting(Method):
 
     def count_withdrawn(self) -> None:
         """Count the draft that the open step replaces."""
-        step = self.open_step
-        step.usage["hallucinated"] = 1
+        self.open_step.usage["hallucinated"] = 1
 
     async def fit(self, layout: Layout) -> Layout:
         """Return the layout, shortened until prompt and output fit the model's context."""
@@ -214,8 +201,8 @@ class Drafting(Method):
     async def lay(self, found: SearchResult) -> None:
         """Replace the passages of the prompt, and emit as kept what it shows, because nothing
         judges them."""
-        lines = [shown([scored.passage.text]) for scored in found.passages]
-        texts = tuple(chain(*lines))
+        lines = [as_data(scored.passage.text) for scored in found.passages]
+        texts = tuple(filter(None, lines))  # one without text has no line (METHODS.md §3.2)
         self.seen = self.seen or bool(texts)
         self.layout = await self.fit(replace(self.layout, passages=texts))
         room, choices = len(self.layout.passages), []
@@ -268,7 +255,7 @@ class Drafting(Method):
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings of every call."""
-        return ("\n",) if self.options.cut_drafts else ()
+        return ("\n",) if self.options.served else ()
 
     # ---- the end
 
@@ -284,7 +271,7 @@ class Drafting(Method):
         text = await self._concluded(self.layout.written)
         exact = self.options.as_published
         answer = read_answer(text, exact=exact)
-        if not self.options.keep_examples and self._is_borrowed(answer):
+        if self.options.served and self._is_borrowed(answer):
             text = await self._concluded(unconcluded(self.layout.written), RETRY_TEMPERATURE)
             answer = read_answer(text, exact=exact)
         if answer is None and self.stopped_by == "deadline":
@@ -294,7 +281,7 @@ class Drafting(Method):
             answer = None
         if self._is_borrowed(answer):
             step.flag("prompt_example")
-            answer = answer if self.options.keep_examples else None
+            answer = None if self.options.served else answer
         if not self.retrievals:
             step.flag("closed_book")
         if answer:
@@ -308,7 +295,7 @@ class Drafting(Method):
 
     def _is_borrowed(self, answer: str | None) -> bool:
         """Whether an answer is copied from a demonstration. The one that declines is no example."""
-        return answer is not None and not self._declines(answer) and self.borrows(answer)
+        return answer is not None and not self._declines(answer) and self.layout.borrows(answer)
 
     async def _concluded(self, written: str, temperature: float = 0.0) -> str:
         """Return what was written, with its conclusion."""

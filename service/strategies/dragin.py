@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -33,6 +33,7 @@ from service.engines.signals import (
     Span,
     context_rows,
 )
+from service.strategies import rind
 from service.strategies.base import Outcome
 from service.strategies.draft_text import Continuation, declines, join
 from service.strategies.drafting import (
@@ -45,28 +46,7 @@ from service.strategies.drafting import (
     signals_of,
     token_spans,
 )
-from service.strategies.rind import (
-    Hit,
-    QueryContext,
-    Rule,
-    ScoredWord,
-    Signal,
-    Word,
-    certain_words,
-    find_end,
-    find_token,
-    generation_context,
-    group_words,
-    judge,
-    keep_content_words,
-    last_tokens,
-    query_text,
-    score_tokens,
-    score_words,
-    text_context,
-    top_tokens,
-    word_attention,
-)
+from service.strategies.rind import Hit, QueryContext, ScoredWord, Word
 from service.text.tagging import Splitter, Tagger, TaggerName, missing, open_tagger
 
 log = structlog.get_logger(__name__)
@@ -77,37 +57,34 @@ QUERY_TOKENS: Final = 64  # tokens of the model; a longer query loses its beginn
 class DraginOptions(DraftOptions):
     """The resolved options (METHODS.md §3.4, §6 #1).
 
-    `full_context`: attention is that of the generation, prompt and all, instead of the draft read
-    on its own. `whole_draft`: that of later sentences counts too, so a hit does not end the draft
-    early. `exclude_self`: a token's attention to itself does not count.
+    `threshold` is θ. `tokens`: each token is scored by itself, entropy times attention, as the
+    paper prints it; one without content scores 0. `full_context`: attention is that of the
+    generation, prompt and all, and of later tokens, instead of the draft read on its own.
+    `whole_draft`: that of later sentences counts too, so a hit does not end the draft early. If
+    `served`, words without content cannot trigger, and the last word of a sentence receives the
+    mean attention of the others at least.
     """
 
-    rule: Rule = field(default_factory=Rule)
+    threshold: float = 1.0
+    tokens: bool = False
     full_context: bool = False
     whole_draft: bool = False
-    exclude_self: bool = False
     tagger: TaggerName = "stopwords"
 
 
 OFFICIAL: Final = DraginOptions()
 PAPER: Final = replace(
     OFFICIAL,
-    rule=Rule(tokens=True),
+    tokens=True,
     full_context=True,
     whole_draft=True,
-    exclude_self=True,
     keep_passages=True,
 )
-IN_CONTEXT: Final = replace(
-    OFFICIAL, full_context=True, whole_draft=True, exclude_self=True, as_published=False
-)
+IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, whole_draft=True, as_published=False)
 SERVICE: Final = replace(
     IN_CONTEXT,
-    rule=Rule(gate_on_filter=True, weigh_last=True),
     whole_draft=False,
-    cut_drafts=True,
-    may_decline=True,
-    keep_examples=False,
+    served=True,
     max_retrievals=MAX_RETRIEVALS,
 )
 PROFILES: Final = {
@@ -120,10 +97,9 @@ PROFILES: Final = {
 
 def resolve(settings: DraginSettings) -> DraginOptions:
     """Resolve the profile, with the settings' θ, L, n and tagger."""
-    base = PROFILES[settings.profile]
     return replace(
-        base,
-        rule=replace(base.rule, threshold=settings.threshold),
+        PROFILES[settings.profile],
+        threshold=settings.threshold,
         limit=settings.max_tokens,
         tagger=settings.tagger,
         splitter="model" if settings.tagger == "spacy" else "own",
@@ -181,7 +157,7 @@ class Dragin(Drafting):
         elif hit is None or not self.may_retrieve:
             self._append(text)
             if text := text.strip():
-                words, threshold = _words(self.watch.scored), self.options.rule.threshold
+                words, threshold = _words(self.watch.scored), self.options.threshold
                 await step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
             if hit is not None:
                 self.stopped_by, self.ended = "max_steps", True
@@ -195,7 +171,7 @@ class Dragin(Drafting):
 
     def _append(self, text: str) -> None:
         """Append to the text; a token may continue a word."""
-        if self.options.rule.tokens:
+        if self.options.tokens:
             self.layout = replace(self.layout, written=glue(self.layout.written, text))
         else:
             self.write(text)
@@ -204,7 +180,7 @@ class Dragin(Drafting):
         """Whether a draft declines before anything was searched. A model that is certain that it
         does not know has no doubtful word, so nothing else would start a retrieval.
         """
-        undecided = self.options.may_decline and self.may_retrieve and not self.retrievals
+        undecided = self.options.served and self.may_retrieve and not self.retrievals
         return undecided and declines(join(self.layout.written, draft))
 
     # ---- the draft (lines 4 and 5)
@@ -229,7 +205,7 @@ class Dragin(Drafting):
         if options.full_context:
             hit = watch.hit or watch.judge_rest()
             if hit is not None and self.may_retrieve:
-                wanted = hit_tokens(hit, options.rule)
+                wanted = hit_tokens(hit, options.tokens)
                 watch.rows = context_rows(prompt.text, watch.context, watch.signals, wanted)
         elif watch.signals:
             scored = ScoreRequest(token_ids=tuple(token.id for token in watch.signals))
@@ -260,12 +236,12 @@ class Dragin(Drafting):
             entropy=word.weight,
             attention=word.attention,
             score=word.score,
-            threshold=self.options.rule.threshold,
+            threshold=self.options.threshold,
             query=query,
             words=_words((*hit.before, *hit.words)),
         )
         await step.emit(trigger)
-        if not self.options.rule.tokens:
+        if not self.options.tokens:
             self.write(hit.previous)
             return await self._search_and_rewrite(query, hit.sentence)
         self._append(hit.previous)
@@ -293,36 +269,36 @@ class Dragin(Drafting):
             case "last_tokens":
                 return await self._last_tokens(context, self.request.conditions.query_words)
             case "sentence_without_hits":
-                return certain_words(hit)
+                return rind.certain_words(hit)
 
     async def _attended(self, hit: Hit) -> str:
         """Run QFS over C, read on its own or inside the draft's own context. The query is empty if
         C has no content word."""
         most = self.request.conditions.query_words
-        asked, hit_spans = query_text(self.layout.question, self.layout.written, hit)
+        asked, hit_spans = rind.query_text(self.layout.question, self.layout.written, hit)
         if self.watch.rows is not None:
             context, rows = self._inside(hit, self.watch.rows), self.watch.rows.rows
-            if self.options.rule.tokens:
+            if self.options.tokens:
                 (row,) = rows
-                return top_tokens(context, row.weights, row.token - 1, most)
+                return rind.top_tokens(context, row.weights, row.token - 1, most)
         else:
             request = ScoreRequest(text=asked, bos=True, row_spans=hit_spans)
             scoring = await self._score(request)
-            context, rows = text_context(asked, hit_spans, scoring), scoring.rows
+            context, rows = rind.text_context(asked, hit_spans, scoring), scoring.rows
         content = await anyio.to_thread.run_sync(self.tagger, asked)
-        weights = word_attention(context, rows)
-        return keep_content_words(context, weights, content, most)
+        weights = rind.word_attention(context, rows)
+        return rind.keep_content_words(context, weights, content, most)
 
     async def _last_tokens(self, text: str, most: int) -> str:
         if len(text.encode()) < most:  # a token has at least one byte
             return text
-        return last_tokens(text, await token_spans(self.open_step, text), most)
+        return rind.last_tokens(text, await token_spans(self.open_step, text), most)
 
     def _inside(self, hit: Hit, rows: ContextRows) -> QueryContext:
         """Return C inside the draft's own context."""
         prompt, end = self.prompt, hit.words[-1].word.span[1] if hit.words else 0
         written = (len(prompt.text), len(prompt.text) + end)
-        return generation_context(
+        return rind.generation_context(
             rows,
             prompt.text + self.watch.text,
             [prompt.question, prompt.written, written],
@@ -343,7 +319,7 @@ class Dragin(Drafting):
             sentence = written.kept
         else:
             self.open_step.flag("no_evidence")
-        if self.borrows(sentence):
+        if self.layout.borrows(sentence):
             self.open_step.flag("prompt_example")
         self.write(sentence)
         self.open_step.answer = sentence or None
@@ -358,10 +334,10 @@ def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
     ]
 
 
-def hit_tokens(hit: Hit, rule: Rule) -> list[int]:
+def hit_tokens(hit: Hit, tokens: bool) -> list[int]:
     """Return the tokens whose rows are needed: those that predicted the hit words' tokens or, in
     the paper, that of the hit itself, which predicted the next token."""
-    if rule.tokens:
+    if tokens:
         return [hit.words[0].word.last + 1]
     pairs = zip(hit.words, hit.flags, strict=True)
     return [token for word, flag in pairs if flag for token in word.word.tokens]
@@ -440,15 +416,17 @@ class DraftWatch(Continuation):
             self._use(scoring)
         elif self.options.whole_draft:
             self._fold(len(self.signals) - 1)
-        if self.options.rule.tokens:
+        if self.options.tokens:
             spans = [token.span for token in self.signals]
-            self.scored = score_tokens(self.text, spans, words, self._signals(), self.tagger)
-            self.hit = find_token(self.text, self.scored, self.options.rule, self.first)
+            self.scored = rind.score_tokens(
+                self.text, spans, words, self._maxima, self._entropies, self.tagger
+            )
+            self.hit = rind.find_token(self.text, self.scored, self.options.threshold, self.first)
             return self.hit
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
             last = number == len(sentences)
-            end = len(words) if last else find_end(sentence, words, self._start)
+            end = len(words) if last else rind.find_end(sentence, words, self._start)
             if self._judge(sentence, words, end):
                 break
         return self.hit
@@ -458,22 +436,19 @@ class DraftWatch(Continuation):
             raise EngineFailure(
                 f"the engine scored {len(scoring.tokens)} tokens of a draft of {len(self.signals)}"
             )
-        later = self.options.exclude_self
-        self._maxima = [
-            token.attention_max_later if later else token.attention_max for token in scoring.tokens
-        ]
+        self._maxima = [token.attention_max for token in scoring.tokens]
         self._folded = len(self.signals)
         check_numbers(self._maxima)
 
     def words(self) -> list[Word]:
-        return group_words(self.text, [token.span for token in self.signals])
+        return rind.group_words(self.text, [token.span for token in self.signals])
 
     def _judge_complete(self) -> None:
         """Judge the sentences that are followed by a complete word of another one."""
         words = self.words()
         whole = self.text[: words[-1].span[0]]
         for sentence in self.splitter.sentences(whole)[len(self._previous) : -1]:
-            if self._judge(sentence, words, find_end(sentence, words, self._start)):
+            if self._judge(sentence, words, rind.find_end(sentence, words, self._start)):
                 return
 
     def _judge(self, sentence: str, words: Sequence[Word], end: int) -> bool:
@@ -482,8 +457,11 @@ class DraftWatch(Continuation):
         own = words[self._start : end]
         if own:
             self._fold(own[-1].last)
-        scored = score_words(own, self._signals(), self.options.rule)
-        hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
+        served = self.options.served
+        scored = rind.score_words(own, self._maxima, self._entropies, weigh_last=served)
+        hit = rind.judge(
+            self._previous, sentence, scored, self.options.threshold, self.tagger, gated=served
+        )
         self._previous.append(sentence)
         self._start = end
         before, self.scored = self.scored, self.scored + scored
@@ -491,18 +469,15 @@ class DraftWatch(Continuation):
             self.hit = replace(hit, before=before)
         return hit is not None
 
-    def _signals(self) -> list[Signal]:
-        return [
-            Signal(attention, token.entropy)
-            for attention, token in zip(self._maxima, self.signals, strict=True)
-        ]
+    @property
+    def _entropies(self) -> list[float]:
+        return [token.entropy for token in self.signals]
 
     def _fold(self, last: int) -> None:
         """Fold the maxima that queries up to token `last` changed."""
         for token in self.signals[self._folded : last + 1]:
             for update in token.updates:
-                value = update.later if self.options.exclude_self else update.maximum
-                self._maxima[update.key] = value
+                self._maxima[update.key] = update.later
         self._folded = max(self._folded, last + 1)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from service.answer.calls import Roles
-from service.answer.events import Judgement, ThoughtWritten
+from service.answer.events import ThoughtWritten
 from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import deadline
 from service.core.domain import Flag, Passage, StoppedBy
@@ -110,7 +110,7 @@ class Candidate(NamedTuple):
     """A kept passage, the step that found it, and its tag. `probability` is 0 without a label."""
 
     passage: Passage
-    step: str
+    step: OpenStep
     tag: Tag
     probability: float
     reason: str
@@ -173,8 +173,7 @@ class EfficientRag(Method):
             await self._take(step, found, "not labelled")
             raise
         choices = [
-            self._keep(step.id, passage, label)
-            for passage, label in zip(found, labels, strict=True)
+            self._keep(step, passage, label) for passage, label in zip(found, labels, strict=True)
         ]
         for passage, label, choice in zip(found, labels, choices, strict=True):
             await step.judged(passage.passage_id, choice, label.tag is not Tag.TERMINATE)
@@ -192,7 +191,7 @@ class EfficientRag(Method):
             filtered = await self._encoders.filter.filter(query, infos)
         return after_filter(query, filtered, self.official)
 
-    def _keep(self, step: str, passage: Passage, label: PassageLabel) -> Choice:
+    def _keep(self, step: OpenStep, passage: Passage, label: PassageLabel) -> Choice:
         """Add a passage to the pool, unless its tag says no, or it is there already. The official
         code keeps it once more."""
         reason = f"{label.tag.name.lower()} ({label.probability:.2f})"
@@ -212,7 +211,7 @@ class EfficientRag(Method):
     async def _take(self, step: OpenStep, found: Sequence[Passage], why: str) -> None:
         """Add the best-ranked passages to the pool although no label decided it."""
         for passage in found[:UNLABELLED]:
-            self.pool.append(Candidate(passage, step.id, Tag.CONTINUE, 0.0, why))
+            self.pool.append(Candidate(passage, step, Tag.CONTINUE, 0.0, why))
             await step.judged(passage.passage_id, Choice(True, why), False)
 
     async def _conclude(self) -> Outcome:
@@ -245,14 +244,8 @@ class EfficientRag(Method):
         """Emit which passages were kept by their step but are not shown to the reader."""
         for each in self.pool:
             if each not in shown:
-                judgement = Judgement(
-                    step=each.step,
-                    passage_id=each.passage.passage_id,
-                    relevant=True,
-                    kept=False,
-                    reason=f"{each.reason}, not among the first {len(shown)} of the pool",
-                )
-                await self.inquiry.emit(judgement)
+                why = f"{each.reason}, not among the first {len(shown)} of the pool"
+                await each.step.judged(each.passage.passage_id, Choice(False, why), True)
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
         """Write the answer. An encoder, which joins no passages, reads the last query, which names

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, zip_longest
 from typing import Final
 
 from service.answer.calls import Roles
@@ -128,7 +129,7 @@ class Flare(Drafting):
         else:
             step.flag("no_evidence")
         text = self._keep(sentence)
-        if self.borrows(text):
+        if self.layout.borrows(text):
             step.flag("prompt_example")
         step.answer = text or None
         self.ended = self.ended or not text
@@ -196,10 +197,9 @@ def interleave(results: Sequence[SearchResult], most: int) -> SearchResult:
     """Merge the results of several queries: the best passage of each, then the second of each, and
     so on; no passage twice, `most` in all. Scores are those of their own search."""
     merged: dict[str, ScoredPassage] = {}
-    for rank in range(max((len(result.passages) for result in results), default=0)):
-        for result in results:
-            for scored in result.passages[rank : rank + 1]:
-                merged.setdefault(scored.passage.passage_id, scored)
+    for scored in chain(*zip_longest(*(result.passages for result in results))):
+        if scored is not None:
+            merged.setdefault(scored.passage.passage_id, scored)
     chosen = [replace(scored, rank=n) for n, scored in enumerate([*merged.values()][:most], 1)]
     missing = dict.fromkeys(name for result in results for name in result.missing)
     return SearchResult(tuple(chosen), tuple(missing))

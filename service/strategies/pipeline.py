@@ -259,23 +259,21 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
     call for it.
     """
     request = inquiry.request
+    by_settings = RouteChosen(route="single", loop="none", by="settings")
     if request.route != "auto":
         chosen = RouteChosen(route=request.route, loop="none", by="request")
         return await inquiry.emit(_allowed(inquiry, chosen))
     if inquiry.settings.routes.allowed == ["single"]:
-        chosen = RouteChosen(route="single", loop="none", by="settings")
-        return await inquiry.emit(_allowed(inquiry, chosen))
-    step = scope.step("route", request.question)
-    await step.start()
-    try:
-        if wants_survey(inquiry):
-            chosen = RouteChosen(route="compound", loop="none", by="rule")
-        else:
-            chosen = await planner_of(inquiry.roles.revelator).route(step)
-    except LimitReached:
-        chosen = RouteChosen(route="single", loop="none", by="settings")
-    await step.emit(_allowed(inquiry, chosen))
-    await step.end()
+        return await inquiry.emit(_allowed(inquiry, by_settings))
+    async with scope.step("route", request.question) as step:
+        try:
+            if wants_survey(inquiry):
+                chosen = RouteChosen(route="compound", loop="none", by="rule")
+            else:
+                chosen = await planner_of(inquiry.roles.revelator).route(step)
+        except LimitReached:
+            chosen = by_settings
+        await step.emit(_allowed(inquiry, chosen))
     return None
 
 

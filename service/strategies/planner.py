@@ -5,7 +5,7 @@ decide. Unreadable output takes the safe choice of METHODS.md §1.2's failure ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,6 @@ from service.answer.events import RouteChosen
 from service.answer.evidence import same_question
 from service.answer.inquiry import Inquiry, OpenStep
 from service.core.domain import RouteName
-from service.encoders.base import Routed
 from service.prompts.templates import Pair, Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.comparisons import asked_of_each, comparison_answer
@@ -88,12 +87,6 @@ async def ask_for_route(step: OpenStep) -> RouteChosen:
     if route is None:
         step.flag("route_parse_failed")
     return RouteChosen(route=route or "single", loop="none", by="model")
-
-
-def classified(routed: Routed) -> RouteChosen:
-    """Return the classifier's choice. The loop is not known yet."""
-    sure = round(routed.probability, 4)
-    return RouteChosen(route=routed.route, loop="none", by="classifier", confidence=sure)
 
 
 async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposed:
@@ -190,54 +183,46 @@ def asks_ahead(inquiry: Inquiry) -> bool:
     return one and ours and revelator.templates.has("next")
 
 
-async def look_ahead(
-    step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
-) -> Ahead:
-    """Return whether the pairs suffice, and with NEXT the next question, unless it is cut, an
-    example of the prompt, or one of those `asked`: REFINE then asks for another one.
-    """
-    if not asks_ahead(step.inquiry):
-        return Ahead(await judge_ending(step, question, pairs))
-    prompt = step.inquiry.roles.revelator.templates.fill("next", question, history=pairs)
-    reply = await NEXT.ask(step, prompt)
-    if reply.value is None:
-        step.unread(1)
-        return Ahead(False)
-    if reply.cut or reply.example or reply.value.question is None:
-        return Ahead(reply.value.enough)
-    seed = resolve_pronouns(reply.value.question, pairs)
-    return Ahead(reply.value.enough, None if same_question(seed) in asked else seed)
+def was_asked(question: str, pairs: Sequence[Pair]) -> bool:
+    """Whether a question is that of one of the pairs."""
+    return same_question(question) in [same_question(pair.question) for pair in pairs]
 
 
 # ---- planners
 
 
 class Planner:
-    """Plans by prompts, as language models can.
-
-    `strict`: a question that the model rewrites must keep every word with content, because the
-    model is small and changes the meaning otherwise.
+    """Plans by prompts, as language models can; for a `small` one, which would guess, by rules
+    where these decide. A question that a small model rewrites must keep every word with content,
+    because it changes the meaning otherwise.
     """
 
-    strict = False
+    def __init__(self, *, small: bool) -> None:
+        self.small = small
 
     async def route(self, step: OpenStep) -> RouteChosen:
-        """Return the classifier's route, if the settings have one, else that of the ROUTE call.
+        """Return the classifier's route, if there is one, else that of the ROUTE call.
 
         `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable
-        other route counts. A route below CONFIDENCE is left to the model.
+        other route counts. A route below CONFIDENCE is left to the model. A small model, which is
+        more often wrong than the classifier that is its default, has no say, and knows too little
+        for the route `direct`.
         """
-        classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
+        classifier, routes = step.inquiry.roles.classifier, step.inquiry.settings.routes
         if classifier is None:
             return await ask_for_route(step)
-        question, allowed = step.inquiry.question, settings.routes.allowed
+        question, allowed = step.inquiry.question, routes.allowed
+        others: list[RouteName] = [name for name in allowed if name != "direct"]
+        alone = self.small and routes.classifier is None
+        if alone and others:
+            allowed = others
         routed = await classifier.classify(question, allowed)
-        others = tuple(name for name in allowed if name != "direct")
         if routed.route == "direct" and routed.probability < DIRECT_CONFIDENCE and others:
             routed = await classifier.classify(question, others)
-        if routed.probability >= CONFIDENCE:
-            return classified(routed)
-        return await ask_for_route(step)
+        if not alone and routed.probability < CONFIDENCE:
+            return await ask_for_route(step)
+        sure = round(routed.probability, 4)
+        return RouteChosen(route=routed.route, loop="none", by="classifier", confidence=sure)
 
     async def split(self, step: OpenStep, question: str, max_parts: int) -> Decomposed:
         """Return the parts of a question, with pronouns replaced where another part determines
@@ -251,103 +236,76 @@ class Planner:
         return Decomposed(parts.thought, tuple(pair.question for pair in named))
 
     async def next_question(
-        self,
-        step: OpenStep,
-        question: str,
-        pairs: Sequence[Pair],
-        failed: Sequence[Pair],
-        asked: Collection[str],
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], failed: Sequence[Pair]
     ) -> str | None:
-        """Return the next question, or None if it would be one of those `asked`. `failed`: what was
-        asked before without an answer."""
+        """Return the next question, or None if it was asked already. `failed`: what was asked
+        before without an answer."""
+        if self.small and (planned := _planned(question, pairs, failed)):
+            return planned
         seed = resolve_pronouns(await refine(step, question, pairs), pairs)
         history = [*failed, *pairs]
-        if same_question(seed) in asked and history and history[-1].answer is None:
+        if was_asked(seed, history) and history[-1].answer is None:
             again = await refine(step, question, history, RETRY_TEMPERATURE)
             seed = resolve_pronouns(again, pairs)
-        return None if same_question(seed) in asked else seed
+        return None if was_asked(seed, history) else seed
 
     async def ahead(
-        self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], failed: Sequence[Pair]
     ) -> Ahead:
-        """Return whether the pairs answer the question, and, if known already, what to ask next."""
-        return await look_ahead(step, question, pairs, asked)
+        """Return whether the pairs suffice, and with NEXT the next question, unless it is cut, an
+        example of the prompt, or was asked already: REFINE then asks for another one.
+        """
+        if self.conclude(question, pairs) is not None:
+            return Ahead(True)
+        if self.small and pairs and (planned := _planned(question, pairs, failed)):
+            return Ahead(False, planned)
+        if not asks_ahead(step.inquiry):
+            return Ahead(await judge_ending(step, question, pairs))
+        prompt = step.inquiry.roles.revelator.templates.fill("next", question, history=pairs)
+        reply = await NEXT.ask(step, prompt)
+        if reply.value is None:
+            step.unread(1)
+            return Ahead(False)
+        if reply.cut or reply.example or reply.value.question is None:
+            return Ahead(reply.value.enough)
+        seed = resolve_pronouns(reply.value.question, pairs)
+        return Ahead(reply.value.enough, None if was_asked(seed, [*failed, *pairs]) else seed)
 
     def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
         """Return the question that a message asks which continues a conversation, None if a model
         must write it."""
-        return None
-
-    def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
-        """Return the answer that follows from the pairs, None if a model must write it."""
-        return None
-
-    def merge(self, pairs: Sequence[Pair]) -> str | None:
-        """Return the answers of the parts of a question, None if a model must merge them."""
-        return None
-
-
-class RulePlanner(Planner):
-    """Plans by rules where these decide, as small models would guess."""
-
-    strict = True
-
-    async def route(self, step: OpenStep) -> RouteChosen:
-        """Return the route of the classifier that is the default of a small model. The model, which
-        is more often wrong, has no say, and knows too little for the route `direct`."""
-        classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
-        if classifier is None or settings.routes.classifier is not None:
-            return await super().route(step)
-        searching = [name for name in settings.routes.allowed if name != "direct"]
-        allowed = searching or settings.routes.allowed
-        return classified(await classifier.classify(step.inquiry.question, allowed))
-
-    async def next_question(
-        self,
-        step: OpenStep,
-        question: str,
-        pairs: Sequence[Pair],
-        failed: Sequence[Pair],
-        asked: Collection[str],
-    ) -> str | None:
-        planned = _planned(question, pairs, asked)
-        return planned or await super().next_question(step, question, pairs, failed, asked)
-
-    async def ahead(
-        self, step: OpenStep, question: str, pairs: Sequence[Pair], asked: Collection[str]
-    ) -> Ahead:
-        if self.conclude(question, pairs) is not None:
-            return Ahead(True)
-        if planned := _planned(question, pairs, asked):
-            return Ahead(False, planned)
-        return await super().ahead(step, question, pairs, asked)
-
-    def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
+        if not self.small:
+            return None
         asked: list[Pair] = []
         for question, answer in pairs:
             asked.append(Pair(follow_up(question, asked) or question, answer))
         return follow_up(message, asked)
 
     def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
+        """Return the answer that follows from the pairs, None if a model must write it."""
+        if not self.small:
+            return None
         return comparison_answer(question, pairs) or bridge_answer(question, pairs)
 
     def merge(self, pairs: Sequence[Pair]) -> str | None:
-        """A small model's merge does not say which part has no answer."""
-        return None if all(pair.answer for pair in pairs) else tell_parts(pairs)
+        """Return the answers of the parts of a question, None if a model must merge them. A small
+        model's merge does not say which part has no answer."""
+        return None if not self.small or all(pair.answer for pair in pairs) else tell_parts(pairs)
 
 
-def _planned(question: str, pairs: Sequence[Pair], asked: Collection[str]) -> str | None:
+def _planned(question: str, pairs: Sequence[Pair], failed: Sequence[Pair]) -> str | None:
     """Return the next question of a plan, None if that was asked. For a comparison of two things,
     what is asked of each. For a question that describes a thing by another one: its last clause,
     then the question with the answer in place of the description.
     """
+    asked = [*failed, *pairs]
     if each := asked_of_each(question):
-        return next((one for one in each if same_question(one) not in asked), None)
+        return next((one for one in each if not was_asked(one, asked)), None)
     clause = None if pairs else last_clause(question)
     planned = clause.question if clause else substitute_answers(question, pairs)
-    return None if planned is None or same_question(planned) in asked else planned
+    return None if planned is None or was_asked(planned, asked) else planned
 
 
 def planner_of(role: Role) -> Planner:
     """Return the planner that suits the model of a role."""
-    return RulePlanner() if role.generator.capabilities.small else Planner()
+    return Planner(small=role.generator.capabilities.small)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from service.engines.signals import AttentionRow, ContextRows, Scoring, Span
 from service.text.tagging import Tagger
@@ -56,31 +55,6 @@ def _word(text: str, spans: Sequence[Span], left: int, right: int, offset: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
-    """The attention that a token receives, and the entropy (or −log p) of the distribution from
-    which it was taken."""
-
-    attention: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`threshold` is θ. `gate_on_filter`: words without content cannot trigger
-    (METHODS.md §3.4 #3). `weigh_last`: the last word of a sentence receives the mean attention of
-    the others at least. `tokens`: each token is scored by itself, entropy times attention, as the
-    paper prints it; one without content scores 0."""
-
-    threshold: float = 1.0
-    gate_on_filter: bool = False
-    weigh_last: bool = False
-    tokens: bool = False
-
-
-_RULE: Final = Rule()
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredWord:
     word: Word
     attention: float
@@ -121,21 +95,27 @@ def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
 
 
 def score_words(
-    words: Sequence[Word], signals: Sequence[Signal], rule: Rule = _RULE
+    words: Sequence[Word],
+    attention: Sequence[float],
+    weights: Sequence[float],
+    *,
+    weigh_last: bool = False,
 ) -> tuple[ScoredWord, ...]:
     """Score the words of one sentence: the sum of attention times the mean of weight (steps 3, 5).
 
-    Attention that is 0 in the whole sentence stays 0.
+    Of each token of the draft, `attention` is what it receives, and `weights` has the entropy (or
+    −log p) of the distribution from which it was taken. Attention that is 0 in the whole sentence
+    stays 0.
     """
-    attention = [sum(signals[t].attention for t in word.tokens) for word in words]
-    if rule.weigh_last:
-        attention = _weigh_last(attention)
-    weights = [sum(signals[t].weight for t in word.tokens) / len(word.tokens) for word in words]
-    total = sum(attention)
+    received = [sum(attention[t] for t in word.tokens) for word in words]
+    if weigh_last:
+        received = _weigh_last(received)
+    means = [sum(weights[t] for t in word.tokens) / len(word.tokens) for word in words]
+    total = sum(received)
     factor = len(words) / total if total > 0 else 0.0
     return tuple(
         ScoredWord(word, a, h, a * factor * h)
-        for word, a, h in zip(words, attention, weights, strict=True)
+        for word, a, h in zip(words, received, means, strict=True)
     )
 
 
@@ -151,10 +131,17 @@ def _weigh_last(attention: Sequence[float]) -> list[float]:
 
 
 def judge(
-    previous: Sequence[str], sentence: str, scored: tuple[ScoredWord, ...], rule: Rule, tag: Tagger
+    previous: Sequence[str],
+    sentence: str,
+    scored: tuple[ScoredWord, ...],
+    threshold: float,
+    tag: Tagger,
+    *,
+    gated: bool = False,
 ) -> Hit | None:
-    """Return the hit of one sentence, or None (steps 6 and 7)."""
-    over = [word.score > rule.threshold for word in scored]
+    """Return the hit of one sentence, or None (steps 6 and 7). If `gated`, words without content
+    cannot trigger (METHODS.md §3.4 #3)."""
+    over = [word.score > threshold for word in scored]
     if not any(over):
         return None
     content = tag(sentence)
@@ -162,7 +149,7 @@ def judge(
         flag and has_content(word.word.text, content)
         for word, flag in zip(scored, over, strict=True)
     )
-    if rule.gate_on_filter and not any(flags):
+    if gated and not any(flags):
         return None
     return Hit(" ".join(previous), sentence, scored, flags)
 
@@ -173,7 +160,12 @@ def has_content(word: str, content: frozenset[str]) -> bool:
 
 
 def score_tokens(
-    text: str, spans: Sequence[Span], words: Sequence[Word], signals: Sequence[Signal], tag: Tagger
+    text: str,
+    spans: Sequence[Span],
+    words: Sequence[Word],
+    attention: Sequence[float],
+    weights: Sequence[float],
+    tag: Tagger,
 ) -> tuple[ScoredWord, ...]:
     """Score each token of a draft (the paper's equation 5): entropy times the greatest attention
     of a later token, 0 if its word has no content. Each is a word of its own."""
@@ -182,17 +174,18 @@ def score_tokens(
     for word in words:
         factor = float(has_content(word.text, content))
         for token in word.tokens:
-            span, signal = spans[token], signals[token]
+            span, a, h = spans[token], attention[token], weights[token]
             own = Word(text[slice(*span)].strip(), span, token, token)
-            score = signal.attention * signal.weight * factor
-            scored.append(ScoredWord(own, signal.attention, signal.weight, score))
+            scored.append(ScoredWord(own, a, h, a * h * factor))
     return tuple(scored)
 
 
-def find_token(text: str, scored: Sequence[ScoredWord], rule: Rule, first: int = 0) -> Hit | None:
+def find_token(
+    text: str, scored: Sequence[ScoredWord], threshold: float, first: int = 0
+) -> Hit | None:
     """Return the hit of the first token over θ from number `first` on. The draft is cut before it
     (equation 6): `previous` is what stays, and no sentence is written again."""
-    hits = (token for token in scored[first:] if token.score > rule.threshold)
+    hits = (token for token in scored[first:] if token.score > threshold)
     hit = next(hits, None)
     if hit is None:
         return None

@@ -20,17 +20,16 @@ from service.answer.events import (
     Token,
     Withdraw,
 )
-from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, Inquiry, OpenStep, Scope
 from service.answer.request import PlainChat
 from service.core.concurrency import gather
-from service.core.domain import Flag, RouteName, StoppedBy
+from service.core.domain import RouteName, StoppedBy
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.anrag import best_first, search_and_read
 from service.strategies.base import Method, Outcome
-from service.strategies.planner import look_ahead, planner_of
+from service.strategies.planner import planner_of
 from service.strategies.reader import PROSE_TOKENS, write_answer
 from service.strategies.reading.questions import Decomposed
 from service.strategies.rules import PROSE_JOINT, asks_for_survey
@@ -78,7 +77,8 @@ async def reply(scope: Scope, chat: PlainChat) -> None:
 
 
 class Single(Method):
-    """One ANRAG cycle (line 3), followed by `complex` if it failed.
+    """One ANRAG cycle (line 3), followed by `complex` if it failed: nothing relevant was found,
+    there is no answer, or its probability, where the engine reports it, is too low.
 
     Escalation is our addition: the question continues as a complex one within the same budget, and
     the answer that was shown is withdrawn. It is restored if the complex route finds none.
@@ -90,7 +90,8 @@ class Single(Method):
         async with self.step("retrieve") as step:
             step.weighed = escalates and below > 0
             await search_and_read(step, self.question, "answer")
-        failed = fails_check(step.flags, step.probability, below)
+        sure = step.probability is None or step.probability >= below
+        failed = not sure or not {"no_evidence", "declined"}.isdisjoint(step.flags)
         if not (escalates and failed) or self.inquiry.budget.exhausted():
             return Outcome(step.answer, step.stopped_by)
         if step.answer:
@@ -119,14 +120,6 @@ def may_escalate(inquiry: Inquiry) -> bool:
     )
 
 
-def fails_check(flags: Sequence[Flag], probability: float | None, below: float) -> bool:
-    """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
-    probability is below a value. If the engine reports no probability, the answer passes."""
-    if {"no_evidence", "declined"} & set(flags):
-        return True
-    return probability is not None and probability < below
-
-
 # ---- complex
 
 
@@ -143,24 +136,26 @@ class Complex(Method):
         self.planner = planner_of(self.inquiry.roles.revelator)
         self.pairs: list[Pair] = []
         self.failed = [Pair(question, None)] if failed else []
-        self.asked = [same_question(question)] if failed else []
         self.ended = False
         self.ahead: str | None = None  # the next question, if it is known
         self.unread = False
+
+    @property
+    def _asked(self) -> int:
+        return len(self.pairs) + len(self.failed)
 
     async def run(self) -> Outcome:
         with self.limited():
             if "ending" not in self.skipped and not self.failed:
                 # ENDING or NEXT on an empty history, once before any retrieval
                 async with self.step("ending") as step:
-                    self.ended, self.ahead = await look_ahead(step, self.question, [], ())
-                    await step.emit(Judgement(ending=self.ended))
+                    await self._look_ahead(step)
             while not self.ended and self.may_go_on():
                 await self._cycle()
         return await self._finish()
 
     def may_go_on(self) -> bool:
-        if super().may_go_on() and len(self.asked) >= (self.request.max_steps or MAX_STEPS):
+        if super().may_go_on() and self._asked >= (self.request.max_steps or MAX_STEPS):
             self.stopped_by = "max_steps"
         return self.stopped_by == "answer"
 
@@ -176,7 +171,6 @@ class Complex(Method):
             step.stopped_by, seed = limit.stopped_by, None
         async with self.within(step):
             if seed is not None:
-                self.asked.append(same_question(seed))
                 await self._retrieve(step, seed)
 
     async def _next_seed(self, step: OpenStep) -> str | None:
@@ -186,9 +180,7 @@ class Complex(Method):
             return self.question
         seed, self.ahead = self.ahead, None
         if seed is None:
-            seed = await self.planner.next_question(
-                step, self.question, self.pairs, self.failed, self.asked
-            )
+            seed = await self.planner.next_question(step, self.question, self.pairs, self.failed)
         if seed is None:
             step.flag("refine_loop")
             self.ended = True
@@ -204,9 +196,12 @@ class Complex(Method):
         if step.answer is None and "refine" not in self.skipped:
             return
         if "ending" not in self.skipped:
-            ahead = await self.planner.ahead(step, self.question, self.pairs, self.asked)
-            self.ended, self.ahead = ahead
-            await step.emit(Judgement(ending=self.ended))
+            await self._look_ahead(step)
+
+    async def _look_ahead(self, step: OpenStep) -> None:
+        ahead = await self.planner.ahead(step, self.question, self.pairs, self.failed)
+        self.ended, self.ahead = ahead
+        await step.emit(Judgement(ending=self.ended))
 
     async def _finish(self) -> Outcome:
         """Run GEN_FINAL over the pairs. Nothing is written if the retrievals found nothing, or if
@@ -215,10 +210,10 @@ class Complex(Method):
         """
         found = any(pair.answer for pair in self.pairs)
         limited = self.stopped_by in ("deadline", "budget")
-        if self.unread or (not found and (self.asked or limited)):
+        if self.unread or (not found and (self._asked or limited)):
             return Outcome(None, self.stopped_by)
         async with self.step("answer") as step:
-            if not self.asked:
+            if not self._asked:
                 step.flag("closed_book")
             await self._conclude(step)
         return Outcome(step.answer, self.stopped_by)

@@ -227,16 +227,12 @@ class Searcher(Method):
     name = "searcher"
     raw = True
 
+    turns = 0
+    searched = False
+
     def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
         super().__init__(scope, question, as_role)
-        name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
-        self.turns, self.searched, self.in_chats = 0, False, name == "corag"
         self.seen: set[str] = set()
-        if self.in_chats:
-            return
-        self.protocol = PROTOCOLS[name]
-        self.text = instruction(self.templates, name, question.strip())
-        self.most = self.request.max_steps or self.protocol.searches
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -249,8 +245,12 @@ class Searcher(Method):
         return lacking_template(roles.reader.templates, CHATS if name == "corag" else [TEMPLATE])
 
     async def run(self) -> Outcome:
-        if self.in_chats:
+        name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
+        if name == "corag":
             return await Corag(self.scope, self.question, self.as_role).run()
+        self.protocol = PROTOCOLS[name]
+        self.text = instruction(self.templates, name, self.question.strip())
+        self.most = self.request.max_steps or self.protocol.searches
         while True:
             step, turn = self.scope.step("retrieve", self.question), Turn("")
             step.began = round(self.inquiry.budget.elapsed_s * 1000, 3)  # its call decides its kind

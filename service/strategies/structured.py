@@ -58,27 +58,32 @@ def check_schema(schema: object, place: str) -> dict[str, Any]:
 def _check_references(schema: dict[str, Any], place: str) -> None:
     sound: set[str] = set()
 
-    def visit(node: object, depth: int, within: tuple[str, ...]) -> None:
+    def visit(node: object, depth: int) -> None:
         if depth > DEEPEST:
-            raise InvalidRequest(f"{place}: a schema may be {DEEPEST} levels deep")
+            raise InvalidRequest(
+                f"{place}: a schema may be {DEEPEST} levels deep, and one that refers to itself is "
+                "deeper"
+            )
         if isinstance(node, dict):
             reference = node.get("$ref", "#" if _DYNAMIC & node.keys() else None)
             if isinstance(reference, str) and reference not in sound:
-                if reference in within:
-                    raise InvalidRequest(
-                        f"{place}: it refers to itself by {reference[:80]!r}; an answer can only "
-                        "have a schema that does not recurse"
-                    )
-                visit(_referred(schema, reference, place), depth + 1, (*within, reference))
+                visit(_referred(schema, reference, place), depth + 1)
                 sound.add(reference)
         for each in _children(node):
-            visit(each, depth + 1, within)
+            visit(each, depth + 1)
 
-    visit(schema, 0, ("#",))
+    visit(schema, 0)
 
 
 def _children(node: object) -> Iterator[object]:
     yield from node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _nodes(node: object) -> Iterator[object]:
+    """Yield a value of JSON and all within it."""
+    yield node
+    for each in _children(node):
+        yield from _nodes(each)
 
 
 def _referred(schema: object, reference: str, place: str) -> object:
@@ -156,7 +161,7 @@ def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
     """Return the JSON of a reply with those of its strings that stand in a text or in the schema,
     None if it does not fit the schema. An object without one must be whole, and not empty.
     """
-    choices = set(_choices(form.json_schema))
+    choices = {each for each in _choices(form.json_schema) if isinstance(each, str)}
 
     def tidy(text: str) -> str:
         """Return the text without the marks that a model copies, or adds, at its ends."""
@@ -180,15 +185,8 @@ def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
 
 def _tells(reply: str, answer: str) -> bool:
     """Whether a value of the JSON is in the answer, or has it inside."""
-
-    def values(node: object) -> Iterator[str]:
-        if isinstance(node, dict | list):
-            for each in _children(node):
-                yield from values(each)
-        elif node is not None:
-            yield str(node)
-
-    told = filter(None, values(orjson.loads(reply)))
+    plain = (node for node in _nodes(orjson.loads(reply)) if not isinstance(node, dict | list))
+    told = (str(node) for node in plain if node not in (None, ""))
     return any(each in answer or bears(answer, each) or bears(each, answer) for each in told)
 
 
@@ -222,10 +220,9 @@ def _kinds(node: dict[str, Any]) -> list[object]:
     return kinds if "string" in kinds and _BOUND.isdisjoint(node) else []
 
 
-def _texts(node: object) -> int:
+def _texts(schema: object) -> int:
     """Return how many parts of a schema take any text."""
-    own = isinstance(node, dict) and bool(_kinds(node))
-    return own + sum(map(_texts, _children(node)))
+    return sum(isinstance(node, dict) and bool(_kinds(node)) for node in _nodes(schema))
 
 
 def _narrowed(node: Any, texts: Sequence[str]) -> Any:
@@ -242,13 +239,10 @@ def _narrowed(node: Any, texts: Sequence[str]) -> Any:
 
 def _choices(schema: object) -> Iterator[object]:
     """Yield the strings that a schema itself offers."""
-    if isinstance(schema, dict):
-        offered = schema.get("enum")
-        for each in [*(offered if isinstance(offered, list) else ()), schema.get("const")]:
-            if isinstance(each, str):
-                yield each
-    for each in _children(schema):
-        yield from _choices(each)
+    for node in _nodes(schema):
+        if isinstance(node, dict):
+            offered = node.get("enum")
+            yield from [*(offered if isinstance(offered, list) else ()), node.get("const")]
 
 
 def _shown(passages: Sequence[RetrievedPassage]) -> list[Titled]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.answer.events import AnswerReady, RetrievedPassage
+from service.answer.evidence import shown_text
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
-from service.strategies.chains import passage_lines
+from service.strategies.draft_text import as_data
 from service.strategies.pipeline import answer_stream
 from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.support.asking import ScriptedRetriever, inquiry
@@ -147,7 +148,7 @@ def _lines() -> dict[str, str]:
         whole = RetrievedPassage(
             passage_id=p.passage_id, title=p.title, text=p.text, rank=1, score=1.0
         )
-        found[passage_lines([whole])[0]] = p.passage_id
+        found[as_data(shown_text(whole))] = p.passage_id
     return found
 
 

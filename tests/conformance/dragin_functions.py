@@ -16,7 +16,7 @@ from typing import Final
 
 from service.engines.signals import AttentionRow, DraftToken, ScoredToken, Scoring, Span
 from service.strategies.dragin import OFFICIAL, DraftWatch
-from service.strategies.rind import Rule, keep_content_words, text_context, word_attention
+from service.strategies.rind import keep_content_words, text_context, word_attention
 from service.text.tagging import open_splitter, open_tagger
 
 RECORD: Final = Path(__file__).with_suffix(".json")
@@ -78,7 +78,7 @@ class Draft:
         return Draft(pieces, [rng.uniform(0.01, 1) for _ in pieces], entropy, rng.uniform(0.5, 6))
 
     def ours(self) -> str:
-        options = replace(OFFICIAL, rule=Rule(self.threshold))
+        options = replace(OFFICIAL, threshold=self.threshold)
         watch = DraftWatch(options, TAGGER, SPLITTER)
         spans = spans_of(self.pieces)
         for n, (piece, weight) in enumerate(zip(self.pieces, self.entropy, strict=True)):

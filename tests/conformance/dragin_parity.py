@@ -23,7 +23,7 @@ from service.core.settings import Settings
 from service.engines.base import Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
-from service.strategies.draft_text import join, opening_layout, shown
+from service.strategies.draft_text import as_data, join, opening_layout
 from service.strategies.dragin import Dragin
 from tests.support.asking import loop_events, prepared
 from tests.support.tiny import TINY_TEMPLATES
@@ -157,7 +157,7 @@ def words(text: str) -> list[str]:
 
 def shown_text(passage: Passage) -> str:
     """A passage as our prompts show it, for the official prompts to show the same."""
-    return "".join(shown([passage.text]))
+    return as_data(passage.text)
 
 
 async def run_ours(

@@ -19,7 +19,6 @@ from service.strategies.reading.text import (
     unwrap,
     without_lead,
 )
-from service.text import content_words
 
 # ---- answers
 
@@ -318,9 +317,7 @@ def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | 
     if conceding := _CONCEDES.match(first):
         remainder = first[conceding.end() :]
         return None if refuses(remainder) else f"{remainder} {' '.join(spans[1:])}".strip()
-    if not refuses(first):
-        return None if not parts and _taken_back(first, spans[1:], question) else text
-    return _asserted(first, spans[1:], parts)
+    return _asserted(first, spans[1:], parts) if refuses(first) else text
 
 
 def refuses(sentence: str) -> bool:
@@ -363,17 +360,6 @@ def _is_term(head: str, question: str) -> bool:
     """Whether "N/A" answers a question for a term; not a reply that names the answer it lacks."""
     words = head.lower().split()
     return len(words) <= 3 and "answer" not in words and bool(_LEXICAL.search(question))
-
-
-def _taken_back(first: str, rest: list[str], question: str) -> bool:
-    """Whether a sentence that is no answer yet is followed by one that says there is none."""
-    if len(first.split()) <= _SHORT_HEAD:
-        return False
-    asked = content_words(question)
-    for sentence in rest:
-        if _ADVERSATIVE.match(sentence) and refuses(sentence):
-            return not asked or bool(asked & content_words(sentence))
-    return False
 
 
 def _asserted(first: str, rest: list[str], parts: bool) -> str | None:

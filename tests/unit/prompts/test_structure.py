@@ -25,10 +25,10 @@ from service.engines.base import GenerationRequest, Message
 from service.engines.embedded import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
 from service.prompts.quoting import quote
-from service.prompts.templates import SHIPPED, Pair, TemplateSet, turn_lines
+from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line, turn_lines
 from service.strategies import autorag_dialogue as dialogue
 from service.strategies.chains import self_ask_prompt
-from service.strategies.draft_text import opening_layout, shown
+from service.strategies.draft_text import as_data, opening_layout
 from service.strategies.efficientrag import reading_prompt as efficientrag_prompt
 from service.strategies.flare import asking_prompt
 from service.strategies.searcher import CHATS, Corag, instruction, page
@@ -49,8 +49,8 @@ def conversation(prompts: TemplateSet, text: str, other: str) -> Conversation:
     """Auto-RAG's, with a document that was found and one for which the model was reminded."""
     talk = dialogue.Dialogue(dialogue.opening(prompts, "few_shot", text))
     talk.reply("Analysis: none\n\nInitial Query: q")
-    talk.document(1, dialogue.titled_text([passage(text, other), passage(other, text)]))
-    talk.document(2, dialogue.document_text([other, text]))
+    talk.document(1, " ".join(map(passage_line, [passage(text, other), passage(other, text)])))
+    talk.document(2, " ".join(map(quote, [other, text])))
     return [*talk.messages, *dialogue.reminder(prompts, "wrong", first=False)]
 
 
@@ -60,7 +60,7 @@ def asked_himself(prompts: TemplateSet, text: str, other: str) -> str:
 
 def drafted(prompts: TemplateSet, text: str, other: str) -> str:
     layout = opening_layout(prompts, f"Q {text}", may_decline=True)
-    passages = shown([f"P {text}", f"P {other}"])
+    passages = (as_data(f"P {text}"), as_data(f"P {other}"))
     parts = (prompts, layout.demonstrations, layout.question, "So far.", passages)
     return type(layout)(*parts).prompt().text
 

@@ -26,7 +26,7 @@ from service.evaluation.metrics import contains, exact_match, is_verdict
 from service.prompts.quoting import quote
 from service.prompts.templates import TemplateSet
 from service.strategies import autorag_dialogue as loop
-from service.strategies.autorag_dialogue import Dialogue, document_text, opening
+from service.strategies.autorag_dialogue import Dialogue, opening
 from service.strategies.reading import answers
 from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
@@ -142,7 +142,7 @@ class Trajectory:
         self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{label}: {query}")
         self.decided.append(query)
         self.seen |= {passage.passage_id: passage for passage in passages}
-        text = document_text(passage.text for passage in passages)
+        text = " ".join(quote(passage.text) for passage in passages)
         self.dialogue.document(self.searches, text)
 
     def conclude(self, answer: str) -> None:

@@ -14,11 +14,11 @@ from service.prompts.templates import TemplateSet
 from service.strategies.draft_text import (
     Continuation,
     Layout,
+    as_data,
     at_answer,
     cut_overrun,
     opening_layout,
     read_answer,
-    shown,
 )
 from service.text.tagging import Splitter, open_splitter
 
@@ -67,7 +67,7 @@ TEXTS = st.lists(
 def test_data_never_becomes_a_line_or_a_number_of_the_prompt(
     question: str, passages: list[str]
 ) -> None:
-    lines = shown(passages)
+    lines = tuple(filter(None, map(as_data, passages)))
     layout = opening_layout(COMPACT, question)
     prompt = Layout(COMPACT, (), layout.question, "", lines).prompt().text
     expected = 2 + (2 + len(lines) if lines else 0)

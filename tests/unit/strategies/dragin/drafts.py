@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.engines.signals import AttentionUpdate, DraftToken, Span
-from service.strategies.rind import Signal, Word, group_words
+from service.strategies.rind import Word, group_words
 from service.text.tagging import open_splitter, open_tagger
 
 TAGGER, SPLITTER = open_tagger("stopwords"), open_splitter("own")
@@ -40,10 +40,6 @@ def spans_of(pieces: Sequence[str]) -> list[Span]:
 
 def words_of(text: str) -> list[Word]:
     return group_words(text, spans_of(pieces_of(text)))
-
-
-def signals_of(attention: Sequence[float], entropy: Sequence[float]) -> list[Signal]:
-    return [Signal(a, h) for a, h in zip(attention, entropy, strict=True)]
 
 
 def tokens_of(

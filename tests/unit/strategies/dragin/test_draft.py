@@ -7,7 +7,7 @@ import pytest
 from service.core.errors import EngineFailure
 from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
 from service.strategies.dragin import IN_CONTEXT, OFFICIAL, SERVICE, DraftWatch, DraginOptions
-from service.strategies.rind import Hit, Rule
+from service.strategies.rind import Hit
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
     TAGGER,
@@ -59,9 +59,9 @@ def run(tokens: list[DraftToken], options: DraginOptions = EARLY) -> tuple[int |
 
 
 def test_a_later_sentence_counts_where_the_whole_draft_is_known() -> None:
-    read, hit = run(worked_tokens(late=0.99), replace(IN_CONTEXT, rule=Rule(1.5)))
+    read, hit = run(worked_tokens(late=0.99), replace(IN_CONTEXT, threshold=1.5))
     assert (read, hit and hit.sentence) == (None, "He was born in Palermo.")
-    raised = run(worked_tokens(late=0.99), replace(IN_CONTEXT, rule=Rule(0.5)))[1]
+    raised = run(worked_tokens(late=0.99), replace(IN_CONTEXT, threshold=0.5))[1]
     assert raised is not None
     assert raised.words[0].attention == 0.99  # 1.00 before: the newest maximum counts
 
@@ -70,7 +70,7 @@ def test_later_queries_do_not_count() -> None:
     """What sentence 1 gets from sentence 2 comes too late for it."""
     plain, late = run(worked_tokens()), run(worked_tokens(late=9.0))
     assert plain == late
-    rule = replace(EARLY, rule=Rule(0.01))
+    rule = replace(EARLY, threshold=0.01)
     _, hit = run(worked_tokens(), rule)
     assert hit is not None
     assert hit.words[0].attention == 1.0

@@ -6,8 +6,6 @@ from service.answer.events import PassagesFound, QueryIssued, Stop, Trigger
 from service.engines.signals import Span
 from service.strategies.rind import (
     QueryContext,
-    Rule,
-    Signal,
     find_token,
     group_words,
     score_tokens,
@@ -27,19 +25,18 @@ ENTROPY = [0.5, 0.5, 1.0, 0.2, 2.0, 3.0, 5.0, 5.0, 1.0, 9.0]
 
 def test_a_token_scores_its_entropy_times_the_greatest_later_attention() -> None:
     """Two tokens make Palermo; two words have no content; the last token has no later one."""
-    signals = [Signal(a, h) for a, h in zip(ATTENTION, ENTROPY, strict=True)]
     words = group_words(TEXT, SPANS)
-    scored = score_tokens(TEXT, SPANS, words, signals, TAGGER)
+    scored = score_tokens(TEXT, SPANS, words, ATTENTION, ENTROPY, TAGGER)
     assert [round(token.score, 3) for token in scored] == [
         0.0, 0.0, 0.5, 0.0, 1.2, 0.9, 0.0, 0.0, 0.2, 0.0,
     ]  # fmt: skip
-    hit = find_token(TEXT, scored, Rule(1.0, tokens=True))
+    hit = find_token(TEXT, scored, 1.0)
     assert hit is not None
     assert (hit.previous, hit.words[0].word.text, len(hit.before)) == ("He was born in", "Pal", 4)
-    later = find_token(TEXT, scored, Rule(0.8, tokens=True), first=5)
+    later = find_token(TEXT, scored, 0.8, first=5)
     assert later is not None
     assert later.previous == "He was born in Pal"  # the cut is at the token
-    assert find_token(TEXT, scored, Rule(2.0, tokens=True)) is None
+    assert find_token(TEXT, scored, 2.0) is None
 
 
 def test_the_query_is_of_the_tokens_that_the_hit_attends_to_most() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,6 @@ from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scor
 from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
-    Rule,
-    Signal,
     find_end,
     generation_context,
     group_words,
@@ -22,54 +21,53 @@ from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
     TAGGER,
     pieces_of,
-    signals_of,
     spans_of,
     tokens_of,
     words_of,
 )
 
 
-def hit_of(text: str, signals: list[Signal], rule: Rule) -> Hit | None:
-    watch = DraftWatch(replace(OFFICIAL, rule=rule), TAGGER, SPLITTER)
-    entropies = [signal.weight for signal in signals]
-    for token in tokens_of(pieces_of(text), entropies, [()] * len(signals)):
+def hit_of(
+    text: str, attention: Sequence[float], entropies: Sequence[float], *, served: bool = False
+) -> Hit | None:
+    watch = DraftWatch(replace(OFFICIAL, served=served), TAGGER, SPLITTER)
+    for token in tokens_of(pieces_of(text), entropies, [()] * len(attention)):
         watch.feed(token)
-    scored = [ScoredToken(token.id, token.span, signal.attention, 0.0)
-              for token, signal in zip(watch.signals, signals, strict=True)]  # fmt: skip
+    scored = [ScoredToken(token.id, token.span, received, 0.0)
+              for token, received in zip(watch.signals, attention, strict=True)]  # fmt: skip
     return watch.judge_rest(Scoring(tuple(scored)))
 
 
 def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
     """ "Palermo." is the word in doubt; its own full stop is all that can attend to it."""
     words = words_of("He was born in Palermo.")
-    signals = signals_of((0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10))
-    plain = score_words(words, signals)[4]
+    signals = (0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10)
+    plain = score_words(words, *signals)[4]
     assert (plain.attention, plain.score) == (0.05, pytest.approx(5 * 0.05 / 0.90 * 1.10))
-    assert hit_of("He was born in Palermo.", signals, Rule(1.0)) is None
+    assert hit_of("He was born in Palermo.", *signals) is None
 
-    rule = Rule(1.0, weigh_last=True)
-    weighed = score_words(words, signals, rule)
+    weighed = score_words(words, *signals, weigh_last=True)
     assert weighed[4].attention == pytest.approx(0.85 / 4)
     assert weighed[4].score == pytest.approx(1.10)  # an average word's is its entropy
     assert weighed[0].score == pytest.approx(5 * 0.22 / (0.85 + 0.2125) * 0.40)
-    hit = hit_of("He was born in Palermo.", signals, rule)
+    hit = hit_of("He was born in Palermo.", *signals, served=True)
     assert hit is not None
     assert hit.strongest.word.text == "Palermo."
 
-    heard = signals_of((0.22, 0.18, 0.30, 0.15, 0.60), (0.40, 0.10, 0.30, 0.10, 1.10))
-    assert score_words(words, heard, rule) == score_words(words, heard)
+    heard = (0.22, 0.18, 0.30, 0.15, 0.60), (0.40, 0.10, 0.30, 0.10, 1.10)
+    assert score_words(words, *heard, weigh_last=True) == score_words(words, *heard)
 
 
 def test_the_filter_clears_words_but_not_the_trigger() -> None:
     text = "He was there. Norma sang."
-    signals = [Signal(1, 0.1), Signal(1, 9), Signal(1, 0.1), Signal(1, 9), Signal(1, 0)]
-    hit = hit_of(text, signals, Rule(1.0))
+    signals = (1, 1, 1, 1, 1), (0.1, 9, 0.1, 9, 0)
+    hit = hit_of(text, *signals)
     assert hit is not None
     assert hit.sentence == "He was there."
     assert not any(hit.flags)
     assert hit.strongest.word.text == "was"
 
-    gated = hit_of(text, signals, Rule(1.0, gate_on_filter=True))
+    gated = hit_of(text, *signals, served=True)
     assert gated is not None
     assert gated.sentence == "Norma sang."
     assert gated.flags == (True, False)
