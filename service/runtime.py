@@ -46,12 +46,13 @@ from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.planner import CONFIDENCE
 from service.strategies.registry import RAW, SAMPLED, check_loop
+from service.telemetry.logs import log_question
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
     from service.engines.pool.pool import PoolGenerator
     from service.retrieval.factory import EmbeddedStores
-    from service.telemetry.spans import QuestionTrace, Tracing
+    from service.telemetry.spans import Tracing
 
 INSTANCE: Final = secrets.token_hex(3)  # identifies this process in the ids of its answers
 PROBE: Final = "ready"  # the query of a readiness check
@@ -113,14 +114,12 @@ class Runtime:
         resolved = {"collection": name, "timeout_s": timeout_s, "principals": principals}
         return PreparedRequest(**dict(asked) | resolved)
 
-    def ask(
-        self, request: PreparedRequest, *, answer_id: str | None = None, queued_s: float = 0.0
-    ) -> AsyncIterator[BaseEvent]:
-        """Yield the events of one prepared question, which waited `queued_s` seconds for admission.
+    def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+        """Yield the events of one prepared question.
 
         Closing the iterator, or cancelling the task that awaits it, cancels the question.
         """
-        return emitted(partial(self.answer, request, answer_id=answer_id, queued_s=queued_s))
+        return emitted(partial(self.answer, request))
 
     async def answer(
         self,
@@ -130,10 +129,9 @@ class Runtime:
         answer_id: str | None = None,
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
-        ended: Callable[[Inquiry], None] | None = None,
     ) -> None:
-        """Emit the events of one prepared question, which is also measured and traced, and pass it
-        to `ended`.
+        """Emit the events of one prepared question, which waited `queued_s` seconds for admission,
+        and is also measured, logged and traced.
 
         Cancelling the task cancels the question. `caller` contains the header fields of its trace.
         """
@@ -141,14 +139,22 @@ class Runtime:
         answer_id = answer_id or new_id()
         with traced(self.tracing, answer_id, caller) as trace:
             async with self._held_retriever() as retriever:
-                inquiry = self._inquiry(request, answer_id, retriever, trace)
+                limits = dict(self.settings.limits) | {"timeout_s": request.timeout_s}
+                inquiry = Inquiry(
+                    id=answer_id,
+                    request=request,
+                    budget=Budget(**limits),
+                    roles=self.roles,
+                    retriever=retriever,
+                    settings=self.settings,
+                    metrics=self.metrics,
+                    trace=trace,
+                )
                 self.metrics.began()
                 try:
                     await answer_question(inquiry, emit, queued_s)
                 finally:
                     self._ended(inquiry)
-                    if ended is not None:
-                        ended(inquiry)
 
     def _ended(self, inquiry: Inquiry) -> None:
         fold, seconds = inquiry.fold, inquiry.budget.elapsed_s
@@ -160,6 +166,7 @@ class Runtime:
             fold.usage(),
             fold.missing,
         )
+        log_question(inquiry)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""
@@ -177,41 +184,8 @@ class Runtime:
             async with SnapshotRetriever(self.stores.retriever) as held:
                 yield held
 
-    def _inquiry(
-        self,
-        request: PreparedRequest,
-        answer_id: str,
-        retriever: Retriever,
-        trace: QuestionTrace | None,
-    ) -> Inquiry:
-        own = self.settings.limits
-        budget = Budget(
-            timeout_s=request.timeout_s,
-            max_retrievals=own.max_retrievals,
-            max_llm_calls=own.max_llm_calls,
-            max_tokens=own.max_tokens,
-        )
-        return Inquiry(
-            id=answer_id,
-            request=request,
-            budget=budget,
-            roles=self.roles,
-            retriever=retriever,
-            settings=self.settings,
-            metrics=self.metrics,
-            trace=trace,
-        )
-
     async def warm(self) -> list[Check]:
         """Load the models and open the default collection, so that no question waits for them."""
-        for name, load in self._loads().items():
-            try:
-                await load()
-            except RevelatorError as error:
-                return [Check(name, False, error.detail)]
-        return await self.checks()
-
-    def _loads(self) -> dict[str, Callable[[], Awaitable[object]]]:
         loads: dict[str, Callable[[], Awaitable[object]]] = {}
         if self.roles.classifier is not None:
             loads["router"] = partial(self.roles.classifier.classify, PROBE)
@@ -219,7 +193,12 @@ class Runtime:
             loads["reader"] = partial(encoder.read, PROBE, [Passage("", "", PROBE)])
         if self.stores is not None:
             loads["retrieval"] = self.stores.retriever.warm
-        return loads
+        for name, load in loads.items():
+            try:
+                await load()
+            except RevelatorError as error:
+                return [Check(name, False, error.detail)]
+        return await self.checks()
 
     async def checks(self) -> list[Check]:
         """Return checks of the configuration, of the reachability of all parts, and of missing
@@ -397,13 +376,10 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
 
 def _describe_router(settings: Settings, revelator: Role) -> str:
     """Describe how routes are chosen."""
-    model = "the model of the role revelator"
-    if (
-        open_classifier(settings.routes.classifier, small=revelator.generator.capabilities.small)
-        is None
-    ):
+    own, model = settings.routes.classifier, "the model of the role revelator"
+    if open_classifier(own, small=revelator.generator.capabilities.small) is None:
         return model
-    if settings.routes.classifier is None:
+    if own is None:
         return "the classifier, as is the default for the shipped model"
     return f"the classifier, from a confidence of {CONFIDENCE:.0%} on, else {model}"
 

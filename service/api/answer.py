@@ -19,6 +19,7 @@ import orjson
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
@@ -39,8 +40,9 @@ from service.api.wire import (
     CLIENT_STALLED,
     JSON,
     MALFORMED_REQUEST,
+    READ_REFUSALS,
+    REFUSALS,
     EventStream,
-    ReconnectRefused,
     Refusal,
     body_schema,
     documented,
@@ -56,7 +58,6 @@ from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
-from service.telemetry.logs import log_question
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +151,6 @@ class QuestionTask:
                     answer_id=self.id,
                     queued_s=self._place.waited_s,
                     caller=self._caller,
-                    ended=log_question,
                 )
         except Draining as error:
             self._cut = error
@@ -243,12 +243,10 @@ async def disconnected(request: Request) -> None:
 
 
 LAST_EVENT: Final = "last-event-id"
-REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
-QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
 ENDED: Final[dict[int | str, dict[str, Any]]] = {
     204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}
 }
-BODY: Final = body_schema("AnswerRequest")
+BODY: Final = body_schema(AnswerRequest)
 KEY_HEADER: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -396,15 +394,15 @@ def _resumed(request: Request) -> AbstractAsyncContextManager[Events] | None:
     tenant = tenant_of(request)
     recording, seq = recordings.find(tenant.name, event, tenant.principals)
     tenant.check_collection(recording.collection)
-    if recording.over(seq):
-        raise ReconnectRefused
+    if recording.over(seq):  # which stops an EventSource
+        raise HTTPException(204)
     return recording.reading(seq)
 
 
 @router.post(
     "/answer",
     response_model=Answer,
-    responses=documented(*REFUSALS, 504),
+    responses=documented(*REFUSALS, 409, 410, 504),
     openapi_extra=BODY | {"parameters": [KEY_HEADER]},
     summary="Answer a question",
 )
@@ -425,7 +423,7 @@ async def answer(task: Annotated[Events, Depends(ending_of_body)]) -> Response:
 @router.post(
     "/answer/stream",
     response_class=StreamingResponse,
-    responses=documented(*REFUSALS) | ENDED,
+    responses=documented(*REFUSALS, 409, 410) | ENDED,
     openapi_extra=BODY | {"parameters": [KEY_HEADER, LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events",
 )
@@ -443,7 +441,7 @@ async def answer_stream(
 @router.get(
     "/answer/stream",
     response_class=StreamingResponse,
-    responses=documented(*QUERY_REFUSALS) | ENDED,
+    responses=documented(*READ_REFUSALS, 400, 409, 410) | ENDED,
     dependencies=[Depends(utf8_query)],
     openapi_extra={"parameters": [LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events, for EventSource",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import anyio
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 from starlette.convertors import PathConvertor, register_url_convertor
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.access import require, tenant_of
@@ -19,9 +18,12 @@ from service.api.admission import DETAIL, Drain
 from service.api.answer import disconnected
 from service.api.tenants import RIGHTS
 from service.api.wire import (
+    CLIENT_GONE,
     EVENT_STREAM,
     JSON,
     NDJSON,
+    READ_REFUSALS,
+    REFUSALS,
     REQUEST_TIMEOUT,
     EventStream,
     Refusal,
@@ -39,6 +41,7 @@ from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
 from service.retrieval.base import EVERYTHING, Analysis
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -50,21 +53,15 @@ from service.retrieval.collections.manifest import (
     StoredDocument,
     StoredPassage,
 )
+from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
-
-if TYPE_CHECKING:
-    from service.retrieval.collections.catalog import Collections
-    from service.retrieval.collections.writer import CollectionWriter
-
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
 BATCH_BYTES: Final = 8_000_000  # characters of their lines
 MOST_LISTED: Final = 1_000  # documents of one page
 MOST_FAILED: Final = 10_000  # invalid documents after which reading stops
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
-READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 
 
 class CollectionRequest(Strict):
@@ -119,17 +116,16 @@ class DocumentId(PathConvertor):
 
 register_url_convertor("document_id", DocumentId())
 
-Stores = Annotated[Any, Depends(collections_of)]
+Stores = Annotated[Collections, Depends(collections_of)]
 
 ASK, WRITE, ADMINISTER = ([Depends(require(right))] for right in RIGHTS)
 
-router = APIRouter(tags=["collections"])
+router = APIRouter(tags=["collections"], responses=documented(*READ_REFUSALS))
 
 
 @router.get(
     "/collections",
     dependencies=ASK,
-    responses=documented(*READ_REFUSALS),
     summary="List collections",
 )
 async def list_collections(request: Request, stores: Stores) -> CollectionList:
@@ -147,7 +143,7 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     "/collections/{name}",
     dependencies=ADMINISTER,
     responses=documented(*REFUSALS),
-    openapi_extra=body_schema("CollectionRequest", required=False),
+    openapi_extra=body_schema(CollectionRequest, required=False),
     summary="Create or change a collection",
 )
 async def put_collection(
@@ -163,25 +159,21 @@ async def put_collection(
         metadata_fields=wanted.metadata_fields,
         analysis=wanted.analysis,
     )
-    info: CollectionInfo = await stores.info(name, tenant_of(request).principals)
-    return info
+    return await stores.info(name, tenant_of(request).principals)
 
 
 @router.get(
     "/collections/{name}",
     dependencies=ASK,
-    responses=documented(*READ_REFUSALS),
     summary="Show a collection",
 )
 async def get_collection(request: Request, name: str, stores: Stores) -> CollectionInfo:
     """Return a collection with its counts, which are of the documents that the caller may see."""
-    info: CollectionInfo = await stores.info(name, tenant_of(request).principals)
-    return info
+    return await stores.info(name, tenant_of(request).principals)
 
 
 @router.delete(
     "/collections/{name}", status_code=204, dependencies=ADMINISTER,
-    responses=documented(*READ_REFUSALS),
     response_class=Response, summary="Delete a collection",
 )  # fmt: skip
 async def delete_collection(name: str, stores: Stores) -> None:
@@ -193,7 +185,7 @@ async def delete_collection(name: str, stores: Stores) -> None:
     "/collections/{name}/documents",
     dependencies=WRITE,
     responses=documented(*REFUSALS),
-    openapi_extra=body_schema("DocumentBatch"),
+    openapi_extra=body_schema(DocumentBatch),
     summary="Add documents",
 )
 async def add_documents(
@@ -241,7 +233,7 @@ async def ingest(
 async def _in_turn(
     request: Request, writing: AbstractAsyncContextManager[CollectionWriter]
 ) -> AsyncIterator[CollectionWriter]:
-    """Hold the collection's only writer. Raises ClientDisconnect if the client leaves while it is
+    """Hold the collection's only writer. Raises CLIENT_GONE if the client leaves while it is
     waited for, so that what nobody waits for does not hold up others."""
     with anyio.CancelScope() as waiting:
 
@@ -253,13 +245,12 @@ async def _in_turn(
             watching.cancel()
             yield writer
     if waiting.cancelled_caught:
-        raise ClientDisconnect
+        raise Refusal(CLIENT_GONE, "The client disconnected while another one was writing.")
 
 
 @router.get(
     "/collections/{name}/documents",
     dependencies=ASK,
-    responses=documented(*READ_REFUSALS),
     summary="List documents",
 )
 async def list_documents(
@@ -311,7 +302,6 @@ async def list_documents(
 @router.get(
     "/collections/{name}/documents/{document_id:document_id}",
     dependencies=ASK,
-    responses=documented(*READ_REFUSALS),
     summary="Show a document",
 )
 async def get_document(
@@ -336,7 +326,7 @@ async def get_document(
 
 @router.delete(
     "/collections/{name}/documents/{document_id:document_id}", status_code=204, dependencies=WRITE,
-    responses=documented(*READ_REFUSALS), response_class=Response, summary="Delete a document",
+    response_class=Response, summary="Delete a document",
 )  # fmt: skip
 async def delete_document(request: Request, name: str, document_id: str, stores: Stores) -> None:
     """Delete a document and all its passages."""
@@ -344,7 +334,7 @@ async def delete_document(request: Request, name: str, document_id: str, stores:
 
 
 Item = tuple[int, bytes | object]
-Writing = Callable[[bool], "AbstractAsyncContextManager[CollectionWriter]"]
+Writing = Callable[[bool], AbstractAsyncContextManager[CollectionWriter]]
 
 
 async def items_of(request: Request) -> AsyncIterator[Item]:
@@ -391,23 +381,18 @@ class Ingest:
         self._size = 0
 
     async def run(self, items: AsyncIterator[Item]) -> None:
-        """Index the documents. Raises REQUEST_TIMEOUT if the client stalls, and ClientDisconnect;
+        """Index the documents. Raises REQUEST_TIMEOUT if the client stalls, and CLIENT_GONE;
         complete lines are indexed."""
         try:
             await self._read(items)
-        except ClientDisconnect:
-            await self._flush(more=True)
+        except Refusal as error:
+            if error.kind in (CLIENT_GONE, REQUEST_TIMEOUT):
+                await self._flush(more=True)
+                done = self.report.indexed + self.report.unchanged
+                error.detail += (
+                    f" The {done:,} documents before it are indexed; send the remaining ones."
+                )
             raise
-        except Refusal as stalled:
-            if stalled.kind is not REQUEST_TIMEOUT:
-                raise
-            await self._flush(more=True)
-            done = self.report.indexed + self.report.unchanged
-            raise Refusal(
-                REQUEST_TIMEOUT,
-                f"{stalled.detail} The {done:,} documents before it are indexed; send the "
-                "remaining ones.",
-            ) from None
         self._writing = self._last
         await self._flush(more=self._more)
 
@@ -460,9 +445,6 @@ class Ingest:
         self._size = 0
 
 
-CHECK_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
-REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
-
 FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "content": stream_content(
@@ -481,7 +463,7 @@ B = TypeVar("B", bound=BaseModel)
     "/collections/{name}/check",
     dependencies=ADMINISTER,
     response_model=CollectionReport,
-    responses=documented(*CHECK_REFUSALS) | FOLLOWED,
+    responses=FOLLOWED,
     summary="Check a collection",
 )
 async def check_collection(
@@ -496,7 +478,7 @@ async def check_collection(
     "/collections/{name}/repair",
     dependencies=ADMINISTER,
     response_model=CollectionReport,
-    responses=documented(*CHECK_REFUSALS) | FOLLOWED,
+    responses=FOLLOWED,
     summary="Repair a collection",
 )
 async def repair_collection(
@@ -510,10 +492,10 @@ async def repair_collection(
 
 
 async def _reported(
-    request: Request, name: str, stores: Any, *, repair: bool
+    request: Request, name: str, stores: Collections, *, repair: bool
 ) -> CollectionReport | Response:
     async def work(follow: Follow) -> CollectionReport:
-        report: CollectionReport = await stores.check(name, repair=repair, follow=follow)
+        report = await stores.check(name, repair=repair, follow=follow)
         if not tenant_of(request).principals >= EVERYTHING:
             for finding in (*report.findings, *report.left):
                 finding.ids = []
@@ -526,8 +508,8 @@ async def _reported(
 @router.put(
     "/collections/{name}/documents",
     dependencies=WRITE,
-    responses=documented(*REPLACE_REFUSALS),
-    openapi_extra=body_schema("DocumentBatch"),
+    responses=documented(*REFUSALS),
+    openapi_extra=body_schema(DocumentBatch),
     summary="Replace all documents of a collection",
 )
 async def replace_documents(request: Request, name: str, stores: Stores) -> IngestReport:
@@ -540,16 +522,15 @@ async def replace_documents(request: Request, name: str, stores: Stores) -> Inge
     return await drained(request, lambda: _replace(name, stores, items))
 
 
-async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> IngestReport:
+async def _replace(name: str, stores: Collections, items: AsyncIterator[Item]) -> IngestReport:
     async with stores.replacing(name) as writer:
         ingest = Ingest(lambda _: nullcontext(writer))
         try:
             await ingest.run(items)
         except Refusal as error:
-            if error.kind is not REQUEST_TIMEOUT:
-                raise
-            detail = f"Collection {name!r} is unchanged: {error.detail}"
-            raise Refusal(REQUEST_TIMEOUT, detail) from None
+            if error.kind is REQUEST_TIMEOUT:
+                error.detail = f"Collection {name!r} is unchanged: {error.detail}"
+            raise
         if len(ingest.report.failed) > MOST_FAILED:
             raise InvalidRequest(
                 f"Collection {name!r} is unchanged: {MOST_FAILED:,} documents are invalid. "

@@ -18,14 +18,13 @@ from starlette.responses import Response
 
 from service.api.access import require, tenant_of
 from service.api.tenants import Tenant
-from service.api.wire import body_schema, documented, json_body
+from service.api.wire import REFUSALS, body_schema, documented, json_body
 from service.core.domain import Answer
 from service.core.errors import NotFound
 from service.core.files import check_room
 from service.core.validation import Strict
 from service.retrieval.base import Principals
 
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 FILE: Final = "feedback.jsonl"  # in the data directory
 MOST: Final = 1_000  # of the latest answers, about which something may be said
 LONGEST: Final = 2_000  # characters of each text
@@ -74,7 +73,7 @@ router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
 @router.post(
     "/feedback", status_code=204, response_class=Response, responses=documented(*REFUSALS),
-    openapi_extra=body_schema("Feedback"), summary="Say whether an answer was right",
+    openapi_extra=body_schema(Feedback), summary="Say whether an answer was right",
 )  # fmt: skip
 async def give_feedback(
     request: Request, given: Annotated[Feedback, Depends(json_body(Feedback))]

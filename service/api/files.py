@@ -6,7 +6,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -19,8 +19,6 @@ from service.api.access import tenant_of
 from service.api.documents import (
     ASK,
     FOLLOWED,
-    READ_REFUSALS,
-    REFUSALS,
     WRITE,
     Stores,
     get_document,
@@ -30,6 +28,8 @@ from service.api.wire import (
     BODY_TOO_LARGE,
     JSON,
     MALFORMED_REQUEST,
+    READ_REFUSALS,
+    REFUSALS,
     Refusal,
     chunks,
     content_type,
@@ -37,12 +37,11 @@ from service.api.wire import (
 )
 from service.core.errors import NotFound
 from service.core.progress import Follow
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import FileReport, FilesReport
 from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
-
-if TYPE_CHECKING:
-    from service.retrieval.collections.catalog import Collections
+from service.retrieval.ingest.pipeline import ingest
 
 MULTIPART: Final = "multipart/form-data"
 MOST_FILES: Final = 1_000  # of one request
@@ -67,7 +66,7 @@ BODY: Final = {
 }
 
 
-router = APIRouter(tags=["collections"])
+router = APIRouter(tags=["collections"], responses=documented(*READ_REFUSALS))
 
 
 @router.post(
@@ -123,8 +122,7 @@ SANDBOX: Final = "sandbox; default-src 'none'"  # Chromium does not show PDF in 
     "/collections/{name}/documents/{document_id:document_id}/file",
     dependencies=ASK,
     response_class=FileResponse,
-    responses=documented(*READ_REFUSALS)
-    | {200: {"content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}}}},
+    responses={200: {"content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}}}},
     summary="Get the original file of a document",
 )
 async def get_file(request: Request, name: str, document_id: str, stores: Stores) -> Response:
@@ -180,8 +178,6 @@ async def _form(request: Request) -> FormData:
 async def _ingest(
     stores: Collections, name: str, form: FormData, access: list[str], follow: Follow
 ) -> FilesReport:
-    from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
-
     report = FilesReport(files=[])
     uploads = [each for _, each in form.multi_items() if isinstance(each, UploadFile)]
     async with anyio.TemporaryDirectory(prefix="revelator-") as folder:

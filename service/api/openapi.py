@@ -13,13 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.answer.events import BaseEvent, Judgement, event_models
-from service.answer.request import AnswerRequest
-from service.api.documents import CollectionRequest, DocumentBatch
-from service.api.feedback import Feedback
-from service.api.openai.requests import ChatRequest
-from service.api.openai.responses import ResponsesRequest
-from service.api.search import SearchQuery
-from service.api.wire import EVENT_STREAM, stream_content
+from service.api.wire import BODIES, EVENT_STREAM, stream_content
 from service.core.domain import Problem
 
 QUESTION: Final = "When was the writer of Billy Elliot born?"
@@ -77,7 +71,7 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
             "bearer": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
-        _secure(schema["paths"])
+        _complete(schema["paths"])
         for operation in schema["paths"]["/answer/stream"].values():
             _describe_stream(operation)
         app.openapi_schema = schema
@@ -86,14 +80,10 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 
 def _models() -> dict[str, Any]:
     """Return component schemas of the models that no route's signature names."""
-    inputs: list[type[BaseModel]] = [
-        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, Feedback, ResponsesRequest,
-        SearchQuery,
-    ]  # fmt: skip
     outputs: list[type[BaseModel]] = [Problem, *MODELS.values()]
     _, found = models_json_schema(
         [
-            *((model, "validation") for model in inputs),
+            *((model, "validation") for model in BODIES),
             *((model, "serialization") for model in outputs),
         ],
         ref_template=REF,
@@ -130,11 +120,12 @@ def _describe_stream(operation: dict[str, Any]) -> None:
     }
 
 
-def _secure(paths: dict[str, Any]) -> None:
-    """Require keys, if the deployment has some, for questions and collections but not for
-    operation.
+def _complete(paths: dict[str, Any]) -> None:
+    """Sort the responses, and require keys, if the deployment has some, for questions and
+    collections but not for operation.
     """
     for operations in paths.values():
         for operation in operations.values():
+            operation["responses"] = dict(sorted(operation["responses"].items()))
             if operation.get("tags") != ["operation"]:
                 operation["security"] = [{}, {"bearer": []}, {"header": []}]

@@ -11,13 +11,12 @@ from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
 from service.api.access import require, tenant_of
 from service.api.answer import enter
-from service.api.wire import body_schema, documented, json_body
+from service.api.wire import REFUSALS, body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
 from service.core.validation import Strict
 from service.retrieval.base import SearchRequest
 from service.runtime import Runtime
 
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 TOP_K: Final = 10
 
 
@@ -50,7 +49,7 @@ router = APIRouter(tags=["search"], dependencies=[Depends(require("ask"))])
 @router.post(
     "/search",
     responses=documented(*REFUSALS),
-    openapi_extra=body_schema("SearchQuery"),
+    openapi_extra=body_schema(SearchQuery),
     summary="Search passages",
 )
 async def search(

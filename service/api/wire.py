@@ -83,19 +83,11 @@ ISSUER_UNAVAILABLE: Final = Kind(
 NOT_READY: Final = Kind("not-ready", 503, "The service is not ready", retry_after=1)
 
 
-class ReconnectRefused(Exception):
-    """A reconnecting client has received every event already. The response 204 stops an
-    EventSource.
-    """
-
-
 def add_handlers(app: FastAPI) -> None:
     """Turn every error of `app`, including the framework's own, into a problem."""
     app.add_exception_handler(RevelatorError, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation)
     app.add_exception_handler(HTTPException, answer_framework)
-    app.add_exception_handler(ClientDisconnect, answer_gone)
-    app.add_exception_handler(ReconnectRefused, answer_reconnect)
     app.add_exception_handler(Exception, answer_unexpected)
 
 
@@ -145,9 +137,11 @@ async def answer_validation(request: Request, error: Exception) -> Response:
 
 
 async def answer_framework(request: Request, error: Exception) -> Response:
-    """Handle 404 and 405 of the router, and 400 of the body parser."""
+    """Handle 404 and 405 of the router, and 400 of the body parser. A 204 has no body."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
+    if status == HTTPStatus.NO_CONTENT:
+        return Response(status_code=status)
     if status == HTTPStatus.NOT_FOUND:
         return await answer_error(
             request,
@@ -169,14 +163,9 @@ async def answer_unexpected(request: Request, error: Exception) -> Response:
     return await answer_error(request, internal)
 
 
-async def answer_gone(request: Request, _: Exception) -> Response:
-    return await answer_error(
-        request, Refusal(CLIENT_GONE, "The client disconnected before its body was complete.")
-    )
-
-
-async def answer_reconnect(_: Request, __: Exception) -> Response:
-    return Response(status_code=HTTPStatus.NO_CONTENT)
+# The statuses of problems that every path with a key can have, and those of one with a body.
+READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
+REFUSALS: Final = (400, 408, 413, 415, *READ_REFUSALS)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -184,7 +173,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in statuses
+        for status in sorted(statuses)
     }
 
 
@@ -209,10 +198,13 @@ CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
 BODY_TIMEOUT_S: Final = 30.0
 
 
-def body_schema(model: str, *, required: bool = True) -> dict[str, Any]:
-    """Return the OpenAPI description of a JSON body that a dependency reads. `model` names its
-    component schema."""
-    schema = {"$ref": f"#/components/schemas/{model}"}
+BODIES: Final[list[type[BaseModel]]] = []  # whose schemas no route's signature names
+
+
+def body_schema(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """Return the OpenAPI description of a JSON body that a dependency reads."""
+    BODIES.append(model)
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": required, "content": {JSON: {"schema": schema}}}}
 
 
@@ -292,15 +284,26 @@ async def read_body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
+async def _received(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except ClientDisconnect:
+        raise Refusal(
+            CLIENT_GONE, "The client disconnected before its body was complete."
+        ) from None
+
+
 async def decoded(request: Request) -> AsyncIterator[bytes]:
     """Yield the pieces of the body, decompressed.
 
     Raises UNSUPPORTED_MEDIA_TYPE (415) for a coding that is not read, MALFORMED_REQUEST (400) for a
-    body that is not in its coding, and BODY_TOO_LARGE (413) for more than MOST_DECODED bytes.
+    body that is not in its coding, BODY_TOO_LARGE (413) for more than MOST_DECODED bytes, and
+    CLIENT_GONE.
     """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding == "identity":
-        async for chunk in request.stream():
+        async for chunk in _received(request):
             yield chunk
         return
     if coding not in CODINGS:
@@ -310,7 +313,7 @@ async def decoded(request: Request) -> AsyncIterator[bytes]:
         )
     decoder, size = CODINGS[coding](), 0
     broken = Refusal(MALFORMED_REQUEST, f"The body is not complete, valid {coding}.")
-    async for chunk in request.stream():
+    async for chunk in _received(request):
         rest, more = chunk, bool(chunk)
         while more:
             if decoder.eof:  # another member, or frame, follows

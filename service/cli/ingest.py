@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import cast, get_args
 
 import anyio
 from rich.console import Console
@@ -30,7 +29,6 @@ from service.retrieval.ingest.pipeline import IngestResult, Listener, ingest
 from service.retrieval.ingest.sources import Source, SourceFile, SourceProblem, WholeFile, expand
 
 GONE = "removed, because their files no longer contain them"
-ANALYSES = get_args(Analysis)
 LOOK_S = 2.0  # seconds between two looks at the folders that are watched
 MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 
@@ -48,7 +46,7 @@ async def run_ingest(
     access: Sequence[str] = (),
     ray: str | None = None,
     replace: bool = False,
-    analysis: str | None = None,
+    analysis: Analysis | None = None,
 ) -> int:
     """Ingest and print. Returns the exit code: 0, or 1 if anything failed.
 
@@ -62,9 +60,6 @@ async def run_ingest(
     if format is not None and format not in FORMATS:
         raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
     check_principals(access)
-    if analysis not in (None, *ANALYSES):
-        raise InvalidRequest(f"--analysis {analysis!r} is unknown; known: {', '.join(ANALYSES)}")
-    language = cast("Analysis | None", analysis)
     base = find_server(settings.data_dir, url)
     if ray and base:
         raise ConfigurationError(
@@ -75,19 +70,18 @@ async def run_ingest(
     with _listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
-            upload = Upload(base, files, collection, settings, listener, format, access, language)
+            upload = Upload(base, files, collection, settings, listener, format, access, analysis)
             report = await (upload.replace() if replace else upload.ingest())
         else:
             with _embedder_on(ray, settings) as embedder:
                 async with (
                     open_embedded(settings, embedder=embedder, patience_s=PATIENCE_S) as stores,
-                    _new_collection(stores, collection, language),
+                    _new_collection(stores, collection, analysis, replace),
                 ):
-                    with _advised(replace=replace):
-                        report = await ingest(
-                            files, collection, stores.collections, listener, format,
-                            access=access, replace=replace,
-                        )  # fmt: skip
+                    report = await ingest(
+                        files, collection, stores.collections, listener, format,
+                        access=access, replace=replace,
+                    )  # fmt: skip
     _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
 
@@ -132,17 +126,6 @@ def _stamps(folders: Sequence[Path]) -> Stamps | None:
 
 
 @contextmanager
-def _advised(*, replace: bool) -> Iterator[None]:
-    """Add to the error of a replacement that nothing has changed."""
-    try:
-        yield
-    except RevelatorError as error:
-        if replace and not isinstance(error, InvalidRequest):
-            error.detail = f"{error.detail}; {START_AGAIN}"
-        raise
-
-
-@contextmanager
 def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | None]:
     """Open the embedder on the Ray cluster at an address; None without one. Raises
     ConfigurationError if Ray is not installed."""
@@ -159,9 +142,10 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
 
 @asynccontextmanager
 async def _new_collection(
-    stores: EmbeddedStores, name: str, analysis: Analysis | None
+    stores: EmbeddedStores, name: str, analysis: Analysis | None, replace: bool
 ) -> AsyncIterator[None]:
-    """Create the collection if necessary, and delete it again if nothing was written.
+    """Create the collection if necessary, and delete it again if nothing was written. The error of
+    a replacement says that nothing has changed.
 
     Raises ConfigurationError, before that, if the embedding model cannot run here.
     """
@@ -171,6 +155,10 @@ async def _new_collection(
     await stores.collections.create(name, analysis=analysis)
     try:
         yield
+    except RevelatorError as error:
+        if replace and not isinstance(error, InvalidRequest):
+            error.detail = f"{error.detail}; {START_AGAIN}"
+        raise
     finally:
         with anyio.CancelScope(shield=True):
             manifest = await stores.collections.manifest(name)

@@ -19,6 +19,7 @@ from service.cli.options import Config, Data, begin, fail, run, with_options
 from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
+from service.retrieval.base import Analysis
 
 app = typer.Typer(
     name="revelator",
@@ -196,7 +197,7 @@ def ingest(
         ),
     ] = None,
     analysis: Annotated[
-        str | None,
+        Analysis | None,
         typer.Option(
             metavar="LANGUAGE",
             help="Language of a new collection's words for BM25, such as german, or simple for "

@@ -321,20 +321,20 @@ def bind(settings: ServerSettings) -> socket.socket:
 
     Raises ConfigurationError with host, port and reason.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _cannot_listen(settings, error) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(settings, error) from None
-    listener.set_inheritable(False)
+    with contextlib.ExitStack() as stack:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+                "choose another host or port with --host or --port"
+            ) from None
+        stack.pop_all()
     return listener
 
 
@@ -343,13 +343,6 @@ def base_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # shown, not bound  # nosec B104
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _cannot_listen(settings: ServerSettings, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose "
-        "another host or port with --host or --port"
-    )
 
 
 def _announce(runtime: Runtime, url: str | None) -> None:
@@ -364,23 +357,12 @@ async def _warm(runtime: Runtime) -> None:
     for check in await runtime.warm():
         if not check.ok:
             log.warning("not ready", what=check.name, reason=check.detail)
-    _exempt_from_collection()
-    _give_memory_back()
-
-
-def _exempt_from_collection() -> None:
-    """Reduce the pauses of the event loop by garbage collection.
-
-    Objects that live as long as the process are excluded, and higher thresholds avoid frequent runs
-    with a thousand open streams.
-    """
+    # Garbage collection delays the event loop less without the objects that live as long as the
+    # process, and with higher thresholds it runs less often while a thousand streams are open.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED)
-
-
-def _give_memory_back() -> None:
-    """Return the memory that loading the models has freed to the system, which glibc would keep."""
+    # glibc would keep the memory that loading the models has freed.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -21,31 +21,21 @@ def unseen(stage: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
-def rate_and_left(done: int, total: int | None, seconds: float, begun: int = 0) -> str:
-    """Return the rate and the time left, or the total time at the end. `seconds` is the duration of
-    `done` without the first `begun`, which an earlier run did. Empty while nothing is known.
-    """
-    if done <= begun or seconds <= 0:
-        return ""
-    rate = (done - begun) / seconds
-    if total is None:
-        return rate_text(rate)
-    if done >= total:
-        return f"{rate_text(rate)}, in {timedelta(seconds=round(seconds))}"
-    return f"{rate_text(rate)}, {timedelta(seconds=round((total - done) / rate))} left"
-
-
-def rate_text(rate: float) -> str:
-    """Return a rate per second or, below one, per minute."""
-    return f"{rate:,.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
-
-
 def progress_text(
     done: int, total: int | None, noun: str, seconds: float, *, begun: int = 0, more: str = ""
 ) -> str:
-    """Return the counts, the rate and the time left, and additional text."""
-    counts = f"{done:,} {noun}" if total is None else f"{done:,} of {total:,} {noun}"
-    return ", ".join(filter(None, [counts, rate_and_left(done, total, seconds, begun), more]))
+    """Return the counts, the rate and the time left, or the total time at the end, and additional
+    text. `seconds` is the duration of `done` without the first `begun`, which an earlier run did.
+    """
+    parts = [f"{done:,} {noun}" if total is None else f"{done:,} of {total:,} {noun}"]
+    if done > begun and seconds > 0:
+        rate = (done - begun) / seconds
+        parts.append(f"{rate:,.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min")
+        if total is not None and done >= total:
+            parts.append(f"in {timedelta(seconds=round(seconds))}")
+        elif total is not None:
+            parts.append(f"{timedelta(seconds=round((total - done) / rate))} left")
+    return ", ".join([*parts, *filter(None, [more])])
 
 
 @contextmanager

@@ -12,14 +12,11 @@ from urllib.parse import quote, urlencode, urlsplit
 from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import Field
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.wire import (
-    CLIENT_GONE,
     JSON,
     KEY_REFUSED,
-    Refusal,
     answer_framework,
     disclosed,
     problem_headers,
@@ -66,9 +63,6 @@ class OpenAIRoute(APIRoute):
             except RevelatorError as error:
                 problem = problem_of(disclosed(error, request), request_id(request))
                 return error_response(problem, error.retry_after)
-            except ClientDisconnect:
-                gone = Refusal(CLIENT_GONE, "The client disconnected before its body was complete.")
-                return error_response(problem_of(gone, request_id(request)))
 
         return handle_in_their_form
 
@@ -122,7 +116,7 @@ def documented_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route for OpenAPI."""
     return {
         status: {"description": HTTPStatus(status).phrase, "model": OpenAIError}
-        for status in statuses
+        for status in sorted(statuses)
     }
 
 

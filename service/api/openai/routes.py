@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from service.answer.events import AnswerReady, BaseEvent, Failed
@@ -35,10 +36,17 @@ from service.api.openai.requests import (
     model_names,
     parse_chat,
 )
-from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
+from service.api.openai.responses import (
+    OpenAIResponse,
+    Responding,
+    ResponsesRequest,
+    parse_responses,
+)
 from service.api.wire import (
     JSON,
     MODEL_NOT_FOUND,
+    READ_REFUSALS,
+    REFUSALS,
     EventStream,
     Refusal,
     body_schema,
@@ -53,15 +61,13 @@ from service.strategies.conversation import TOO_LONG
 from service.strategies.pipeline import resolve_loop
 from service.strategies.registry import check_loop
 
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
 PAUSE: Final = "the question is being answered"
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": stream_content("With `stream`: the events of OpenAI's API, as `data`.")}
 }
 
 
-def body_of(model: str) -> dict[str, Any]:
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return body_schema(model) | {"parameters": [KEY_HEADER]}
 
 
@@ -119,8 +125,8 @@ async def chat_of_input(request: Request) -> AsyncIterator[Chat]:
 @router.post(
     "/chat/completions",
     response_model=ChatCompletion,
-    responses=documented_errors(*REFUSALS) | STREAMED,
-    openapi_extra=body_of("ChatRequest"),
+    responses=documented_errors(*REFUSALS, 504) | STREAMED,
+    openapi_extra=body_of(ChatRequest),
     summary="Answer the last message of a conversation",
 )
 async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Response:
@@ -142,8 +148,8 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
 @router.post(
     "/responses",
     response_model=OpenAIResponse,
-    responses=documented_errors(*REFUSALS) | STREAMED,
-    openapi_extra=body_of("ResponsesRequest"),
+    responses=documented_errors(*REFUSALS, 504) | STREAMED,
+    openapi_extra=body_of(ResponsesRequest),
     summary="Answer the last message of a conversation (Responses API)",
 )
 async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Response:

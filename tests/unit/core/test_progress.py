@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import pytest
 from rich.console import Console
 
 from service.core import progress
-from service.core.progress import progress_text, rate_and_left, shown_progress, shown_stages
+from service.core.progress import progress_text, shown_progress, shown_stages
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,9 @@ def test_counts_rate_and_time_left(counts: tuple[int, int, float], more: str, te
 
 
 def test_what_an_earlier_run_did_is_not_in_the_rate() -> None:
-    assert rate_and_left(90, 100, 5.0, begun=90) == ""
-    assert rate_and_left(95, 100, 5.0, begun=90) == "1.0/s, 0:00:05 left"
+    told = partial(progress_text, total=100, noun="rows", seconds=5.0, begun=90)
+    assert told(90) == "90 of 100 rows"
+    assert told(95) == "95 of 100 rows, 1.0/s, 0:00:05 left"
 
 
 def test_where_no_terminal_shows_a_bar_a_line_tells_from_time_to_time(
