@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio.to_thread
@@ -34,6 +35,7 @@ START_AGAIN: Final = (
 )
 
 
+@dataclass
 class Upload:
     """The documents of files, on their way to a collection of the server at `url`.
 
@@ -41,29 +43,21 @@ class Upload:
     the server does not report it.
     """
 
-    def __init__(
-        self,
-        url: str,
-        files: Sequence[Source],
-        collection: str,
-        settings: Settings,
-        listener: Listener,
-        format: str | None = None,
-        access: Sequence[str] = (),
-        analysis: Analysis | None = None,
-    ) -> None:
-        self.report = IngestResult()
-        self._url, self._key = url, settings.own_key
-        self._files, self._format, self._access = files, format, access
-        self._collection = collection
-        self._properties: dict[str, str] = {"analysis": analysis} if analysis else {}
-        self._listener = listener
+    url: str
+    files: Sequence[Source]
+    collection: str
+    settings: Settings
+    listener: Listener
+    format: str | None
+    access: Sequence[str]
+    analysis: Analysis | None
+    report: IngestResult = field(default_factory=IngestResult)
 
     async def ingest(self) -> IngestResult:
         """Create the collection if necessary, and add the documents. Files without a valid document
         create nothing. Raises as `Client` does."""
         done = 0
-        async with Client(self._url, key=self._key, again=AGAIN) as client:
+        async with Client(self.url, key=self.settings.own_key, again=AGAIN) as client:
             async for batch in self._batches():
                 sent = [entry for entry in batch if isinstance(entry.found, Document)]
                 if sent and not done:
@@ -75,15 +69,15 @@ class Upload:
                         self.report.removed += await self._keep(client, entry.found)
                 done += len(sent)
             if done:
-                await client.add_documents(self._collection, [])
+                await client.add_documents(self.collection, [])
         return self.report
 
     async def replace(self) -> IngestResult:
         """Replace the contents of the collection atomically, which is created if necessary. Raises
         as `Client` does; then nothing is replaced."""
-        async with Client(self._url, key=self._key, again=START_AGAIN) as client:
-            await client.put_collection(self._collection, **self._properties)
-            answer = await client.replace_documents(self._collection, self._documents())
+        async with Client(self.url, key=self.settings.own_key, again=START_AGAIN) as client:
+            await self._put(client)
+            answer = await client.replace_documents(self.collection, self._documents())
         self.report.indexed, self.report.unchanged = answer.indexed, answer.unchanged
         for failure in answer.failed:
             self._fail(SourceProblem("upload, document", failure.index + 1, failure.problem))
@@ -93,17 +87,20 @@ class Upload:
         """Create the collection unless it exists, because a key that may only write must not create
         one; and compare its analysis with one that is given."""
         try:
-            await client.add_documents(self._collection, [], more=True)
+            await client.add_documents(self.collection, [], more=True)
             exists = True
         except NotFound:
             exists = False
-        if self._properties or not exists:
-            await client.put_collection(self._collection, **self._properties)
+        if self.analysis or not exists:
+            await self._put(client)
+
+    async def _put(self, client: Client) -> None:
+        await client.put_collection(self.collection, analysis=self.analysis)
 
     async def _send(self, client: Client, sent: Sequence[SourceEntry]) -> None:
         documents = [entry.found.as_json() for entry in sent if isinstance(entry.found, Document)]
         # Until the last request, which is empty, the collection stays `building`.
-        answer = await client.add_documents(self._collection, documents, more=True)
+        answer = await client.add_documents(self.collection, documents, more=True)
         self.report.indexed += answer.indexed
         self.report.unchanged += answer.unchanged
         for failure in answer.failed:
@@ -115,19 +112,19 @@ class Upload:
         deleted = 0
         after: str | None = ""
         while after is not None:
-            page = await client.documents(self._collection, file=file.name, limit=PAGE, after=after)
+            page = await client.documents(self.collection, file=file.name, limit=PAGE, after=after)
             gone = [each.id for each in page.documents if each.id not in file.document_ids]
             for document_id in gone:
                 with suppress(NotFound):  # another client has deleted it
-                    await client.delete_document(self._collection, document_id)
+                    await client.delete_document(self.collection, document_id)
             deleted += len(gone)
             after = page.next
         return deleted
 
     async def _batches(self) -> AsyncIterator[list[SourceEntry]]:
         """Yield what the files contain; the progress is told when a batch is done."""
-        total = await anyio.to_thread.run_sync(total_bytes, self._files)
-        entries: Iterator[SourceEntry] = read_files(self._files, self._format, self._access)
+        total = await anyio.to_thread.run_sync(total_bytes, self.files)
+        entries: Iterator[SourceEntry] = read_files(self.files, self.format, self.access)
         done = 0
         while batch := await anyio.to_thread.run_sync(
             take, entries, BATCH_DOCUMENTS, BATCH_CHARACTERS
@@ -137,7 +134,7 @@ class Upload:
                     self._fail(entry.found)
             yield batch
             done += sum(isinstance(entry.found, Document) for entry in batch)
-            self._listener.progress(batch[-1].position, total, done)
+            self.listener.progress(batch[-1].position, total, done)
 
     async def _documents(self) -> AsyncIterator[dict[str, Any]]:
         async for batch in self._batches():
@@ -147,4 +144,4 @@ class Upload:
 
     def _fail(self, problem: SourceProblem) -> None:
         self.report.fail(problem)
-        self._listener.problem(problem)
+        self.listener.problem(problem)

@@ -11,19 +11,16 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 import structlog
 
 from service.core.domain import Answer, Problem
-from service.core.errors import ConfigurationError
 from service.core.private import withhold
 
 if TYPE_CHECKING:
     from service.answer.inquiry import Inquiry
-
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 log = structlog.get_logger("service.questions")
 
@@ -32,11 +29,8 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
     """Configure structlog and the standard library's loggers to write JSON lines to `stream`
     (default: stderr).
 
-    Libraries log from level `warning`, the service from `level`. Raises ConfigurationError for a
-    level other than debug, info, warning and error.
+    Libraries log from level `warning`, the service from `level`.
     """
-    if level not in LEVELS:
-        raise ConfigurationError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     threshold = getattr(logging, level.upper())
     shared = _processors(messages=level == "debug")
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -45,7 +39,9 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(serializer=_dumps),
+                structlog.processors.JSONRenderer(
+                    serializer=lambda event, **_: orjson.dumps(event, default=repr).decode()
+                ),
             ],
         )
     )
@@ -99,10 +95,6 @@ def _withhold(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.t
         if isinstance(value, str):
             event[name] = withhold(value)
     return event
-
-
-def _dumps(event: Any, **_: Any) -> str:
-    return orjson.dumps(event, default=repr).decode()
 
 
 def log_question(inquiry: Inquiry) -> None:

@@ -16,9 +16,11 @@ from mcp.shared.exceptions import MCPError
 from service import __version__
 from service.api.access import tenant_of
 from service.api.mcp.tools import ToolSpec, tools_of
+from service.api.tenants import Tenant
 from service.api.wire import answer_unexpected, disclosed
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
+from service.retrieval.collections.catalog import Collections
 from service.runtime import Runtime
 
 NAME: Final = "revelator"
@@ -32,37 +34,25 @@ Context = ServerRequestContext[Any, Any]
 
 def make_server() -> Server[Any]:
     """Create the server. A call acts for the request that brought it: its app and its tenant."""
-
-    async def list_tools(
-        context: Context, _: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        tools = tools_of(_request(context)).values()
-        return types.ListToolsResult(tools=[_described(tool) for tool in tools])
-
-    async def list_resources(
-        context: Context, _: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        request = _request(context)
-        async with _refusals(request):
-            return types.ListResourcesResult(resources=await _resources(request))
-
-    async def read_resource(
-        context: Context, wanted: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        request = _request(context)
-        async with _refusals(request):
-            return await _read(request, str(wanted.uri))
-
     return Server(
         NAME,
         version=__version__,
         title="Revelator",
         instructions=INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=_called,
-        on_list_resources=list_resources,
-        on_read_resource=read_resource,
+        on_list_tools=_list_tools,
+        on_call_tool=_call_tool,
+        on_list_resources=_list_resources,
+        on_read_resource=_read_resource,
     )
+
+
+def _request(context: Context) -> Request:
+    return cast(Request, context.request)
+
+
+async def _list_tools(context: Context, _: object) -> types.ListToolsResult:
+    tools = tools_of(_request(context)).values()
+    return types.ListToolsResult(tools=[_described(tool) for tool in tools])
 
 
 def _described(tool: ToolSpec) -> types.Tool:
@@ -77,11 +67,7 @@ def _described(tool: ToolSpec) -> types.Tool:
     )
 
 
-def _request(context: Context) -> Request:
-    return cast(Request, context.request)
-
-
-async def _called(context: Context, called: types.CallToolRequestParams) -> types.CallToolResult:
+async def _call_tool(context: Context, called: types.CallToolRequestParams) -> types.CallToolResult:
     """Return the result of a tool, or an error that the calling model can read."""
     request = _request(context)
     tool = tools_of(request).get(called.name)
@@ -122,46 +108,50 @@ async def _unexpected(request: Request, error: Exception) -> str:
 
 
 @asynccontextmanager
-async def _refusals(request: Request) -> AsyncIterator[None]:
-    """Turn errors into those of the protocol, with the texts of all other paths."""
+async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections | None]]:
+    """Yield the tenant of a request, which may ask, and the collections of this deployment. Errors
+    become those of the protocol, with the texts of all other paths."""
+    request = _request(context)
+    runtime: Runtime = request.app.state.runtime
     try:
-        yield
+        tenant = tenant_of(request)
+        tenant.check("ask")
+        yield tenant, runtime.stores.collections if runtime.stores else None
     except RevelatorError as error:
         raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
     except Exception as error:
         raise MCPError(types.INTERNAL_ERROR, await _unexpected(request, error)) from None
 
 
-async def _resources(request: Request) -> list[types.Resource]:
+async def _list_resources(context: Context, _: object) -> types.ListResourcesResult:
     """Return the collections that the key may use."""
-    runtime: Runtime = request.app.state.runtime
-    tenant = tenant_of(request)
-    tenant.check("ask")
-    if runtime.stores is None:
-        return []
-    return [
-        types.Resource(
-            uri=SCHEME + quote(manifest.name, safe=""),
-            name=manifest.name,
-            description=manifest.description or None,
-            mime_type="application/json",
+    async with _asking(context) as (tenant, collections):
+        return types.ListResourcesResult(
+            resources=[
+                types.Resource(
+                    uri=SCHEME + quote(manifest.name, safe=""),
+                    name=manifest.name,
+                    description=manifest.description or None,
+                    mime_type="application/json",
+                )
+                for manifest in (await collections.manifests() if collections else ())
+                if tenant.may_use(manifest.name)
+            ]
         )
-        for manifest in await runtime.stores.collections.manifests()
-        if tenant.may_use(manifest.name)
-    ]
 
 
-async def _read(request: Request, uri: str) -> types.ReadResourceResult:
+async def _read_resource(
+    context: Context, wanted: types.ReadResourceRequestParams
+) -> types.ReadResourceResult:
     """Return a collection with its counts, as `GET /collections/{name}` does."""
-    runtime: Runtime = request.app.state.runtime
-    tenant = tenant_of(request)
-    tenant.check("ask")
-    name = unquote(uri.removeprefix(SCHEME))
-    if not uri.startswith(SCHEME) or runtime.stores is None:
-        raise NotFound(f"there is no resource {uri[:200]!r}")
-    tenant.check_collection(name)
-    info = await runtime.stores.collections.info(name, tenant.principals)
-    contents = types.TextResourceContents(
-        uri=uri, mime_type="application/json", text=info.model_dump_json()
-    )
-    return types.ReadResourceResult(contents=[contents])
+    async with _asking(context) as (tenant, collections):
+        uri = str(wanted.uri)
+        name = unquote(uri.removeprefix(SCHEME))
+        if not uri.startswith(SCHEME) or collections is None:
+            raise NotFound(f"there is no resource {uri[:200]!r}")
+        tenant.check_collection(name)
+        info = await collections.info(name, tenant.principals)
+        contents = types.TextResourceContents(
+            uri=uri, mime_type="application/json", text=info.model_dump_json()
+        )
+        return types.ReadResourceResult(contents=[contents])

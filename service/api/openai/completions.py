@@ -4,7 +4,9 @@ OpenAI's documentation."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode, urlsplit
@@ -14,6 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.responses import Response
 
+from service.api.openai.requests import ChatRequest
 from service.api.wire import (
     JSON,
     KEY_REFUSED,
@@ -159,34 +162,28 @@ class ModelList(Model):
     data: list[ModelCard]
 
 
-class Completing:
-    """One completion: its body, and its chunks in order. `link` makes the URL of a citation. With
-    `refuses`, the text of a question that was not answered is a refusal.
-    """
+@dataclass
+class Wire:
+    """What the body and the events of a response to `asked` are made of. `link` makes the URL of a
+    citation; with `in_text`, the citations are also written below the answer. With `refuses`, the
+    text of a question that was not answered is a refusal."""
+
+    answer_id: str
+    asked: ChatRequest
+    link: Link
+    in_text: bool
+    refuses: bool
+    created: int = field(default_factory=lambda: int(time.time()))  # Unix time in seconds
+
+
+class Completing(Wire):
+    """One completion: its body, and its chunks in order."""
 
     last: Final = b"data: [DONE]\n\n"
 
-    def __init__(
-        self,
-        answer_id: str,
-        model: str,
-        created: int,
-        link: Link,
-        *,
-        with_usage: bool,
-        refuses: bool = False,
-    ) -> None:
-        self._refuses = refuses
-        self._link = link
-        self._head: dict[str, Any] = {
-            "id": f"chatcmpl-{answer_id}", "created": created, "model": model
-        }  # fmt: skip
-        self._rest: dict[str, Any] = {"usage": None} if with_usage else {}
-        self._with_usage = with_usage
-
-    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> dict[str, Any]:
+    def body(self, answer: Answer, reasoning: str) -> dict[str, Any]:
         """Return the body of a completion that is not streamed."""
-        text, spans = content(answer, in_text=in_text)
+        text, spans = content(answer, in_text=self.in_text)
         message = {"role": "assistant", "refusal": None} | self._said(answer, text)
         message |= {"reasoning": reasoning, "reasoning_content": reasoning}
         message["annotations"] = self._annotations(answer, spans)
@@ -203,16 +200,16 @@ class Completing:
         """Return the chunk of a line of reasoning."""
         return self._delta(reasoning=line + "\n", reasoning_content=line + "\n")
 
-    def end(self, answer: Answer, *, in_text: bool) -> list[dict[str, Any]]:
+    def end(self, answer: Answer) -> list[dict[str, Any]]:
         """Return the chunks of the answer, its annotations, the reason for its end, and the usage
         if it was requested.
         """
-        text, spans = content(answer, in_text=in_text)
+        text, spans = content(answer, in_text=self.in_text)
         chunks = [self._delta(**self._said(answer, text))]
         if annotations := self._annotations(answer, spans):
             chunks.append(self._delta(annotations=annotations))
         chunks.append(self._delta(finish_reason(answer)))
-        if self._with_usage:
+        if self.asked.with_usage:
             chunks.append(self._chunk | {"choices": [], "usage": tokens(answer.usage)})
         chunks[-1] |= {"revelator": summary(answer)}
         return chunks
@@ -222,7 +219,7 @@ class Completing:
         return error_body(problem).model_dump()
 
     def _said(self, answer: Answer, text: str) -> dict[str, Any]:
-        if self._refuses and not answer.answered:
+        if self.refuses and not answer.answered:
             return {"content": None, "refusal": text}
         return {"content": text}
 
@@ -230,10 +227,15 @@ class Completing:
         return [
             {
                 "type": "url_citation",
-                "url_citation": url_citation(citation, self._link(citation), span),
+                "url_citation": url_citation(citation, self.link(citation), span),
             }
             for citation, span in zip(answer.citations, spans, strict=True)
         ]
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        named = {"id": f"chatcmpl-{self.answer_id}", "created": self.created}
+        return named | {"model": self.asked.model}
 
     @property
     def _chunk(self) -> dict[str, Any]:
@@ -241,7 +243,8 @@ class Completing:
 
     def _delta(self, finish: str | None = None, **fields: Any) -> dict[str, Any]:
         choice = {"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}
-        return self._chunk | {"choices": [choice]} | self._rest
+        rest: dict[str, Any] = {"usage": None} if self.asked.with_usage else {}
+        return self._chunk | {"choices": [choice]} | rest
 
 
 def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Span]]:

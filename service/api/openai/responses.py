@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from service.api.openai.completions import (
     Span,
+    Wire,
     content,
     finish_reason,
     summary,
@@ -126,26 +128,21 @@ class OpenAIResponse(Model):
     revelator: AnswerSummary
 
 
-class Responding:
+@dataclass
+class Responding(Wire):
     """One response: its body, and its events in order."""
 
-    last: Final = b""
+    last: ClassVar = b""
 
-    def __init__(self, answer_id: str, model: str, created: int, *, refuses: bool = False) -> None:
-        self._id = answer_id
-        self._refuses = refuses
-        self._head: dict[str, Any] = {
-            "id": f"resp_{answer_id}", "created_at": created, "model": model
-        }  # fmt: skip
-        self._lines: list[str] = []
-        self._count = 0
+    lines: list[str] = field(default_factory=list)
+    sent: int = 0
 
-    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> dict[str, Any]:
+    def body(self, answer: Answer, reasoning: str) -> dict[str, Any]:
         ended = finish_reason(answer) == "stop"
         status = "completed" if ended else "incomplete"
         return self._response(
             status,
-            output=[self._reasoning(reasoning), self._message(answer, status, in_text)],
+            output=[self._reasoning(reasoning), self._message(answer, status)],
             incomplete_details=None if ended else {"reason": "max_output_tokens"},
             usage=_usage(answer),
             revelator=summary(answer),
@@ -161,14 +158,14 @@ class Responding:
 
     def line(self, line: str) -> dict[str, Any]:
         """Return the event of a line of reasoning."""
-        self._lines.append(line)
+        self.lines.append(line)
         kind = "response.reasoning_summary_text.delta"
         return self._event(kind, **self._at_summary(), delta=line + "\n")
 
-    def end(self, answer: Answer, *, in_text: bool) -> Iterator[dict[str, Any]]:
+    def end(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Return the events of the answer, once it is final."""
-        reasoning = "".join(line + "\n" for line in self._lines)
-        body = self.body(answer, reasoning, in_text=in_text)
+        reasoning = "".join(line + "\n" for line in self.lines)
+        body = self.body(answer, reasoning)
         at, part = self._at_summary(), {"type": "summary_text", "text": reasoning}
         yield self._event("response.reasoning_summary_text.done", **at, text=reasoning)
         yield self._event("response.reasoning_summary_part.done", **at, part=part)
@@ -187,13 +184,14 @@ class Responding:
             "tool_choice": "none", "tools": [], "error": None, "incomplete_details": None,
             "usage": None,
         }  # fmt: skip
-        return self._head | empty | fields
+        head = {"id": self._item("resp"), "created_at": self.created, "model": self.asked.model}
+        return head | empty | fields
 
-    def _message(self, answer: Answer, status: str, in_text: bool) -> dict[str, Any]:
-        text, spans = content(answer, in_text=in_text)
+    def _message(self, answer: Answer, status: str) -> dict[str, Any]:
+        text, spans = content(answer, in_text=self.in_text)
         annotations = [_annotation(*each) for each in zip(answer.citations, spans, strict=True)]
         part: dict[str, Any] = _output_text(text, annotations)
-        if self._refuses and not answer.answered:
+        if self.refuses and not answer.answered:
             part = {"type": "refusal", "refusal": text}
         return {
             "type": "message", "id": self._item("msg"), "role": "assistant", "status": status,
@@ -224,14 +222,14 @@ class Responding:
         yield self._event("response.output_text.done", **at, **text, text=part["text"])
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        self._count += 1
-        return {"type": kind, "sequence_number": self._count - 1} | fields
+        self.sent += 1
+        return {"type": kind, "sequence_number": self.sent - 1} | fields
 
     def _item_event(self, what: str, index: int, item: dict[str, Any]) -> dict[str, Any]:
         return self._event(f"response.output_item.{what}", output_index=index, item=item)
 
     def _item(self, kind: str) -> str:
-        return f"{kind}_{self._id}"
+        return f"{kind}_{self.answer_id}"
 
     def _at_summary(self) -> dict[str, Any]:
         return {"item_id": self._item("rs"), "output_index": 0, "summary_index": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
@@ -21,7 +20,6 @@ from service.api.answer import KEY_HEADER, Events, open_events
 from service.api.openai.completions import (
     ChatCompletion,
     Completing,
-    Link,
     ModelCard,
     ModelList,
     OpenAIRoute,
@@ -77,19 +75,16 @@ router = APIRouter(
 
 
 class Chat(NamedTuple):
-    """A chat request whose question is being answered. `in_text`: citations are also written below
-    the answer. `structured`: it is JSON. `link` makes the URL of a citation.
-    """
+    """A question that is being answered, and the form of the response."""
 
-    asked: ChatRequest
     events: Events
-    in_text: bool
-    structured: bool
-    link: Link
+    wire: Completing | Responding
 
 
 @asynccontextmanager
-async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
+async def _answered(
+    request: Request, chat: ChatRequest, wire: type[Completing | Responding]
+) -> AsyncIterator[Chat]:
     settings: Settings = request.app.state.settings
     style = chat.revelator.citations or settings.answers.chat_citations
     page = settings.server.public_url or str(request.base_url).rstrip("/")
@@ -98,7 +93,8 @@ async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
     async with open_events(request, asked, unsent=not chat.stream) as events:
         link = links_to(page, events.collection)
         structured = asked.form is not None
-        yield Chat(chat, events, style == "text" and not structured, structured, link)
+        in_text = style == "text" and not structured
+        yield Chat(events, wire(events.id, chat, link, in_text, structured))
 
 
 def _check_length(asked: ChatQuestion, runtime: Runtime) -> None:
@@ -112,13 +108,14 @@ async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
     """Dependency: admit the question of the conversation in the body, and answer it until the
     response ends.
     """
-    async with _answered(request, parse_chat(await read_json(request))) as chat:
+    async with _answered(request, parse_chat(await read_json(request)), Completing) as chat:
         yield chat
 
 
 async def chat_of_input(request: Request) -> AsyncIterator[Chat]:
     """Dependency: as `chat_of_body`, for the body of `/v1/responses`."""
-    async with _answered(request, parse_responses(await read_json(request))) as chat:
+    asked = parse_responses(await read_json(request))
+    async with _answered(request, asked, Responding) as chat:
         yield chat
 
 
@@ -136,13 +133,7 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
 
     With `stream`, the reasoning is sent as it happens, and the answer only when it is final,
     because this format cannot withdraw text."""
-    asked = chat.asked
-    at = int(time.time())
-    wire = Completing(
-        chat.events.id, asked.model, at, chat.link,
-        with_usage=asked.with_usage, refuses=chat.structured,
-    )  # fmt: skip
-    return await _respond(chat, wire)
+    return await _respond(chat)
 
 
 @router.post(
@@ -155,16 +146,15 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
 async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Response:
     """Answer as `/v1/chat/completions`, with the bodies and events of OpenAI's responses. They are
     not stored. The steps are the summary of an item of the type `reasoning`."""
-    at = int(time.time())
-    wire = Responding(chat.events.id, chat.asked.model, at, refuses=chat.structured)
-    return await _respond(chat, wire)
+    return await _respond(chat)
 
 
-async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
-    if chat.asked.stream:
-        return EventStream(_streamed(chat, wire), PAUSE)
-    lines = [chat.asked.note] if chat.asked.note else []
-    line_of = _narrator(chat)
+async def _respond(chat: Chat) -> Response:
+    wire, asked = chat.wire, chat.wire.asked
+    line_of = _narrator(asked)
+    if asked.stream:
+        return EventStream(_streamed(chat, line_of), PAUSE)
+    lines = [asked.note] if asked.note else []
 
     def tell(event: BaseEvent) -> None:
         if line := line_of(event):
@@ -173,19 +163,18 @@ async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     result = await collect(chat.events.events(), tell)
     if isinstance(result, Problem):
         return error_response(result)
-    body = wire.body(result, "\n".join(lines), in_text=chat.in_text)
-    return Response(orjson.dumps(body), media_type=JSON)
+    return Response(orjson.dumps(wire.body(result, "\n".join(lines))), media_type=JSON)
 
 
-async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[bytes]:
-    line_of = _narrator(chat)
+async def _streamed(chat: Chat, line_of: Callable[[BaseEvent], str | None]) -> AsyncIterator[bytes]:
+    wire, note = chat.wire, chat.wire.asked.note
     for begun in wire.begin():
         yield data(begun)
-    if chat.asked.note:
-        yield data(wire.line(chat.asked.note))
+    if note:
+        yield data(wire.line(note))
     async for event in chat.events.events():
         if isinstance(event, AnswerReady):
-            for chunk in wire.end(event.body, in_text=chat.in_text):
+            for chunk in wire.end(event.body):
                 yield data(chunk)
         elif isinstance(event, Failed):
             yield data(wire.failed(event.problem))
@@ -194,9 +183,9 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
     yield wire.last
 
 
-def _narrator(chat: Chat) -> Callable[[BaseEvent], str | None]:
+def _narrator(asked: ChatRequest) -> Callable[[BaseEvent], str | None]:
     """Return what describes the steps. A plain reply has none."""
-    return (lambda _: None) if chat.asked.model == PLAIN else Narrator().line
+    return (lambda _: None) if asked.model == PLAIN else Narrator().line
 
 
 def data(value: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -142,8 +141,8 @@ def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
+            *_: Any,
+            **__: Any,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, InitSettingsSource(settings_cls, file)
 
@@ -165,7 +164,10 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     except ValidationError as error:
         raise ConfigurationError(_explain(error, given, file, path)) from None
     except SettingsError as error:
-        raise ConfigurationError(_of_variable(error)) from None
+        raise ConfigurationError(
+            f"settings: {error}; the variable of a section must be a JSON object: set one of its "
+            f"settings, as in {PREFIX}SERVER__PORT=8080, with two underscores for a dot"
+        ) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -173,8 +175,6 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"Settings file {path} is not valid TOML: {error}") from None
-    except FileNotFoundError:
-        raise ConfigurationError(f"Settings file {path} does not exist.") from None
     except OSError as error:
         raise ConfigurationError(
             f"Settings file {path} cannot be read: {error.strerror}."
@@ -245,26 +245,13 @@ def _variable(name: str) -> str | None:
     """Return the environment variable that sets `name`, one of its parts, or a section around
     it.
     """
-    wanted = f"{PREFIX}{name.replace('.', '__')}".upper()
-    for variable, value in os.environ.items():
-        own = variable.upper()
-        if value and own.startswith(PREFIX) and own not in OWN_VARIABLES:
-            longer, shorter = max(own, wanted, key=len), min(own, wanted, key=len)
-            if longer == shorter or longer.startswith(f"{shorter}__"):
-                return variable
+    wanted = f"{PREFIX}{name.replace('.', '__')}__".upper()
+    given = {f"{each.upper()}__": each for each, value in os.environ.items() if value}
+    for own, variable in given.items():
+        is_setting = own.startswith(PREFIX) and variable.upper() not in OWN_VARIABLES
+        if is_setting and (own.startswith(wanted) or wanted.startswith(own)):
+            return variable
     return None
-
-
-def _of_variable(error: SettingsError) -> str:
-    """Describe a variable that names a whole section and does not contain it as JSON."""
-    found = re.search(r'field "(\w+)"', str(error))
-    if found is None:
-        return f"settings: {error}"
-    section = f"{PREFIX}{found.group(1).upper()}"
-    return (
-        f"{section} is a section, and its value is not a JSON object. Set one of its settings, as "
-        f"in {PREFIX}SERVER__PORT=8080, with two underscores for a dot."
-    )
 
 
 def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:

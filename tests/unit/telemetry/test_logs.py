@@ -19,7 +19,6 @@ from service.answer.events import (
 )
 from service.answer.inquiry import Inquiry
 from service.core.domain import Problem
-from service.core.errors import ConfigurationError
 from service.telemetry.logs import configure_logging, log_question
 from tests.support.asking import ScriptedRetriever, inquiry
 from tests.support.scripted import ScriptedGenerator
@@ -73,8 +72,3 @@ def test_the_level_silences_and_libraries_speak_json_too() -> None:
     (line,) = stream.getvalue().splitlines()
     assert json.loads(line)["event"] == "trouble"
     assert json.loads(line)["logger"] == "library"
-
-
-def test_an_unknown_level_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="loud"):
-        configure_logging("loud")

@@ -140,7 +140,7 @@ def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.Mon
 
 def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REVELATOR_SERVER", "abc")
-    with pytest.raises(ConfigurationError, match=r"REVELATOR_SERVER is a section.*SERVER__PORT="):
+    with pytest.raises(ConfigurationError, match=r'field "server".*SERVER__PORT='):
         load_settings()
 
 
