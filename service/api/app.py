@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -48,11 +43,6 @@ from service.core.connections import trust
 from service.core.settings import Settings
 from service.core.supervision import Supervisor
 from service.runtime import Runtime, new_id, open_runtime
-
-if TYPE_CHECKING:
-    from service.engines.base import Generator
-    from service.retrieval.base import Retriever
-
 
 FOLDER: Final = Path(__file__).with_name("page")
 POLICY: Final = (
@@ -131,27 +121,18 @@ ANY: Final = ("*",)
 LARGE: Final = 1_000  # bytes from which a response that is no stream is compressed, where asked
 
 
-def create_app(
-    settings: Settings,
-    *,
-    engines: Mapping[str, Generator] | None = None,
-    retriever: Retriever | None = None,
-    runtime: Runtime | None = None,
-) -> FastAPI:
-    """Create the app of one deployment. Its lifespan opens and closes the runtime.
+Opening = Callable[[], AbstractAsyncContextManager[Runtime]]
 
-    `engines` and `retriever` replace those in the settings. A given `runtime` is used and not
-    closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission,
+
+def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
+    """Create the app of one deployment. Its lifespan opens and closes the runtime by `opening`
+    (default: as the settings say).
+
+    `app.state` holds the settings and, while the app runs, drain, runtime, admission,
     readiness, recordings, and the tasks that outlive a request. Raises
     ConfigurationError if the settings would expose the server without keys, or if the tenants file
     is not valid.
     """
-
-    def opening() -> AbstractAsyncContextManager[Runtime]:
-        if runtime is not None:
-            return nullcontext(runtime)
-        return open_runtime(settings, engines=engines, retriever=retriever)
-
     check_exposure(settings.server)
     trust(settings.ca_files)
     mimetypes.init()  # reads files, for which the first request of an asset would wait
@@ -171,7 +152,7 @@ def create_app(
     app.state.settings = settings
     app.state.turns = Turns()
     app.state.access = TenantAccess(settings.server)
-    app.state.opening = opening
+    app.state.opening = opening or partial(open_runtime, settings)
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
     app.add_exception_handler(HTTPException, answer_missing)

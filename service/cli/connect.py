@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from pydantic import SecretStr
 
@@ -35,7 +35,7 @@ async def open_server(
     settings = settings.model_copy(update={"server": server})
     async with (
         open_runtime(settings) as runtime,
-        serving(create_app(settings, runtime=runtime), server) as address,
+        serving(create_app(settings, lambda: nullcontext(runtime)), server) as address,
     ):
         yield address, key
 

@@ -12,7 +12,8 @@ import contextlib
 import ctypes
 import gc
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.api.access import check_exposure
-from service.api.app import create_app
+from service.api.app import Opening, create_app
 from service.core.concurrency import running
 from service.core.errors import ConfigurationError
 from service.core.settings import ServerSettings, Settings
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from service.api.admission import Drain
-    from service.engines.base import Generator
-    from service.retrieval.base import Retriever
 
 
 MAX_HEAD_BYTES: Final = 65_536  # bytes of a request's first line and header fields together
@@ -231,8 +230,7 @@ def run_server(
     settings: Settings,
     *,
     on_started: OnStarted | None = None,
-    engines: Mapping[str, Generator] | None = None,
-    retriever: Retriever | None = None,
+    opening: Opening | None = None,
 ) -> None:
     """Serve until a signal. `on_started` gets the base URL once questions are accepted.
 
@@ -243,7 +241,7 @@ def run_server(
     listener = bind(settings.server)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(serve(settings, listener, on_started, engines, retriever))
+            runner.run(serve(settings, listener, on_started, opening))
     finally:
         listener.close()
 
@@ -252,12 +250,11 @@ async def serve(
     settings: Settings,
     listener: socket.socket,
     on_started: OnStarted | None = None,
-    engines: Mapping[str, Generator] | None = None,
-    retriever: Retriever | None = None,
+    opening: Opening | None = None,
 ) -> None:
     """Serve on a bound socket until a signal, as `run_server` does, in a running event loop."""
     url = base_url(listener)
-    async with open_runtime(settings, engines=engines, retriever=retriever) as runtime:
+    async with (opening or partial(open_runtime, settings))() as runtime:
         for line in describe_roles(settings, runtime.engines):
             log.info("configured", what=line.name, detail=line.detail)
         for path in runtime.roles.reader.templates.without_declining():
@@ -266,7 +263,7 @@ async def serve(
                 file=str(path),
                 detail=f"add to it that the reply must be {NO_ANSWER!r} if no answer is found",
             )
-        app = create_app(settings, runtime=runtime)
+        app = create_app(settings, lambda: contextlib.nullcontext(runtime))
         server = make_server(app, settings.server)
 
         def started() -> None:

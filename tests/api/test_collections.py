@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -20,6 +21,7 @@ from service.api.app import create_app
 from service.cli.ingest import run_ingest
 from service.client import Client
 from service.retrieval.documents import Document
+from service.runtime import open_runtime
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need
 from tests.support.live import Live, answering, config, live, serving
@@ -145,7 +147,10 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
     need("pypdf")
     file = tmp_path / "handbook.pdf"
     settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
-    app = create_app(settings, engines={"default": ScriptedGenerator(answering())})
+    app = create_app(
+        settings,
+        partial(open_runtime, settings, engines={"default": ScriptedGenerator(answering())}),
+    )
     async with serving(app, settings) as (_, url), aiohttp.ClientSession(url) as http:
         for pages, told in (
             (["Norma.", "Tosca.", "Aida.", "Etna."], "4 documents indexed"),

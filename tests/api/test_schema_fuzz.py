@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from functools import partial
+from typing import Any
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -18,6 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from service.api.app import create_app
+from service.core.settings import Settings
+from service.retrieval.base import Retriever
+from service.runtime import open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -53,15 +58,15 @@ SETTINGS = settings(
 script = [*answering(), ScriptStep(reply="Bellini", times=None)]
 engines = {"default": ScriptedGenerator(script)}
 data = tempfile.TemporaryDirectory(prefix="revelator-fuzz-", ignore_cleanup_errors=True)
-answers = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(config(), engines=engines, retriever=FakeRetriever())
-)
-stores = schemathesis.openapi.from_asgi(
-    "/openapi.json",
-    create_app(
-        config(data_dir=data.name, retrieval={"embedding_model": "hashing"}), engines=engines
-    ),
-)
+
+
+def schema(settings: Settings, retriever: Retriever | None = None) -> Any:
+    opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+    return schemathesis.openapi.from_asgi("/openapi.json", create_app(settings, opening))
+
+
+answers = schema(config(), FakeRetriever())
+stores = schema(config(data_dir=data.name, retrieval={"embedding_model": "hashing"}))
 
 
 @answers.exclude(path_regex="^/collections").parametrize()

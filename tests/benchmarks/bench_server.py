@@ -7,6 +7,7 @@ scripted, or an OpenAI-compatible server.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -17,6 +18,7 @@ from service.core.settings import EngineSettings, Settings
 from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
+from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -59,7 +61,10 @@ async def main() -> None:
     if options.engine:
         openai = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
         engine = open_generator("default", openai)
-    app: FastAPI = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
+    app: FastAPI = create_app(
+        settings,
+        partial(open_runtime, settings, engines={"default": engine}, retriever=StubRetriever()),
+    )
     listener = bind(settings.server)
     server = make_server(app, settings.server)
     server.on_started = lambda: print(base_url(listener), flush=True)

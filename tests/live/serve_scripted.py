@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 
 from service.cli.serve import run_server
 from service.core.settings import Settings
+from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -26,11 +28,12 @@ def main() -> None:
     configure_logging("warning")
     words = [f"w{number} " for number in range(options.words)]
     engine = ScriptedGenerator([ScriptStep(reply=words, delay=options.delay, times=None)])
+    settings = Settings.model_validate(options.settings)
+    retriever = None if options.stores else FakeRetriever()
     run_server(
-        Settings.model_validate(options.settings),
+        settings,
         on_started=lambda url: print(url, flush=True),
-        engines={"default": engine},
-        retriever=None if options.stores else FakeRetriever(),
+        opening=partial(open_runtime, settings, engines={"default": engine}, retriever=retriever),
     )
     print(f"closed, {engine.running} calls left", flush=True)
 

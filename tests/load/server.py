@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from service.cli import serve as serving
 from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
+from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.bench_server import StubRetriever
 
@@ -107,7 +109,8 @@ async def main() -> None:
         print(url, flush=True)
 
     with bind(settings.server) as listener:
-        await serve(settings, listener, started, engines, retriever)
+        opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+        await serve(settings, listener, started, opening)
 
 
 if __name__ == "__main__":

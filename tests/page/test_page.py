@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from service.api.openai.completions import links_to
 from service.api.openapi import event_models
 from service.core.domain import CallUsage, Citation
 from service.core.errors import Draining
+from service.runtime import open_runtime
 from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
@@ -359,7 +361,9 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
     slow = [*answering()[:2], ScriptStep(reply=words, delay=0.01, times=None)]
     quick = {"default": ScriptedGenerator(answering("Vincenzo Bellini"))}
     settings = config()
-    other = create_app(settings, engines=quick, retriever=FakeRetriever())
+    other = create_app(
+        settings, partial(open_runtime, settings, engines=quick, retriever=FakeRetriever())
+    )
     async with (
         serving(other, settings) as (_, other_url),
         live(slow) as service,

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ from service.cli.serve import Server, base_url, bind, make_server
 from service.core.settings import Settings
 from service.engines.base import Generator
 from service.retrieval.base import Retriever
+from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -123,7 +125,8 @@ async def live(
     engines: Mapping[str, Generator] = {"default": engine}
     if not own_stores:
         retriever = retriever or FakeRetriever()
-    app = create_app(settings, engines=engines, retriever=retriever)
+    opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+    app = create_app(settings, opening)
     async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
         configure_logging("error")
         with blockbuster_ctx("service") as detector:

@@ -59,7 +59,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["collections", "show", "../x"], "is not valid: use"),
         (
             ["check", "--config", "gone.toml"],
-            "Settings file gone.toml cannot be read: No such file",
+            "file gone.toml cannot be read: No such file",
         ),
         (["worker", "a-model", "--port", "9"], "vLLM is not installed in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),
