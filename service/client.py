@@ -210,6 +210,11 @@ class Client:
         found = decoded(await self._send("POST", "/search", body), self.base)
         return [RetrievedPassage.model_validate(each) for each in found["passages"]]
 
+    async def degraded(self) -> list[str]:
+        """Return what is degraded. Raises StoreError if the server cannot answer questions."""
+        ready = decoded(await self._send("GET", "/readyz"), self.base)
+        return list(ready.get("degraded", ()))
+
     async def collections(self) -> list[CollectionInfo]:
         """Return the collections that the key may use."""
         return (await self._call("GET", "/collections", CollectionList)).collections

@@ -105,8 +105,7 @@ class QuestionTask:
         """Iterate from `start` to `done`. A question that is cut off ends with `error` and
         `done`."""
         last: BaseEvent | None = None
-        async for event in self._channel:
-            last = self._named(event)
+        async for last in self._channel:
             yield last
         if isinstance(last, Done):
             return
@@ -160,6 +159,9 @@ class QuestionTask:
         await turns.take(EVENT)
         if isinstance(event, AnswerReady) and self._seen is not None:
             self._seen(event.body)
+        elif isinstance(event, Failed):  # it names the request, as in other responses
+            problem = event.problem.model_copy(update={"request_id": self._request_id})
+            event = event.model_copy(update={"problem": problem})
         if not self._only_end or isinstance(event, ENDS):
             await self._put(event)
 
@@ -176,13 +178,6 @@ class QuestionTask:
         if isinstance(event, Start):  # it reaches the socket before the work begins
             for _ in range(HOPS):
                 await asyncio.sleep(0)
-
-    def _named(self, event: BaseEvent) -> BaseEvent:
-        """Add the request's id to a problem on the stream, as in other responses."""
-        if not isinstance(event, Failed):
-            return event
-        update = {"request_id": self._request_id}
-        return event.model_copy(update={"problem": event.problem.model_copy(update=update)})
 
 
 async def enter(request: Request) -> Place:

@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.core.connections import open_session
+from service.client import Client
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
-from service.core.settings.urls import authorization
 from service.engines.factory import open_pool
 from service.engines.pool.workers import Worker
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 
+SERVER_S: Final = 10.0  # time limit for asking the server
 TRANSPORT_S: Final = 5.0  # time limit for finding out which transport reaches Qdrant
 NOT_SERVING: Final = (
     "the process that holds the data directory is not serving HTTP: a server is still starting, or "
@@ -105,20 +105,12 @@ def _pool_table(name: str, workers: Sequence[Worker]) -> Table:
 
 
 async def _ask_server(url: str | None, settings: Settings) -> list[Check]:
-    import aiohttp  # noqa: PLC0415
-
     if url is None:
         return [Check("readiness", False, NOT_SERVING)]
     try:
-        async with (
-            open_session(headers=authorization(url, settings.own_key), total_s=10) as session,
-            session.get(f"{url}/readyz") as response,
-        ):
-            text = await response.text()
-            checks = [Check("readiness", response.status == 200, text[:500])]
-            if response.status == 200:
-                degraded = (await response.json()).get("degraded", [])
-                checks += [Check("readiness", False, each) for each in degraded]
-            return checks
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return [Check("readiness", False, f"{url} does not respond: {error}")]
+        with anyio.fail_after(SERVER_S):
+            async with Client(url, key=settings.own_key, patience_s=0) as client:
+                degraded = await client.degraded()
+    except (RevelatorError, TimeoutError) as error:
+        return [Check("readiness", False, f"{url}: {error or 'no response'}")]
+    return [Check("readiness", True, url), *(Check("readiness", False, each) for each in degraded)]

@@ -70,8 +70,9 @@ class SectionWithSecrets(Section):
         if not isinstance(given, dict):
             return given
         read = dict(given)
-        for name in cls.secrets():
-            path = read.pop(f"{name}_file", None)
+        for name, field in cls.model_fields.items():
+            is_secret = SecretStr in (field.annotation, *get_args(field.annotation))
+            path = read.pop(f"{name}_file", None) if is_secret else None
             if path is None:
                 continue
             if read.get(name) is not None:
@@ -81,12 +82,3 @@ class SectionWithSecrets(Section):
             except ValueError as error:
                 raise ValueError(f"{name}_file: {error}") from None
         return read
-
-    @classmethod
-    def secrets(cls) -> list[str]:
-        """Return the names of the secrets of this section."""
-        return [
-            name
-            for name, field in cls.model_fields.items()
-            if SecretStr in (field.annotation, *get_args(field.annotation))
-        ]

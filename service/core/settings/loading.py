@@ -256,19 +256,14 @@ def _variable(name: str) -> str | None:
 
 def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:
     """Return what to do about a setting at `place` that `settings` does not have."""
-    names = _names_in(settings, place[:-1])
+    section: Any = settings
+    for part in place[:-1]:
+        if issubclass(section, BaseModel) and part in section.model_fields:
+            section = section_in(section.model_fields[str(part)].annotation) or section
+    names = sorted(section.model_fields)
     close = get_close_matches(str(place[-1]), names, 1)
     meant = f"Did you mean {close[0]}?" if close else f"The settings here are {', '.join(names)}."
     return f"there is no such setting. {meant}"
-
-
-def _names_in(settings: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the settings of the section at `place`."""
-    section: Any = settings
-    for part in place:
-        if issubclass(section, BaseModel) and part in section.model_fields:
-            section = section_in(section.model_fields[str(part)].annotation) or section
-    return sorted(section.model_fields)
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:
