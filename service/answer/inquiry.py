@@ -234,7 +234,7 @@ class OpenStep:
         """Count replies of the judge that could not be parsed."""
         self.flag("unread_judgement")
         if self.inquiry.metrics:
-            self.inquiry.metrics.unread_judgements(judgements)
+            self.inquiry.metrics.count("unread_judgements_total", by=judgements)
 
     async def ask(
         self, role: RoleName, request: GenerationRequest, *, final: bool = False
@@ -376,7 +376,7 @@ class OpenStep:
             if not role.pooled:
                 metrics.worker_in_flight(worker, -1)
             if usage is None:
-                metrics.wasted(call.pieces)
+                metrics.count("wasted_tokens_total", by=call.pieces)
         if call.end_span:
             call.end_span(call)
 

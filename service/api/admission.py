@@ -273,7 +273,7 @@ class Admission:
             if isinstance(error, Overloaded | Draining):
                 self._metrics.rejected("busy" if isinstance(error, Overloaded) else "draining")
             else:
-                self._metrics.left_waiting()
+                self._metrics.count("questions_total", "none", "none", "cancelled")
             self._drop(waiter)
             raise
         return Place(self, waiter.tenant, time.monotonic() - waiter.since)

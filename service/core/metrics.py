@@ -19,6 +19,12 @@ from service.core.domain import LoopName, QuestionOutcome, RoleName, RouteName, 
 Phase = Literal["joining", "up", "ejected", "draining"]  # of a pool's worker
 BreakerState = Literal["closed", "half-open", "open"]
 RejectReason = Literal["busy", "key_limit", "draining"]
+# The counters that nothing else is recorded with.
+Counted = Literal[
+    "questions_total", "wasted_tokens_total", "resent_calls_total", "unread_judgements_total",
+    "saved_tokens_total", "retrieval_retries_total", "cache_requests_total",
+    "worker_failures_total",
+]  # fmt: skip
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 QUESTION_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -158,9 +164,9 @@ class Metrics:
         self._of("rejected_total", reason).inc()
         self._of("questions_total", "none", "none", "rejected").inc()
 
-    def left_waiting(self) -> None:
-        """Count a question whose client disconnected while waiting."""
-        self._of("questions_total", "none", "none", "cancelled").inc()
+    def count(self, name: Counted, *labels: str, by: int = 1) -> None:
+        """Count what the row of this name says."""
+        self._of(name, *labels).inc(by)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -187,31 +193,11 @@ class Metrics:
         self._of("tokens_total", role, "prompt").inc(prompt_tokens)
         self._of("tokens_total", role, "completion").inc(completion_tokens)
 
-    def wasted(self, tokens: int) -> None:
-        """Count the tokens generated for a call that was cancelled."""
-        self._of("wasted_tokens_total").inc(tokens)
-
-    def call_resent(self) -> None:
-        """Count an engine call that was sent again."""
-        self._of("resent_calls_total").inc()
-
-    def saved(self, tokens: int) -> None:
-        """Count the tokens saved by ending a call intentionally."""
-        self._of("saved_tokens_total").inc(tokens)
-
-    def unread_judgements(self, count: int) -> None:
-        """Count replies of the judge, on relevance or on ending, that could not be parsed."""
-        self._of("unread_judgements_total").inc(count)
-
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """Record the duration in seconds and the outcome of one search in one backend."""
         self._of("retrieval_seconds", backend).observe(seconds)
         if failed:
             self._of("retrieval_failures_total", backend).inc()
-
-    def retried(self, backend: str) -> None:
-        """Count a retry of a search in a backend."""
-        self._of("retrieval_retries_total", backend).inc()
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         """Set the state of a backend's circuit breaker."""
@@ -220,10 +206,6 @@ class Metrics:
         opened = self._of("breaker_opened_total", backend)
         if state == "open":
             opened.inc()
-
-    def cache(self, hit: bool) -> None:
-        """Count a look-up in the cache of query embeddings."""
-        self._of("cache_requests_total", "query_embeddings", "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
         """Set whether a worker could answer at its last check."""
@@ -240,10 +222,6 @@ class Metrics:
         self._children = {key: each for key, each in self._children.items() if worker not in key}
         for name in ("worker_up", "worker_state", "worker_in_flight"):
             self._metrics[name].remove_by_labels({"worker": worker})
-
-    def worker_failure(self, worker: str) -> None:
-        """Count a call that a pool's worker lost."""
-        self._of("worker_failures_total", worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         """Count calls at a worker that started (+1) or ended (-1)."""

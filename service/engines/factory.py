@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from service.core.errors import ConfigurationError
@@ -39,7 +40,7 @@ def open_generator(
     if settings.kind == "openai":
         from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
 
-        return OpenAIGenerator(name, settings, metrics.call_resent)
+        return OpenAIGenerator(name, settings, partial(metrics.count, "resent_calls_total"))
     return open_pool(name, settings, metrics)
 
 
@@ -51,6 +52,6 @@ def open_pool(name: str, settings: EngineSettings, metrics: Metrics | None = Non
 
     def connect(url: str) -> VllmGenerator:
         own = settings.model_copy(update={"urls": [url]})
-        return VllmGenerator(name, own, metrics.call_resent)
+        return VllmGenerator(name, own, partial(metrics.count, "resent_calls_total"))
 
     return PoolGenerator(name, settings, connect, metrics)

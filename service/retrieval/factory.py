@@ -48,8 +48,9 @@ async def open_embedded(
     loaded: `retriever.warm()` does that, before the first question.
     """
     metrics = metrics or Metrics()
+    retried = partial(metrics.count, "retrieval_retries_total")
     if embedder is None:
-        embedder = open_embedder(settings.retrieval, partial(metrics.retried, "embedding"))
+        embedder = open_embedder(settings.retrieval, partial(retried, "embedding"))
     reranking = None
     with await anyio.to_thread.run_sync(acquire, settings.data_dir) as directory:
         backends = open_backends(settings.retrieval, patience_s)
@@ -57,7 +58,7 @@ async def open_embedded(
             settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
         )
         if own := settings.retrieval.reranker:
-            reranker = open_reranker(own, partial(metrics.retried, BACKEND))
+            reranker = open_reranker(own, partial(retried, BACKEND))
             reranking = Reranking(reranker, own, settings.retrieval, metrics)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, metrics, reranking)
         try:

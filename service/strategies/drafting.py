@@ -355,7 +355,8 @@ async def count_cut(step: OpenStep, counted: EngineCall, request: GenerationRequ
         tokens = await count_tokens(step, request.prompt or "") + 1
         counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.metrics:
-        step.inquiry.metrics.saved(max(0, request.max_tokens - written))
+        left = max(0, request.max_tokens - written)
+        step.inquiry.metrics.count("saved_tokens_total", by=left)
 
 
 # ---- the baselines of fixed windows

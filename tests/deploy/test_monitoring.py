@@ -48,7 +48,7 @@ def healthy(metrics: Metrics, count: int) -> None:
     metrics.worker_in_flight(WORKER, 1)
     metrics.worker_in_flight(WORKER, -1)
     metrics.breaker("bm25", "closed")
-    metrics.cache(hit=bool(count % 2))
+    metrics.count("cache_requests_total", "query_embeddings", "hit" if count % 2 else "miss")
 
 
 def errors(metrics: Metrics, count: int) -> None:
@@ -113,21 +113,21 @@ def no_worker(metrics: Metrics, count: int) -> None:
 
 def calls_lost(metrics: Metrics, count: int) -> None:
     healthy(metrics, count)
-    metrics.worker_failure(WORKER)
+    metrics.count("worker_failures_total", WORKER)
 
 
 def unread(metrics: Metrics, count: int) -> None:
     healthy(metrics, count)
-    metrics.unread_judgements(4)
+    metrics.count("unread_judgements_total", by=4)
 
 
 def lively(metrics: Metrics, count: int) -> None:
     """Something of everything that can be counted."""
     degraded(metrics, count)
     metrics.search("bm25", 2.0, failed=True)
-    metrics.retried("bm25")
+    metrics.count("retrieval_retries_total", "bm25")
     metrics.breaker("dense", "open")
-    metrics.worker_failure(WORKER)
+    metrics.count("worker_failures_total", WORKER)
 
 
 STORIES: dict[str, tuple[Story, set[str]]] = {

@@ -151,7 +151,7 @@ class PoolGenerator(Generator):
             except EngineRefusal:
                 raise
             except EngineFailure as failure:
-                self._metrics.worker_failure(worker.name)
+                self._metrics.count("worker_failures_total", worker.name)
                 self._remember(waiter.question, worker.name)
                 self.call_failed(worker, failure)
                 if waiter.begun:

@@ -131,7 +131,7 @@ class Guard:
         self._trial: asyncio.Task[Any] | None = None
         self._metrics = metrics
         self._logged: BreakerState = self._breaker.state
-        self._retried = partial(metrics.retried, backend)
+        self._retried = partial(metrics.count, "retrieval_retries_total", backend)
         metrics.breaker(backend, self._logged)
 
     async def call(self, ask: Callable[[], Awaitable[Result]], until: float = math.inf) -> Result:

@@ -73,7 +73,8 @@ class QueryEmbedding:
         if probe:
             return (await self._guard.probe(partial(self._embed, [text]), until))[0]
         vector = self._known.get(text)
-        self._metrics.cache(vector is not None)
+        outcome = "miss" if vector is None else "hit"
+        self._metrics.count("cache_requests_total", "query_embeddings", outcome)
         if vector is None:
             vector = await self._guard.call(partial(self._batcher.ask, text), until)
             self._known[text] = vector

@@ -42,7 +42,7 @@ def left(metrics: Metrics) -> None:
     for worker in ("w1", "w2"):
         metrics.worker_phase(worker, "up")
         metrics.worker_in_flight(worker, 1)
-        metrics.worker_failure(worker)
+        metrics.count("worker_failures_total", worker)
     metrics.worker_in_flight("w1", -1)
     metrics.worker_phase("w1", "draining")
     metrics.worker_gone("w1")
@@ -67,10 +67,9 @@ def test_backends_and_caches() -> None:
     metrics = Metrics()
     for state in ("closed", "open", "half-open"):
         metrics.breaker("qdrant", state)  # type: ignore[arg-type]
-    metrics.retried("qdrant")
-    metrics.cache(True)
-    metrics.cache(False)
-    metrics.cache(True)
+    metrics.count("retrieval_retries_total", "qdrant")
+    for outcome in ("hit", "miss", "hit"):
+        metrics.count("cache_requests_total", "query_embeddings", outcome)
     found = samples(metrics)
     assert [found["revelator_breaker_state", f"qdrant,{state}"] for state in
             ("closed", "half-open", "open")] == [0, 1, 0]  # fmt: skip
