@@ -10,6 +10,7 @@ import anyio
 from rich.console import Console
 from rich.markup import escape
 
+from service.cli.options import IngestOptions
 from service.cli.upload import START_AGAIN, Upload
 from service.client import PATIENCE_S
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
@@ -18,7 +19,6 @@ from service.core.locks import find_server
 from service.core.progress import shown_stages
 from service.core.settings import Settings
 from service.core.settings.urls import shown
-from service.retrieval.base import Analysis
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.documents import check_principals
 from service.retrieval.embedding.contract import Embedder
@@ -36,32 +36,22 @@ MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 Stamps = dict[SourceFile, tuple[int, int]]
 
 
-async def run_ingest(
-    files: Sequence[Source],
-    collection: str,
-    settings: Settings,
-    *,
-    url: str | None = None,
-    format: str | None = None,
-    access: Sequence[str] = (),
-    ray: str | None = None,
-    replace: bool = False,
-    analysis: Analysis | None = None,
-) -> int:
+async def run_ingest(files: Sequence[Source], options: IngestOptions, settings: Settings) -> int:
     """Ingest and print. Returns the exit code: 0, or 1 if anything failed.
 
     Uses the server at `url`, else the server that owns the data directory, else this process, on
     `ray` if an address is given. Raises RevelatorError for problems that stop the command.
     """
-    check_name(collection)
+    check_name(options.collection)
     for path in files:
         if isinstance(path, Path) and path != STANDARD_INPUT and not path.exists():
             raise InvalidRequest(f"{path} does not exist")
-    if format is not None and format not in FORMATS:
-        raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
-    check_principals(access)
-    base = find_server(settings.data_dir, url)
-    if ray and base:
+    if options.format not in (None, *FORMATS):
+        known = ", ".join(FORMATS)
+        raise InvalidRequest(f"--format {options.format!r} is unknown; known: {known}")
+    check_principals(options.access)
+    base = find_server(settings.data_dir, options.url)
+    if options.ray and base:
         raise ConfigurationError(
             "--ray writes to the data directory directly, which is in use by the server at "
             f"{shown(base)}; stop the server, or ingest without --ray"
@@ -70,19 +60,19 @@ async def run_ingest(
     with _listener(console) as listener:
         if base:
             console.print(f"Using the server at {shown(base)}.")
-            upload = Upload(base, files, collection, settings, listener, format, access, analysis)
-            report = await (upload.replace() if replace else upload.ingest())
+            upload = Upload(base, files, options, settings, listener)
+            report = await (upload.replace() if options.replace else upload.ingest())
         else:
-            with _embedder_on(ray, settings) as embedder:
+            with _embedder_on(options.ray, settings) as embedder:
                 async with (
                     open_embedded(settings, embedder=embedder, patience_s=PATIENCE_S) as stores,
-                    _new_collection(stores, collection, analysis, replace),
+                    _new_collection(stores, options),
                 ):
                     report = await ingest(
-                        files, collection, stores.collections, listener, format,
-                        access=access, replace=replace,
+                        files, options.collection, stores.collections, listener, options.format,
+                        access=options.access, replace=options.replace,
                     )  # fmt: skip
-    _print_totals(console, report, collection, embedded=not base)
+    _print_totals(console, report, options.collection, embedded=not base)
     return 1 if report.failed else 0
 
 
@@ -141,9 +131,7 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
 
 
 @asynccontextmanager
-async def _new_collection(
-    stores: EmbeddedStores, name: str, analysis: Analysis | None, replace: bool
-) -> AsyncIterator[None]:
+async def _new_collection(stores: EmbeddedStores, options: IngestOptions) -> AsyncIterator[None]:
     """Create the collection if necessary, and delete it again if nothing was written. The error of
     a replacement says that nothing has changed.
 
@@ -151,12 +139,13 @@ async def _new_collection(
     """
     if problem := stores.embedder.problem():
         raise ConfigurationError(problem)
+    name = options.collection
     is_new = name not in await stores.collections.names()
-    await stores.collections.create(name, analysis=analysis)
+    await stores.collections.create(name, analysis=options.analysis)
     try:
         yield
     except RevelatorError as error:
-        if replace and not isinstance(error, InvalidRequest):
+        if options.replace and not isinstance(error, InvalidRequest):
             error.detail = f"{error.detail}; {START_AGAIN}"
         raise
     finally:

@@ -15,11 +15,10 @@ from service.answer.options import Collection, QuestionOptions, SearchOptions, U
 from service.cli.administration import collections, feedback, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
-from service.cli.options import Config, Data, begin, fail, run, with_options
+from service.cli.options import Config, Data, IngestOptions, begin, fail, run, with_options
 from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
-from service.retrieval.base import Analysis
 
 app = typer.Typer(
     name="revelator",
@@ -165,13 +164,8 @@ def ingest(
             "HTML, PDF and DOCX (extra `documents`); also compressed (.gz, .zst)."
         ),
     ],
-    collection: Annotated[
-        str, typer.Option(help="Collection to fill. It is created if it does not exist.")
-    ],
+    options: IngestOptions,
     settings: Settings,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the collection's contents atomically.")
-    ] = False,
     watched: Annotated[
         bool,
         typer.Option(
@@ -181,38 +175,6 @@ def ingest(
             "folder that is away or empty removes nothing.",
         ),
     ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            help="Format of the files: jsonl, parquet, dpr, text, html, pdf, docx, csv, xlsx, pptx "
-            "or image; hotpotqa, 2wiki or musique for the passages in these question files. "
-            "Default: detected per file."
-        ),
-    ] = None,
-    access: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Who may see these documents: a user or a group; repeat the option for more. "
-            "Documents with a field `access` keep it. Default: everyone."
-        ),
-    ] = None,
-    analysis: Annotated[
-        Analysis | None,
-        typer.Option(
-            metavar="LANGUAGE",
-            help="Language of a new collection's words for BM25, such as german, or simple for "
-            "words as they are. Default: that of the first documents if it is clear, else english.",
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Embed on this Ray cluster (host:port, or auto); `local` starts one on this "
-            "machine.",
-        ),
-    ] = None,
-    url: Url = None,
 ) -> None:
     """Add files to a collection. Running the command again adds only what is missing.
 
@@ -224,19 +186,9 @@ def ingest(
     """
     from service.cli.ingest import run_ingest, watch  # noqa: PLC0415
 
-    if watched and replace:
+    if watched and options.replace:
         fail("--watch follows changes, and --replace replaces everything; use one of them.")
-    ingested = partial(
-        run_ingest,
-        collection=collection,
-        settings=settings,
-        url=url,
-        format=format,
-        access=access or (),
-        ray=ray,
-        replace=replace,
-        analysis=analysis,
-    )
+    ingested = partial(run_ingest, options=options, settings=settings)
     code = run(
         lambda: watch(files, ingested) if watched else ingested(files),
         interrupted="Interrupted. Run the same command again to continue.",

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -14,9 +14,11 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, get_origin, get_typ
 
 import typer
 
+from service.answer.options import Url
 from service.core.connections import trust
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
+from service.retrieval.base import Analysis
 
 T = TypeVar("T")
 
@@ -37,6 +39,50 @@ Key = Annotated[
         help="API key for the server. Also set by REVELATOR_KEY, which other users cannot see."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions:
+    """Options of `ingest`: where the documents go, and how."""
+
+    collection: Annotated[
+        str, typer.Option(help="Collection to fill. It is created if it does not exist.")
+    ]
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the collection's contents atomically.")
+    ] = False
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the files: jsonl, parquet, dpr, text, html, pdf, docx, csv, xlsx, pptx "
+            "or image; hotpotqa, 2wiki or musique for the passages in these question files. "
+            "Default: detected per file."
+        ),
+    ] = None
+    access: Annotated[
+        list[str],
+        typer.Option(
+            help="Who may see these documents: a user or a group; repeat the option for more. "
+            "Documents with a field `access` keep it. Default: everyone."
+        ),
+    ] = field(default_factory=list)
+    analysis: Annotated[
+        Analysis | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            help="Language of a new collection's words for BM25, such as german, or simple for "
+            "words as they are. Default: that of the first documents if it is clear, else english.",
+        ),
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Embed on this Ray cluster (host:port, or auto); `local` starts one on this "
+            "machine.",
+        ),
+    ] = None
+    url: Url = None
 
 
 def fail(detail: str) -> NoReturn:
@@ -157,7 +203,7 @@ def _options_of(kind: type[Any]) -> list[Parameter]:
     ]
 
 
-def _default(field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return Parameter.empty if field.default is MISSING else field.default
+def _default(of: Field[Any]) -> Any:
+    if of.default_factory is not MISSING:
+        return of.default_factory()
+    return Parameter.empty if of.default is MISSING else of.default

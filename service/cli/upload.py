@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import anyio.to_thread
 
+from service.cli.options import IngestOptions
 from service.client import Client
 from service.core.errors import NotFound
 from service.core.settings import Settings
-from service.retrieval.base import Analysis
 from service.retrieval.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, take
 from service.retrieval.ingest.sources import (
@@ -45,12 +45,9 @@ class Upload:
 
     url: str
     files: Sequence[Source]
-    collection: str
+    options: IngestOptions
     settings: Settings
     listener: Listener
-    format: str | None
-    access: Sequence[str]
-    analysis: Analysis | None
     report: IngestResult = field(default_factory=IngestResult)
 
     async def ingest(self) -> IngestResult:
@@ -69,7 +66,7 @@ class Upload:
                         self.report.removed += await self._keep(client, entry.found)
                 done += len(sent)
             if done:
-                await client.add_documents(self.collection, [])
+                await client.add_documents(self.options.collection, [])
         return self.report
 
     async def replace(self) -> IngestResult:
@@ -77,7 +74,7 @@ class Upload:
         as `Client` does; then nothing is replaced."""
         async with Client(self.url, key=self.settings.own_key, again=START_AGAIN) as client:
             await self._put(client)
-            answer = await client.replace_documents(self.collection, self._documents())
+            answer = await client.replace_documents(self.options.collection, self._documents())
         self.report.indexed, self.report.unchanged = answer.indexed, answer.unchanged
         for failure in answer.failed:
             self._fail(SourceProblem("upload, document", failure.index + 1, failure.problem))
@@ -87,20 +84,20 @@ class Upload:
         """Create the collection unless it exists, because a key that may only write must not create
         one; and compare its analysis with one that is given."""
         try:
-            await client.add_documents(self.collection, [], more=True)
+            await client.add_documents(self.options.collection, [], more=True)
             exists = True
         except NotFound:
             exists = False
-        if self.analysis or not exists:
+        if self.options.analysis or not exists:
             await self._put(client)
 
     async def _put(self, client: Client) -> None:
-        await client.put_collection(self.collection, analysis=self.analysis)
+        await client.put_collection(self.options.collection, analysis=self.options.analysis)
 
     async def _send(self, client: Client, sent: Sequence[SourceEntry]) -> None:
         documents = [entry.found.as_json() for entry in sent if isinstance(entry.found, Document)]
         # Until the last request, which is empty, the collection stays `building`.
-        answer = await client.add_documents(self.collection, documents, more=True)
+        answer = await client.add_documents(self.options.collection, documents, more=True)
         self.report.indexed += answer.indexed
         self.report.unchanged += answer.unchanged
         for failure in answer.failed:
@@ -112,11 +109,13 @@ class Upload:
         deleted = 0
         after: str | None = ""
         while after is not None:
-            page = await client.documents(self.collection, file=file.name, limit=PAGE, after=after)
+            page = await client.documents(
+                self.options.collection, file=file.name, limit=PAGE, after=after
+            )
             gone = [each.id for each in page.documents if each.id not in file.document_ids]
             for document_id in gone:
                 with suppress(NotFound):  # another client has deleted it
-                    await client.delete_document(self.collection, document_id)
+                    await client.delete_document(self.options.collection, document_id)
             deleted += len(gone)
             after = page.next
         return deleted
@@ -124,7 +123,9 @@ class Upload:
     async def _batches(self) -> AsyncIterator[list[SourceEntry]]:
         """Yield what the files contain; the progress is told when a batch is done."""
         total = await anyio.to_thread.run_sync(total_bytes, self.files)
-        entries: Iterator[SourceEntry] = read_files(self.files, self.format, self.access)
+        entries: Iterator[SourceEntry] = read_files(
+            self.files, self.options.format, self.options.access
+        )
         done = 0
         while batch := await anyio.to_thread.run_sync(
             take, entries, BATCH_DOCUMENTS, BATCH_CHARACTERS

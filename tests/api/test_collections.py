@@ -19,6 +19,7 @@ from yarl import URL
 from service.api import wire as bodies
 from service.api.app import create_app
 from service.cli.ingest import run_ingest
+from service.cli.options import IngestOptions
 from service.client import Client
 from service.retrieval.documents import Document
 from service.runtime import open_runtime
@@ -158,7 +159,9 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
             (["Norma."], "1 removed, because their files no longer contain them"),
         ):
             file.write_bytes(pdf(pages))
-            assert await run_ingest([file], "mine", settings, url=url) == 0
+            assert (
+                await run_ingest([file], IngestOptions(collection="mine", url=url), settings) == 0
+            )
             assert told in " ".join(capsys.readouterr().out.split())
         async with http.get("/collections/mine/documents?file=handbook.pdf") as response:
             page = {

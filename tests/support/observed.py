@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from service.core.metrics import BreakerState, Metrics, Phase
+from service.core.metrics import BreakerState, Counted, Metrics, Phase
 
 
 class Observed(Metrics):
@@ -24,20 +24,19 @@ class Observed(Metrics):
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         self.searches.append((backend, failed))
 
-    def retried(self, backend: str) -> None:
-        self.retries.append(backend)
+    def count(self, name: Counted, *labels: str, by: int = 1) -> None:
+        if name == "retrieval_retries_total":
+            self.retries.append(*labels)
+        elif name == "worker_failures_total":
+            self.failures.append(*labels)
+        elif name == "cache_requests_total":
+            self.asked.append(labels[-1] == "hit")
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         self.states.append((backend, state))
-
-    def cache(self, hit: bool) -> None:
-        self.asked.append(hit)
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         self.flights[worker] += change
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
         self.phases.append((worker, phase))
-
-    def worker_failure(self, worker: str) -> None:
-        self.failures.append(worker)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.cli.ingest import run_ingest
+from service.cli import ingest as command
+from service.cli.options import IngestOptions
 from service.core.errors import (
     ConfigurationError,
     EngineFailure,
@@ -39,6 +40,10 @@ def settings(tmp_path: Path, **server: Any) -> Settings:
         retrieval=RetrievalSettings(embedding_model="hashing"),
         server=ServerSettings(**server),
     )
+
+
+async def run_ingest(files: Sequence[Path], collection: str, own: Settings, **options: Any) -> int:
+    return await command.run_ingest(files, IngestOptions(collection=collection, **options), own)
 
 
 @pytest.fixture

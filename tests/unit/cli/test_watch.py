@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from service.cli import ingest as module
+from service.cli.options import IngestOptions
 from service.core.concurrency import running
 from service.core.errors import InvalidRequest, StoreError
 from service.core.settings import Settings
@@ -55,7 +56,7 @@ async def test_the_collection_follows_the_folder(
             assert found is not None
             return found[1].read_text()
 
-    run = partial(module.run_ingest, collection="docs", settings=settings)
+    run = partial(module.run_ingest, options=IngestOptions(collection="docs"), settings=settings)
     async with running(module.watch([folder], run)):
         await becomes({"a.md", "deep/b.txt"}, settings)
         (folder / "a.md").write_text("# A\nAnother one.\n# B\n" + "More words. " * 300)
@@ -104,6 +105,12 @@ async def test_the_command_follows_until_it_is_told_to_end(tmp_path: Path) -> No
     await becomes({"a.md#a", "a.md#b", "c.txt"}, settings)
 
 
+async def never(_: object) -> int:
+    raise AssertionError
+
+
 async def test_only_folders_are_followed(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="--watch follows folders"):
-        await module.watch([tmp_path / "none"], partial(module.run_ingest, collection="x"))  # type: ignore[arg-type]
+        await module.watch(
+            [tmp_path / "none"], partial(module.run_ingest, options=IngestOptions(collection="x"))
+        )  # type: ignore[arg-type]
