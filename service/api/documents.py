@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import anyio
 import orjson
@@ -41,7 +41,6 @@ from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
 from service.retrieval.base import EVERYTHING, Analysis
-from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import (
     CollectionInfo,
     CollectionList,
@@ -53,9 +52,12 @@ from service.retrieval.collections.manifest import (
     StoredDocument,
     StoredPassage,
 )
-from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
+
+if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
+    from service.retrieval.collections.writer import CollectionWriter
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
@@ -116,7 +118,10 @@ class DocumentId(PathConvertor):
 
 register_url_convertor("document_id", DocumentId())
 
-Stores = Annotated[Collections, Depends(collections_of)]
+if TYPE_CHECKING:
+    Stores = Annotated[Collections, Depends(collections_of)]
+else:  # FastAPI needs no type, and the libraries of stores are imported when one is opened
+    Stores = Annotated[Any, Depends(collections_of)]
 
 ASK, WRITE, ADMINISTER = ([Depends(require(right))] for right in RIGHTS)
 
@@ -334,7 +339,7 @@ async def delete_document(request: Request, name: str, document_id: str, stores:
 
 
 Item = tuple[int, bytes | object]
-Writing = Callable[[bool], AbstractAsyncContextManager[CollectionWriter]]
+Writing = Callable[[bool], "AbstractAsyncContextManager[CollectionWriter]"]
 
 
 async def items_of(request: Request) -> AsyncIterator[Item]:

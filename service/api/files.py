@@ -6,7 +6,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -37,11 +37,12 @@ from service.api.wire import (
 )
 from service.core.errors import NotFound
 from service.core.progress import Follow
-from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import FileReport, FilesReport
 from service.retrieval.documents import check_principals
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
-from service.retrieval.ingest.pipeline import ingest
+
+if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
 
 MULTIPART: Final = "multipart/form-data"
 MOST_FILES: Final = 1_000  # of one request
@@ -178,6 +179,8 @@ async def _form(request: Request) -> FormData:
 async def _ingest(
     stores: Collections, name: str, form: FormData, access: list[str], follow: Follow
 ) -> FilesReport:
+    from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
+
     report = FilesReport(files=[])
     uploads = [each for _, each in form.multi_items() if isinstance(each, UploadFile)]
     async with anyio.TemporaryDirectory(prefix="revelator-") as folder:

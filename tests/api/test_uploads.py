@@ -13,6 +13,7 @@ import pytest
 from service.api import documents
 from service.api import wire as bodies
 from service.api.documents import BATCH
+from service.cli.options import IngestOptions
 from service.cli.upload import Upload
 from service.core.errors import InvalidRequest
 from service.retrieval.ingest.pipeline import Listener
@@ -146,6 +147,13 @@ async def lines_of(ids: Iterable[str]) -> AsyncIterator[bytes]:
         yield json.dumps({"id": name, "text": f"Text of {name}."}).encode() + b"\n"
 
 
+def upload_to(
+    service: Live, file: Path, listener: Listener | None = None, **options: Any
+) -> Upload:
+    given = IngestOptions(collection="mine", **options)
+    return Upload(service.url, [file], given, config(), listener or Listener())
+
+
 async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Path) -> None:
     """Its requests are whole, each of them; a restart and a deletion change nothing about it."""
     file, steps = tmp_path / "corpus.jsonl", list[int]()
@@ -158,7 +166,7 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
 
     async with stored(tmp_path / "data") as service:
         with pytest.raises(KeyboardInterrupt):
-            await Upload(service.url, [file], "mine", config(), Listener(interrupt)).ingest()
+            await upload_to(service, file, Listener(interrupt)).ingest()
         assert await state(service) == (128, "building")
         assert (
             "an ingest is running, or was interrupted; run it again"
@@ -168,7 +176,7 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         assert await state(service) == (127, "building")
     async with stored(tmp_path / "data") as service:
         assert await state(service) == (127, "building")
-        report = await Upload(service.url, [file], "mine", config(), Listener()).ingest()
+        report = await upload_to(service, file).ingest()
         assert (report.indexed, report.unchanged) == (173, 127)
         assert await state(service) == (300, "complete")
 
@@ -178,7 +186,7 @@ async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
     file.write_text("Die Häuser am Fluss", encoding="utf-8")
     async with stored(tmp_path / "data") as service:
         for _ in range(2):
-            upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="german")
+            upload = upload_to(service, file, analysis="german")
             await upload.ingest()
         assert (
             len(
@@ -190,7 +198,7 @@ async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
             )
             == 1
         )
-        upload = Upload(service.url, [file], "mine", config(), Listener(), analysis="french")
+        upload = upload_to(service, file, analysis="french")
         with pytest.raises(InvalidRequest, match="uses the analysis 'german'; to change it"):
             await upload.ingest()
 

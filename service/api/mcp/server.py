@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -20,8 +20,10 @@ from service.api.tenants import Tenant
 from service.api.wire import answer_unexpected, disclosed
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
-from service.retrieval.collections.catalog import Collections
 from service.runtime import Runtime
+
+if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
 
 NAME: Final = "revelator"
 SCHEME: Final = "revelator://collections/"
