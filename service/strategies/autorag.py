@@ -91,7 +91,6 @@ class Autorag(Method):
         self.finding: str | None = None
         self.unread = False
         self.wrong: str | None = None
-        self.open_step: OpenStep | None = None
         self.owed: Counter[str] = Counter()  # what calls used that no step has been charged with
         self.drafted = False  # in the open step
 
@@ -100,7 +99,7 @@ class Autorag(Method):
             while self.action.kind not in ("conclude", "give_up") and self.may_go_on():
                 await self._cycle()
         await self._last_words()
-        if self.open_step and read_answer(self.answer, self.policy.question).declined:
+        if read_answer(self.answer, self.policy.question).declined:
             self.open_step.flag("declined")
             await self._withdraw("repair")
         return Outcome(await self._close(), self.stopped_by)
@@ -123,73 +122,58 @@ class Autorag(Method):
     @property
     def answer(self) -> str:
         """What was written of the answer and not withdrawn."""
-        step = self.open_step
-        return (step.answer or "") if step and step.kind == "answer" else ""
+        return (self.open_step.answer or "") if self.open_step.kind == "answer" else ""
 
     # ---- steps, of which at most one is open
 
     async def _open(self, kind: StepKind, question: str, thought: str | None) -> OpenStep:
         """End the open step and start the next one, which is charged with the owed cost."""
-        await self._end()
-        step = self.open_step = self.scope.step(kind, question)
+        step = await self.open(kind, question)
         self.drafted = False
-        self._charge(step)
-        await step.start()
+        self._charge()
         if thought:
             await step.emit(ThoughtWritten(text=thought))
         return step
 
     async def _open_answer(self, thought: str | None = None) -> OpenStep:
         """Return the step in which the answer is written; start it if it is not open."""
-        if self.open_step and self.open_step.kind == "answer":
+        if self.open_step.kind == "answer":
             return self.open_step
         return await self._open("answer", self.question, thought)
 
-    @property
-    def _retrieval(self) -> OpenStep | None:
-        """The open step, if it has documents."""
-        step = self.open_step
-        return step if step and step.kind == "retrieve" else None
-
     def _find(self, thought: str | None) -> None:
         """Set the reasoning on the documents of the open retrieval."""
-        if self._retrieval:
-            self._retrieval.answer = thought
+        if self.open_step.kind == "retrieve":
+            self.open_step.answer = thought
 
     async def _withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
         """Withdraw what was written of the answer."""
-        if self.answer and self.open_step:
+        if self.answer:
             self.open_step.answer = None
             await self.open_step.emit(Withdraw(role=self.as_role, reason=reason))
 
     async def _restart(self) -> None:
         """Withdraw the turn in progress, which will be written again."""
         await self._withdraw()
-        if self.drafted and self._retrieval:
-            await self._retrieval.emit(Withdraw(role="draft", reason="restart"))
+        if self.drafted:
+            await self.open_step.emit(Withdraw(role="draft", reason="restart"))
 
     async def _close(self) -> str | None:
         """End the last step with the remaining answer, and return that. The step is charged with
         the owed cost; calls that opened no step get one of their own.
         """
-        if self.open_step is None and self.owed["llm_calls"]:
+        if not self.open_step.id and self.owed["llm_calls"]:
             await self._open_answer()
-        answer, step = self.answer, self.open_step
-        if step and answer:
-            await verify(step, self.question, list(self.seen.values()))
-        if step:
-            self._charge(step)
-        await self._end()
-        return answer or None
+        if self.answer:
+            await verify(self.open_step, self.question, list(self.seen.values()))
+        if self.open_step.id:
+            self._charge()
+            await self.open_step.end()
+        return self.answer or None
 
-    def _charge(self, step: OpenStep) -> None:
-        step.usage.update(self.owed)
+    def _charge(self) -> None:
+        self.open_step.usage.update(self.owed)
         self.owed.clear()
-
-    async def _end(self) -> None:
-        step, self.open_step = self.open_step, None
-        if step is not None:
-            await step.end()
 
     # ---- a turn of the model
 
@@ -232,7 +216,7 @@ class Autorag(Method):
         most = self.policy.max_tokens
         context = min(CONTEXT_TOKENS, self.able.context_tokens or CONTEXT_TOKENS)
         messages = self.dialogue.fitted(context - most)
-        if messages != self.dialogue.messages and self.open_step:
+        if messages != self.dialogue.messages:
             self.open_step.flag("shortened")
         if self.wrong is not None:
             first = not self.policy.retrieved
@@ -243,9 +227,9 @@ class Autorag(Method):
     async def _draft(self, reasoning: str, shown: int) -> int:
         """Show the reasoning of a turn from place `shown` on, in the step whose documents it is
         about, if there is one. Return its end."""
-        if self._retrieval and (fresh := reasoning[shown:]):
+        if self.open_step.kind == "retrieve" and (fresh := reasoning[shown:]):
             self.drafted = True
-            await self._retrieval.emit(Token(role="draft", text=fresh))
+            await self.open_step.emit(Token(role="draft", text=fresh))
         return max(shown, len(reasoning))
 
     async def _answer(self, text: str, thought: str | None) -> None:
@@ -272,14 +256,13 @@ class Autorag(Method):
         if kind != "conclude" or self._unfounded:
             return
         await self._answer(self.action.text, self.thought)
-        if asked_again and self.open_step:
+        if asked_again:
             self.open_step.flag("repaired")
 
     def _flag_cut(self, call: OpenStep, text: str) -> None:
         """Flag an answer that is incomplete because it reaches the end of a text that was cut."""
-        step, answer = self.open_step, self.answer
-        if call.cut and step is not None and answer and ends_with(text, answer):
-            step.flag("shortened")
+        if call.cut and self.answer and ends_with(text, self.answer):
+            self.open_step.flag("shortened")
 
     # ---- documents
 
@@ -325,7 +308,7 @@ class Autorag(Method):
     async def _imagine(self, imagined: Action) -> None:
         """Lines 13 and 14: the model writes the document itself."""
         query = imagined.text
-        if self._is_repeated("answer", query) and self.open_step:
+        if self._is_repeated("answer", query):
             return self._give_up(self.open_step)  # it would write the same document
         step = await self._open("retrieve", query, self.thought)
         step.flag("closed_book")

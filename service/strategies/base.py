@@ -26,6 +26,8 @@ class Method:
     """A method at work on one question, in steps of `scope`, which emit its events. The tokens of
     its answer have the role `as_role`. A limit of the question that was reached is `stopped_by`.
 
+    `open_step` is the step that `open` started last; one without an id was never shown.
+
     `raw`: it continues a raw text, without the turns of a chat. `sampled`: its answer may be
     decided by a vote. `needs` are the templates without which it cannot run.
     """
@@ -41,6 +43,7 @@ class Method:
         self.request, self.reader = self.inquiry.request, self.inquiry.roles.reader
         self.templates, self.able = self.reader.templates, self.reader.generator.capabilities
         self.stopped_by: StoppedBy = "answer"
+        self.open_step = OpenStep(self.inquiry, "", "route")
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -79,6 +82,14 @@ class Method:
             yield step
         if step.stopped_by != "answer":
             self.stopped_by = step.stopped_by
+
+    async def open(self, kind: StepKind, question: str | None = None) -> OpenStep:
+        """End the open step and start the next."""
+        if self.open_step.id:
+            await self.open_step.end()
+        self.open_step = self.scope.step(kind, question or self.question)
+        await self.open_step.start()
+        return self.open_step
 
     @asynccontextmanager
     async def step(self, kind: StepKind) -> AsyncIterator[OpenStep]:

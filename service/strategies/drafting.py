@@ -18,7 +18,7 @@ from service.answer.calls import EngineCall, Role, with_restarts
 from service.answer.events import ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import closing
-from service.core.domain import LoopName, Passage, StepKind
+from service.core.domain import LoopName, Passage
 from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
 from service.retrieval.base import SearchResult
@@ -77,7 +77,7 @@ class Drafting(Method):
     """Drafts in rounds until the text states its answer, then concludes.
 
     `layout.written` is the text so far, of `used` tokens, and `layout.passages` those of the newest
-    retrieval. `open_step` is the open step; one without an id was never shown. `seen`: some passage
+    retrieval. `seen`: some passage
     was found.
     """
 
@@ -92,7 +92,6 @@ class Drafting(Method):
         self.layout = opening_layout(
             self.templates, self.question.strip(), may_decline=self.options.served
         )
-        self.open_step = OpenStep(self.inquiry, "", "answer")
         self.retrievals = self.used = 0
         self.seen = self.ended = False
         self.found: dict[str, Passage] = {}  # what a prompt has shown
@@ -178,14 +177,6 @@ class Drafting(Method):
 
     # ---- steps
 
-    async def open(self, kind: StepKind) -> OpenStep:
-        """End the open step and start the next."""
-        if self.open_step.id:
-            await self.open_step.end()
-        self.open_step = self.scope.step(kind, self.question)
-        await self.open_step.start()
-        return self.open_step
-
     async def search(self, query: str) -> None:
         """Search in the open step, and replace the passages of the prompt. An empty query is not
         sent, and finds nothing."""
@@ -266,7 +257,7 @@ class Drafting(Method):
             await self.open_step.end()
             return Outcome(None, self.stopped_by)
         step = self.open_step
-        if step.kind != "answer" or not step.id:
+        if step.kind != "answer":
             step = await self.open("answer")
         text = await self._concluded(self.layout.written)
         exact = self.options.as_published
