@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
-import anyio.to_thread
+from anyio import to_thread
 
 from service.core.locks import DataDirectory, acquire
 from service.core.metrics import Metrics
@@ -52,14 +52,14 @@ async def open_embedded(
     if embedder is None:
         embedder = open_embedder(settings.retrieval, partial(retried, "embedding"))
     reranking = None
-    with await anyio.to_thread.run_sync(acquire, settings.data_dir) as directory:
+    with await to_thread.run_sync(acquire, settings.data_dir) as directory:
         backends = open_backends(settings.retrieval, patience_s)
         collections = Collections(
             settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
         )
         if own := settings.retrieval.reranker:
             reranker = open_reranker(own, partial(retried, BACKEND))
-            reranking = Reranking(reranker, own, settings.retrieval, metrics)
+            reranking = Reranking(reranker, own.top_n, settings.retrieval, metrics)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, metrics, reranking)
         try:
             yield EmbeddedStores(directory, embedder, collections, retriever)

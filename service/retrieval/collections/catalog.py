@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import structlog
+from anyio import to_thread
 
 from service.core.errors import (
     InvalidRequest,
@@ -92,7 +92,7 @@ class Collections:
     async def names(self) -> list[str]:
         """Return the names of all collections, including the sample if its corpus is installed."""
         if self._shipped is None:
-            exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
+            exists = await to_thread.run_sync(lambda: self._sample.exists)
             self._shipped = {SAMPLE} if exists else set()
         return sorted(await self._life.names() | self._shipped)
 
@@ -126,7 +126,7 @@ class Collections:
             return (await self._life.get(name)).manifest
         stored = await self._life.manifests.read(name)
         if stored is None and name == SAMPLE:
-            return await anyio.to_thread.run_sync(self._sample.expected, self._embedder)
+            return await to_thread.run_sync(self._sample.expected, self._embedder)
         if stored is None:
             raise NotFound(f"there is no collection {name[:80]!r}")
         return stored
@@ -142,7 +142,7 @@ class Collections:
         if principals >= EVERYTHING or ACCESS not in info.metadata_fields:
             return info
         async with self.lend(name) as collection:
-            counts = await anyio.to_thread.run_sync(collection.bm25.counts, principals)
+            counts = await to_thread.run_sync(collection.bm25.counts, principals)
         seen = {"documents": counts[0], "passages": counts[1], "content_hash": EMPTY_HASH}
         return info.model_copy(update=seen)
 
@@ -228,7 +228,7 @@ class Collections:
     ) -> list[PassageRecord]:
         """Return a document's passages in order. Raises NotFound, also if they may not see it."""
         async with self.lend(name) as collection:
-            records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
+            records = await to_thread.run_sync(collection.bm25.document, document_id)
         if not records or not may_see(principals, records[0].passage.metadata):
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         return records
@@ -246,7 +246,7 @@ class Collections:
         """Return the first passages of documents, as `LexicalStore.heads`. Raises NotFound."""
         async with self.lend(name) as collection:
             found = partial(collection.bm25.heads, after, most, principals, file=file, text=text)
-            return await anyio.to_thread.run_sync(found)
+            return await to_thread.run_sync(found)
 
     async def delete_document(
         self, name: str, document_id: str, principals: Principals = NOBODY
@@ -257,16 +257,16 @@ class Collections:
             await self.document(name, document_id, principals)
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
-        found = await anyio.to_thread.run_sync(self.originals.find, name, document_id)
+        found = await to_thread.run_sync(self.originals.find, name, document_id)
         if found and not await self.heads(name, "", 1, EVERYTHING, file=found[0]):
-            await anyio.to_thread.run_sync(self.originals.drop, name, found[0])
+            await to_thread.run_sync(self.originals.drop, name, found[0])
 
     async def original(
         self, name: str, document_id: str, principals: Principals = NOBODY
     ) -> tuple[str, Path] | None:
         """Return the name and the place of the file that a document is from, if it is kept and
         they may see all documents of the file."""
-        if found := await anyio.to_thread.run_sync(self.originals.find, name, document_id):
+        if found := await to_thread.run_sync(self.originals.find, name, document_id):
             heads = await self.heads(name, "", MOST_OF_FILE, EVERYTHING, file=found[0])
             if len(heads) < MOST_OF_FILE and all(
                 may_see(principals, each.passage.metadata) for each in heads
@@ -287,7 +287,7 @@ class Collections:
         _check_writable(name)
         await self.resolve(name)
         if adding:
-            await anyio.to_thread.run_sync(self._backends.check_room, self._root)
+            await to_thread.run_sync(self._backends.check_room, self._root)
         async with self._life.writer_of(name) as collection:
             more = more or (not adding and collection.manifest.state == "open")
             async with CollectionWriter(collection, self._embedder, more=more) as writer:
@@ -306,7 +306,7 @@ class Collections:
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
-        await anyio.to_thread.run_sync(self.originals.drop_all, name)
+        await to_thread.run_sync(self.originals.drop_all, name)
 
     async def check(
         self, name: str, *, repair: bool = False, follow: Follow = unseen
@@ -353,7 +353,7 @@ class Collections:
     async def disk_problem(self) -> str | None:
         """Return why nothing can be added to the embedded stores, if the disk is too full."""
         try:
-            await anyio.to_thread.run_sync(self._backends.check_room, self._root)
+            await to_thread.run_sync(self._backends.check_room, self._root)
         except StoreError as error:
             return error.detail
         return None
@@ -390,7 +390,7 @@ class Collections:
 
     async def _open_sample(self) -> Collection:
         """Open the sample, or create it if it is absent, partial or outdated, with its lock."""
-        wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
+        wanted = await to_thread.run_sync(self._sample.manifest, self._embedder)
         async with self._life.manifests.claim(SAMPLE):
             with contextlib.suppress(StoreError, NotFound):
                 stored = await self._life.load(SAMPLE)
@@ -476,7 +476,7 @@ class CollectionHealth:
         `index-incomplete`. A thread that waits for a server is abandoned when the round is over."""
         manifest = collection.manifest
         passages, vectors = [
-            await anyio.to_thread.run_sync(
+            await to_thread.run_sync(
                 side.count_passages, abandon_on_cancel=True, limiter=self._threads
             )
             for side in (collection.bm25, collection.dense)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import anyio.to_thread
+from anyio import to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
@@ -47,7 +47,7 @@ async def check(
     if None in counts.values():
         report.documents, report.passages = manifest.documents, manifest.passages
         report.vectors = counts["dense"] or 0
-        why = await anyio.to_thread.run_sync(_reasons, collection)
+        why = await to_thread.run_sync(_reasons, collection)
         report.findings = _losses(counts, manifest, why)
         return report
     found: dict[Kind, Finding] = {}
@@ -61,8 +61,8 @@ async def check(
             finding.count += len(ids)
             finding.ids += ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
-    report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
-    report.settings = await anyio.to_thread.run_sync(_settings, collection)
+    report.vectors = await to_thread.run_sync(collection.dense.count_passages)
+    report.settings = await to_thread.run_sync(_settings, collection)
     report.findings = [*found.values(), *_of_manifest(manifest, tally)]
     if apart := contract_differences(manifest.embedding, embedder.contract):
         detail = (
@@ -71,7 +71,7 @@ async def check(
         )
         report.findings.append(Finding(kind="embedding", detail=detail))
     # Stores that differ were changed by no writer that ended, so that there are no digests.
-    if not found and await anyio.to_thread.run_sync(_undigested, collection):
+    if not found and await to_thread.run_sync(_undigested, collection):
         detail = f"the digests of the files, in {collection.folder}, are missing or damaged"
         report.findings.append(Finding(kind="digests", detail=detail))
     return report

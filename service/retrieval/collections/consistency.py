@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final, Literal, TypeVar
 
 import anyio
-import anyio.to_thread
+from anyio import to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import RevelatorError, StoreError, StoreLost
@@ -82,15 +82,15 @@ async def differences(
     """
     read(0)
     async for page in _pages(collection.bm25.records()):
-        for found in await anyio.to_thread.run_sync(_examine, collection, page, tally):
+        for found in await to_thread.run_sync(_examine, collection, page, tally):
             yield found
         read(tally.read)
-    held = await anyio.to_thread.run_sync(collection.dense.count_passages)
+    held = await to_thread.run_sync(collection.dense.count_passages)
     if held <= tally.vectors:
         return
     async for pages in _pages(collection.dense.payloads(HASH_FIELDS), 1):
         ids = [payload["passage_id"] for payloads in pages for payload in payloads]
-        known = dict(await anyio.to_thread.run_sync(collection.bm25.known, ids))
+        known = dict(await to_thread.run_sync(collection.bm25.known, ids))
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
             yield "surplus", surplus, ()
@@ -105,16 +105,16 @@ async def repair_differences(
     bm25, dense = collection.bm25, collection.dense
     manifest = collection.manifest
     if manifest.deleting:
-        await anyio.to_thread.run_sync(bm25.replace, manifest.deleting, [])
-    before = await anyio.to_thread.run_sync(bm25.count_passages)
+        await to_thread.run_sync(bm25.replace, manifest.deleting, [])
+    before = await to_thread.run_sync(bm25.count_passages)
     if not before and manifest.documents > len(manifest.deleting):
         raise StoreError(
             f"collection {manifest.name!r}: the BM25 store should have "
             f"{manifest.passages:,} passages and has none; ingest the documents again, "
             "which reuses the vectors that still exist"
         )
-    await anyio.to_thread.run_sync(bm25.tidy)
-    after = await anyio.to_thread.run_sync(bm25.count_passages)
+    await to_thread.run_sync(bm25.tidy)
+    after = await to_thread.run_sync(bm25.count_passages)
     tally = Tally(passages_removed=max(0, before - after))
 
     def read(done: int) -> None:
@@ -129,9 +129,9 @@ async def repair_differences(
                 await embed(records, partial(on_part, size=len(records)))
                 tally.embedded += len(records)
             elif kind == "surplus":
-                await anyio.to_thread.run_sync(dense.delete, ids)
+                await to_thread.run_sync(dense.delete, ids)
                 tally.vectors_removed += len(ids)
-    await anyio.to_thread.run_sync(dense.flush)
+    await to_thread.run_sync(dense.flush)
     return tally
 
 
@@ -162,13 +162,13 @@ def _examine(
 async def _pages(items: Iterator[Item], size: int = PAGE) -> AsyncIterator[list[Item]]:
     """Read a blocking iterator page by page in worker threads."""
     try:
-        while page := await anyio.to_thread.run_sync(lambda: list(islice(items, size))):
+        while page := await to_thread.run_sync(lambda: list(islice(items, size))):
             yield page
     finally:
         close = getattr(items, "close", None)
         if close is not None:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(close)
+                await to_thread.run_sync(close)
 
 
 # Rebuilding of a side that is lost: a server has lost it, or files of an embedded store are damaged
@@ -187,7 +187,7 @@ Counts = dict[SideName, int | None]  # passages of each side; None where it is l
 async def count_passages(collection: Collection) -> Counts:
     """Count the passages of both sides. Raises RevelatorError if a store is unavailable, or if both
     have damaged files."""
-    spoilt = await anyio.to_thread.run_sync(collection.damaged)
+    spoilt = await to_thread.run_sync(collection.damaged)
     sides = {path.relative_to(collection.folder).parts[0] for path in spoilt}
     if len(sides) == 2:
         raise StoreError(
@@ -209,14 +209,14 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
         return 0
     manifest, folder, backends = collection.manifest, collection.folder, collection.backends
     await collection.intend(manifest.rebuilding(restoring="bm25" in lost))
-    await anyio.to_thread.run_sync(collection.unseal)
+    await to_thread.run_sync(collection.unseal)
     if "dense" in lost:
-        await anyio.to_thread.run_sync(let_go, collection.dense)
-        collection.dense = await anyio.to_thread.run_sync(backends.create_dense, folder, manifest)
+        await to_thread.run_sync(let_go, collection.dense)
+        collection.dense = await to_thread.run_sync(backends.create_dense, folder, manifest)
     restored = 0
     if "bm25" in lost:
-        await anyio.to_thread.run_sync(let_go, collection.bm25)
-        bm25 = await anyio.to_thread.run_sync(backends.create_bm25, folder, manifest)
+        await to_thread.run_sync(let_go, collection.bm25)
+        bm25 = await to_thread.run_sync(backends.create_bm25, folder, manifest)
         if "dense" in lost:
             empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
             manifest = manifest.model_copy(update=empty)
@@ -233,11 +233,11 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
 async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) -> int:
     count = 0
     records = (record_of(each) for page in collection.dense.payloads() for each in page)
-    while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+    while page := await to_thread.run_sync(lambda: list(islice(records, PAGE))):
         follow("restoring", count, collection.manifest.passages)
-        await anyio.to_thread.run_sync(bm25.replace, [], page)
+        await to_thread.run_sync(bm25.replace, [], page)
         count += len(page)
-    await anyio.to_thread.run_sync(bm25.tidy)
+    await to_thread.run_sync(bm25.tidy)
     return count
 
 
@@ -249,6 +249,6 @@ def let_go(store: LexicalStore | VectorStore) -> None:
 
 async def _count(store: LexicalStore | VectorStore) -> int | None:
     try:
-        return await anyio.to_thread.run_sync(store.count_passages)
+        return await to_thread.run_sync(store.count_passages)
     except StoreLost:
         return None

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 import structlog
+from anyio import to_thread
 
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, StoreError, StoreLost
@@ -119,7 +119,7 @@ class LifeCycle:
 
     async def create(self, manifest: Manifest, *, replace: bool = False) -> Collection:
         """Create a collection, empty, with the lock held."""
-        await anyio.to_thread.run_sync(discard, self._root / manifest.name)
+        await to_thread.run_sync(discard, self._root / manifest.name)
         collection = await self._build(manifest, replace=replace)
         await self._publish(collection, collection.manifest)
         (await self.names()).add(manifest.name)
@@ -130,7 +130,7 @@ class LifeCycle:
         await self._close_idle()
         fresh = manifest.model_copy(update={"stores": self._backends.names})
         folder = self._folder(fresh)
-        stores = await anyio.to_thread.run_sync(
+        stores = await to_thread.run_sync(
             lambda: self._backends.create(folder, fresh, replace=replace)
         )
         return Collection(fresh, *stores, self._backends, folder)
@@ -281,7 +281,7 @@ class LifeCycle:
         """Open a generation and make it the current one of its name."""
         await self._close_idle()
         folder = self._folder(manifest)
-        stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
+        stores = await to_thread.run_sync(self._backends.open, folder, manifest)
         opened = Collection(manifest, *stores, self._backends, folder, self.manifests.write)
         self._end(manifest.name)
         self._current[manifest.name] = opened
@@ -351,7 +351,7 @@ class LifeCycle:
         name = collection.manifest.name
         for generation in generations:
             await self._backends.drop(name, generation)
-            await anyio.to_thread.run_sync(discard, self._root / name / str(generation))
+            await to_thread.run_sync(discard, self._root / name / str(generation))
         await collection.save(collection.manifest.without(generations))
 
     async def _tidy(self, name: str) -> None:
@@ -476,7 +476,7 @@ class Collection:
             return hits
         ids = [hit.passage.passage_id for hit in hits]
         try:
-            known = await anyio.to_thread.run_sync(self.bm25.known, ids, abandon_on_cancel=True)
+            known = await to_thread.run_sync(self.bm25.known, ids, abandon_on_cancel=True)
         except RevelatorError:
             return hits
         kept = [hit for hit in hits if (hit.passage.passage_id, digest(hit.passage)) in known]
@@ -493,7 +493,7 @@ class Collection:
                 return
             self._closed = True
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._close)
+                await to_thread.run_sync(self._close)
 
     def _close(self) -> None:
         try:

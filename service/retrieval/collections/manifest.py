@@ -22,8 +22,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import anyio.to_thread
 import orjson
+from anyio import to_thread
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.domain import Model
@@ -170,22 +170,22 @@ class FileManifests:
 
     async def names(self) -> set[str]:
         """Return the names of all collections."""
-        return await anyio.to_thread.run_sync(self._names)
+        return await to_thread.run_sync(self._names)
 
     async def read(self, name: str) -> Manifest | None:
         """Return a collection's manifest, or None if there is none."""
-        return await anyio.to_thread.run_sync(self._read, name)
+        return await to_thread.run_sync(self._read, name)
 
     async def write(self, manifest: Manifest) -> None:
         """Write a manifest atomically and durably."""
         path = self._root / manifest.name / FILE
         content = {**manifest.model_dump(mode="json"), "checksum": _checksum(manifest)}
         whole = orjson.dumps(content, option=orjson.OPT_INDENT_2)
-        await anyio.to_thread.run_sync(write_whole, path, whole)
+        await to_thread.run_sync(write_whole, path, whole)
 
     async def forget(self, name: str) -> None:
         """Delete a manifest, and the collection's folder in the data directory."""
-        await anyio.to_thread.run_sync(discard, self._root / name)
+        await to_thread.run_sync(discard, self._root / name)
 
     @asynccontextmanager
     async def claim(self, name: str) -> AsyncIterator[None]:

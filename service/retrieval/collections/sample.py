@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import orjson
+from anyio import to_thread
 
 from service.core.files import write_whole
 from service.core.settings import RetrievalSettings
@@ -90,9 +90,9 @@ class Sample:
 
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
         """Write every document, with the shipped vectors if they are of the embedder's model."""
-        documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
+        documents = await to_thread.run_sync(lambda: list(self.documents()))
         if embedder.contract == MINILM:
-            vectors = await anyio.to_thread.run_sync(self.vectors, documents)
+            vectors = await to_thread.run_sync(self.vectors, documents)
             embedder = Shipped(vectors) if vectors else embedder
         async with CollectionWriter(collection, embedder) as writer:
             await writer.write(documents)
@@ -115,7 +115,7 @@ class Sample:
         vectors = await embedder.embed_passages(inputs)
         rows = b"".join(struct.pack(f"<{DIMENSION}e", *vector) for vector in vectors)
         content = bytes.fromhex(self.source()) + rows
-        await anyio.to_thread.run_sync(write_whole, self.folder / VECTORS, content)
+        await to_thread.run_sync(write_whole, self.folder / VECTORS, content)
         return len(inputs)
 
 

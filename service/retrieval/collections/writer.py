@@ -22,7 +22,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
-import anyio.to_thread
+import anyio
+from anyio import to_thread
 
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.progress import Follow, unseen
@@ -122,7 +123,7 @@ class CollectionWriter:
             with anyio.CancelScope(shield=True):
                 changed = self._wrote or self.restored > 0
                 complete = error is None and changed and not self._cut_short
-                await anyio.to_thread.run_sync(partial(self._collection.rest, complete=complete))
+                await to_thread.run_sync(partial(self._collection.rest, complete=complete))
 
     async def write(
         self,
@@ -140,7 +141,7 @@ class CollectionWriter:
         self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
-        plan = await anyio.to_thread.run_sync(self._plan, documents)
+        plan = await to_thread.run_sync(self._plan, documents)
         if plan.changed:
             await self._begin()
             await self._choose_analysis(documents)
@@ -168,11 +169,11 @@ class CollectionWriter:
             await rebuild(old, counts, self._follow)
         await self._begin()
         self._repair = True
-        await anyio.to_thread.run_sync(old.bm25.tidy)
-        total = await anyio.to_thread.run_sync(old.bm25.count_passages)
+        await to_thread.run_sync(old.bm25.tidy)
+        total = await to_thread.run_sync(old.bm25.count_passages)
         records, done = old.bm25.records(), 0
         # In the order of that store: the passages of a document may be split between pages.
-        while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+        while page := await to_thread.run_sync(lambda: list(islice(records, PAGE))):
 
             def on_part(share: float, done: int = done, size: int = len(page)) -> None:
                 self._follow("embedding", done + round(share * size), total)
@@ -180,7 +181,7 @@ class CollectionWriter:
             on_part(0)
             self._cut_short = True
             await self._embed(page, on_part)
-            await anyio.to_thread.run_sync(self._collection.bm25.replace, [], page)
+            await to_thread.run_sync(self._collection.bm25.replace, [], page)
             self._cut_short = False
             done += len(page)
 
@@ -188,15 +189,15 @@ class CollectionWriter:
         """Delete a document; False if there is none. The manifest says so first, so that a kill in
         between cannot bring it back."""
         await self._settle()
-        stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
+        stored = await to_thread.run_sync(self._collection.bm25.document, document_id)
         if not stored:
             return False
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
-        await anyio.to_thread.run_sync(self._collection.unseal)
+        await to_thread.run_sync(self._collection.unseal)
         self._wrote = self._cut_short = True
-        await anyio.to_thread.run_sync(self._delete, document_id, stored)
+        await to_thread.run_sync(self._delete, document_id, stored)
         self._cut_short = False
         self._collection.manifest = manifest
         await self._count([(document_id, stored[0].content_hash)])
@@ -209,7 +210,7 @@ class CollectionWriter:
         gone, after, more = list[str](), "", True
         heads = partial(self._collection.bm25.heads, file=name)
         while more:
-            page = await anyio.to_thread.run_sync(heads, after, PAGE, EVERYTHING)
+            page = await to_thread.run_sync(heads, after, PAGE, EVERYTHING)
             ids = [each.document_id for each in page]
             gone += [each for each in ids if each not in document_ids]
             if more := len(page) == PAGE:
@@ -263,7 +264,7 @@ class CollectionWriter:
         if not self._began:
             manifest = self._collection.manifest.model_copy(update={"state": state})
             await self._collection.save(manifest)
-            await anyio.to_thread.run_sync(self._collection.unseal)
+            await to_thread.run_sync(self._collection.unseal)
             self._began = self._wrote = True
 
     async def _choose_analysis(self, documents: Sequence[Document]) -> None:
@@ -276,8 +277,8 @@ class CollectionWriter:
         chosen = manifest.model_copy(update={"analysis": found, "detects": False})
         if found != manifest.analysis:
             create = partial(collection.backends.create_bm25, collection.folder, chosen)
-            await anyio.to_thread.run_sync(let_go, collection.bm25)
-            collection.bm25 = await anyio.to_thread.run_sync(create)
+            await to_thread.run_sync(let_go, collection.bm25)
+            collection.bm25 = await to_thread.run_sync(create)
             await collection.backends.publish(chosen)
         await collection.save(chosen)
 
@@ -292,7 +293,7 @@ class CollectionWriter:
             part = ordered[start : start + self._embedder.batch]
             texts = [passage_input(record.passage) for record in part]
             vectors = finite(await self._embedder.embed_passages(texts))
-            await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
+            await to_thread.run_sync(self._collection.dense.upsert, part, vectors)
             self.embedded += len(part)
             if on_part:
                 on_part((start + len(part)) / len(ordered))
@@ -309,7 +310,7 @@ class CollectionWriter:
         self._cut_short = False
 
     async def _commit(self, plan: _Changes) -> None:
-        await anyio.to_thread.run_sync(self._write, plan)
+        await to_thread.run_sync(self._write, plan)
         new = [(document.id, document.content_hash) for document in plan.changed]
         await self._count(plan.replaced.items(), new)
 
@@ -328,7 +329,7 @@ class CollectionWriter:
     ) -> None:
         """Count what BM25 holds in the manifest in memory, which the end writes, with the hashes of
         `old` documents that are gone and of `new` ones."""
-        counts = await anyio.to_thread.run_sync(self._collection.bm25.counts, EVERYTHING)
+        counts = await to_thread.run_sync(self._collection.bm25.counts, EVERYTHING)
         manifest = self._collection.manifest.with_fields(self._fields)
         content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
         update = {"content_hash": content_hash, "documents": counts[0], "passages": counts[1]}
@@ -352,7 +353,7 @@ class CollectionWriter:
             await self.repair()
         elif not self._wrote and (self._more or self._collection.manifest.state == "complete"):
             return
-        await anyio.to_thread.run_sync(partial(self._collection.rest, complete=True))
+        await to_thread.run_sync(partial(self._collection.rest, complete=True))
         await self._count()
         done = {"state": "open" if self._more else "complete", "deleting": ()}
         await self._collection.save(self._collection.manifest.model_copy(update=done))

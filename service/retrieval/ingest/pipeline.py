@@ -14,8 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-import anyio
-import anyio.to_thread
+from anyio import to_thread
 
 from service.core.concurrency import retrieve
 from service.retrieval.collections.catalog import Collections
@@ -62,7 +61,7 @@ async def ahead(read: Callable[[], T]) -> AsyncGenerator[T, None]:
     `read` that hangs (standard input) is abandoned at the end."""
 
     async def reading() -> T:
-        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+        return await to_thread.run_sync(read, abandon_on_cancel=True)
 
     task = asyncio.create_task(reading())
     try:
@@ -127,7 +126,7 @@ async def ingest(
     continue meanwhile and report `index-incomplete`; with `replace` they use the old contents until
     the new ones replace them atomically. Raises NotFound, InvalidRequest (the sample) and
     ConfigurationError (embedding model)."""
-    total = await anyio.to_thread.run_sync(total_bytes, files)
+    total = await to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format, access)
     writing = collections.replacing if replace else collections.writing
     async with writing(collection) as writer:
@@ -137,7 +136,7 @@ async def ingest(
     report.embedded = writer.embedded  # includes missing vectors embedded at the end
     if collections.originals.kept:
         keep = partial(_keep_originals, collections.originals, collection, report.read)
-        await anyio.to_thread.run_sync(keep, files, format)
+        await to_thread.run_sync(keep, files, format)
     return report
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -27,27 +27,14 @@ BACKEND = "reranker"  # its name in the metrics
 Passages = tuple[ScoredPassage, ...]
 
 
-class Reranker(Protocol):
-    """Scores passages. Raises RetrievalFailure, or BackendUnavailable if a retry may succeed."""
-
-    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
-        """Return how well each passage answers the query, in their order; higher is better."""
-
-    async def aclose(self) -> None:
-        """Close connections. A second call does nothing."""
-
-
 class Reranking:
-    """Orders passages by the scores of `reranker`, called through a `Guard` like every backend."""
+    """Orders `top_n` passages by the scores of `reranker`, called through a `Guard` like every
+    backend."""
 
     def __init__(
-        self,
-        reranker: Reranker,
-        own: RerankerSettings,
-        settings: RetrievalSettings,
-        metrics: Metrics,
+        self, reranker: Reranker, top_n: int, settings: RetrievalSettings, metrics: Metrics
     ) -> None:
-        self.top_n = own.top_n
+        self.top_n = top_n
         self._reranker = reranker
         self._guard = Guard(BACKEND, settings, metrics)
 
@@ -79,9 +66,7 @@ class RerankServer:
     """The caller limits the time."""
 
     def __init__(
-        self,
-        settings: RerankerSettings,
-        on_resent: Callable[[], None] | None = None,
+        self, settings: RerankerSettings, on_resent: Callable[[], None] | None = None
     ) -> None:
         self._tei, self._model = settings.kind == "tei", settings.model
         path = "/rerank" if self._tei else "/v1/rerank"
@@ -91,7 +76,8 @@ class RerankServer:
         )  # fmt: skip
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
-        """Return scores in the order of `passages`. Raises ConfigurationError for a refused key."""
+        """Return how well each passage answers the query, in their order; higher is better. Raises
+        RetrievalFailure, or BackendUnavailable if a retry may succeed."""
         return await self._server.ask(
             self._body(query, list(passages)),
             lambda content: self._read(content, len(passages)),
@@ -202,9 +188,11 @@ def _load(folder: Path) -> Score:
     return score
 
 
+Reranker = RerankServer | CrossEncoder
+
+
 def open_reranker(
-    settings: RerankerSettings,
-    on_resent: Callable[[], None] | None = None,
+    settings: RerankerSettings, on_resent: Callable[[], None] | None = None
 ) -> Reranker:
     """Create the reranker without loading or connecting. `on_resent` is called for repeated
     calls.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio.to_thread
+from anyio import to_thread
 
 from service.core.concurrency import closing
 from service.core.connections import reason_of, tls_context
@@ -167,7 +167,7 @@ class ElasticServer:
     async def _connect(self) -> AsyncElasticsearch:
         """Create the client. Raises ConfigurationError for an invalid URL, and for files of
         authorities without certificates."""
-        await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
+        await to_thread.run_sync(importlib.import_module, "elasticsearch")
         if self._client is not None:  # another call has created it meanwhile
             return self._client
         from elasticsearch import AsyncElasticsearch  # noqa: PLC0415

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import anyio.to_thread
 import qdrant_edge as edge
 import structlog
+from anyio import to_thread
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
@@ -172,7 +172,7 @@ class QdrantEdgeStore(PointStore):
         info = self._shard.info()
         if not is_due(info.points_count, info.indexed_vectors_count):
             return
-        await anyio.to_thread.run_sync(self.flush)
+        await to_thread.run_sync(self.flush)
         try:
             built = await build(self.folder, self._contract, self._quantization)
         except StoreError as error:
@@ -245,7 +245,7 @@ async def build(folder: Path, contract: EmbeddingContract, quantization: Quantiz
     given = [contract.model_dump_json(), quantization]
     command = [sys.executable, "-m", __name__, str(built), *given]
     try:
-        await anyio.to_thread.run_sync(shutil.copytree, folder, built)
+        await to_thread.run_sync(shutil.copytree, folder, built)
         with anyio.fail_after(PATIENCE_S):
             done = await anyio.run_process(command, check=False)
         if done.returncode:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-import anyio.to_thread
 import structlog
+from anyio import to_thread
 
 from service.core.connections import reason_of, tls_context, trusted_files
 from service.core.errors import (
@@ -210,7 +210,7 @@ class QdrantServer:
                 client, self._client = self._client, None
             return client
 
-        if client := await anyio.to_thread.run_sync(taken):
+        if client := await to_thread.run_sync(taken):
             await client.close()
 
     async def connect(self) -> AsyncQdrantClient:
@@ -223,7 +223,7 @@ class QdrantServer:
                 return self._client
 
         try:
-            return await anyio.to_thread.run_sync(made)
+            return await to_thread.run_sync(made)
         except ValueError as error:
             raise ConfigurationError(
                 f"retrieval.qdrant_url: {self.place} is not a URL: {error}"

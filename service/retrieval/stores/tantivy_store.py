@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import orjson
 import tantivy
+from anyio import to_thread
 from tantivy import Occur, Query
 
 from service.core.domain import ScoredPassage
@@ -81,7 +81,7 @@ class TantivyStore(LexicalStore):
         with native(self, RetrievalFailure):
             if self._index.searcher().num_docs <= ON_LOOP:
                 return self._search(request)
-            return await anyio.to_thread.run_sync(
+            return await to_thread.run_sync(
                 self._search, request, abandon_on_cancel=True, limiter=self._limiter
             )
 

@@ -4,7 +4,6 @@ paragraphs of multi-hop questions."""
 from __future__ import annotations
 
 import csv
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -113,37 +112,25 @@ def _fields_of(metadata: object, own: dict[str, Any]) -> dict[str, Any]:
     return metadata or {}
 
 
-# DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per row, with id, text and title.
+# DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per line, with id, text and title.
 #
 # It was written by Python's `csv` (Karpukhin et al., 2020, arXiv 2004.04906): fields are
-# separated by tabs; a field that contains a quote or a line end is quoted, and a quote in it is
-# doubled.
+# separated by tabs; a field that contains a quote is quoted, and a quote in it is doubled.
 
 COLUMNS = ("id", "text", "title")
-MOST_LINES = 100  # lines of one row; a quote that is never closed would take all following ones
-_OPEN = "unexpected end of data"  # the message of `csv` for an unclosed quote
-
-Numbered = tuple[int, bytes | None]
 
 
 def read_dpr(source: Input) -> Iterator[SourceRow]:
-    lines, back = read_lines(source.stream), deque[Numbered]()
+    lines = read_lines(source.stream)
     header = _header(next(lines, (1, b""))[1])
     if isinstance(header, str):
         yield SourceRow(1, header)
         return
-
-    def following() -> Numbered | None:
-        return back.popleft() if back else next(lines, None)
-
-    while numbered := following():
-        number, line = numbered
+    for number, line in lines:
         if line is None:
             yield SourceRow(number, f"the line is {TOO_LONG}")
         elif line.strip():
-            found, unused = _record(line, following, header)
-            back.extendleft(reversed(unused))
-            yield SourceRow(number, found)
+            yield SourceRow(number, _record(line, header))
 
 
 def looks_like_dpr(head: bytes) -> bool:
@@ -158,37 +145,16 @@ def _header(line: bytes | None) -> tuple[str, ...] | str:
     return "the first line must name the columns id, text and title, with tabs between them"
 
 
-def _record(
-    line: bytes, following: Callable[[], Numbered | None], header: tuple[str, ...]
-) -> tuple[Document | str, list[Numbered]]:
-    """Return the record that begins with `line`, and the lines taken from `following` that are not
-    of it."""
-    taken: list[Numbered] = []
-    fields = _split(line)
-    while fields is None:
-        if (numbered := following()) is not None:
-            taken.append(numbered)
-        more = numbered[1] if numbered else None
-        line = line + b"\n" + (more or b"")
-        if more is None or len(taken) == MOST_LINES or len(line) > LONGEST_ROW:
-            return f"a quote opens here and is not closed within {MOST_LINES} lines", taken
-        if b'"' in more:
-            fields = _split(line)
-    if isinstance(fields, str):
-        return fields, taken
-    if len(fields) != len(header):
-        return f"the line has {len(fields)} fields, but the header has {len(header)}", []
-    return made(dict(zip(header, fields, strict=True))), []
-
-
-def _split(line: bytes) -> list[str] | str | None:
-    """Return the fields; the problem; or None if a quote is still open."""
+def _record(line: bytes, header: tuple[str, ...]) -> Document | str:
     try:
-        return next(csv.reader([line.decode("utf-8")], delimiter="\t", strict=True))
+        fields = next(csv.reader([line.decode("utf-8")], delimiter="\t", strict=True))
     except UnicodeDecodeError as error:
         return not_utf8(error)
     except csv.Error as error:
-        return None if str(error) == _OPEN else f"not valid CSV: {error}"
+        return f"not valid CSV: {error}"
+    if len(fields) != len(header):
+        return f"the line has {len(fields)} fields, but the header has {len(header)}"
+    return made(dict(zip(header, fields, strict=True)))
 
 
 # Parquet: one document per row, its columns like the fields of a JSON line (extra `parquet`).

@@ -61,7 +61,7 @@ def test_compressed_lines(tmp_path: Path, compress: Any) -> None:
 
 def test_dpr_wikipedia(tmp_path: Path) -> None:
     words = " ".join(f"word{n}" for n in range(30))
-    rows = [("1", QUOTED, "Aaron"), ("2", "two\nlines\tand a tab", 'The "B"'), ("3", words, "C")]
+    rows = [("1", QUOTED, "Aaron"), ("2", "a\ttab", 'The "B"'), ("3", words, "C")]
     path = dpr(tmp_path / "psgs_w100.tsv", rows)
     read = documents(path)
     assert [(each.id, each.text, each.title) for each in read] == rows
@@ -70,7 +70,7 @@ def test_dpr_wikipedia(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert documents(packed) == read
     entries = list(read_files([path]))
-    assert [entry.line for entry in entries] == [2, 3, 5]
+    assert [entry.line for entry in entries] == [2, 3, 4]
 
 
 def test_beir(tmp_path: Path) -> None:

@@ -129,13 +129,12 @@ class World:
         )
         self.reranker, self.observed = FakeReranker(), Observed()
         self.bm25 = FakeStore("tantivy", ["a", "b", "d"])
-        assert settings.reranker is not None
         self.retriever = HybridRetriever(
             FakeCatalog(self.bm25, FakeStore("qdrant_edge", ["b", "c"])),
             CountingEmbedder(),
             settings,
             self.observed,
-            Reranking(self.reranker, settings.reranker, settings, self.observed),
+            Reranking(self.reranker, top_n, settings, self.observed),
         )
 
     async def ask(self, **fields: Any) -> list[str]:
