@@ -7,11 +7,13 @@ whatever runs beside the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from anyio import to_thread
 
 from service.core.errors import RevelatorError, StoreError
 
@@ -57,12 +59,13 @@ def native(store: OnDisk, kind: type[RevelatorError] = StoreError) -> Iterator[N
 
 def native_call(
     method: Callable[Concatenate[Store, Arguments], Result],
-) -> Callable[Concatenate[Store, Arguments], Result]:
-    """Let a method of a store pass `native`."""
+) -> Callable[Concatenate[Store, Arguments], Coroutine[Any, Any, Result]]:
+    """Run a method of a store in a worker thread, and let it pass `native`. A caller that is
+    cancelled meanwhile waits for its end."""
 
     @wraps(method)
-    def bounded(store: Store, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    async def bounded(store: Store, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with native(store):
-            return method(store, *args, **kwargs)
+            return await to_thread.run_sync(lambda: method(store, *args, **kwargs))
 
     return bounded

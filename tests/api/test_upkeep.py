@@ -40,7 +40,7 @@ def collections_of(service: Live) -> Collections:
 
 async def lose_a_vector(service: Live) -> None:
     collection = await collections_of(service).get("mine")
-    await anyio.to_thread.run_sync(collection.dense.delete, ["n"])
+    await collection.dense.delete(["n"])
 
 
 async def test_check_and_repair(mine: Live) -> None:
@@ -185,7 +185,7 @@ async def test_counts_that_differ_are_named_and_told(tmp_path: Path) -> None:
         assert await ready(service) == {"status": "ok"}
         assert (await ask(service))["degraded"] == []
         collection = await collections_of(service).get("mine")
-        await anyio.to_thread.run_sync(collection.dense.delete, ["n"])
+        await collection.dense.delete(["n"])
         told = (await ready(service))["degraded"]
         assert len(told) == 1
         assert "collection mine: the manifest counts 1 passages" in told[0]

@@ -74,14 +74,16 @@ async def run(data: Path) -> None:
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         pooled = TantivyStore(Path(folder) / "all", "english")
-        pooled.replace([], [each for language in known.values() for each in language.passages])
+        await pooled.replace(
+            [], [each for language in known.values() for each in language.passages]
+        )
         for name, language in known.items():
             together = await recall(pooled, language.questions)
             chosen = analysis_for(each.passage.text for each in language.passages)
             alone: dict[Analysis, float] = {}
             for analysis in dict.fromkeys(["english", chosen]):
                 own = TantivyStore(Path(folder) / f"{name}-{analysis}", analysis)
-                own.replace([], language.passages)
+                await own.replace([], language.passages)
                 alone[analysis] = await recall(own, language.questions)
             figures = [f"{each:.3f}" for each in (together, alone["english"], alone[chosen])]
             shown = [name, *figures[:2], f"{figures[2]} ({chosen})", str(len(language.questions))]

@@ -7,7 +7,6 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-import anyio.to_thread
 import pytest
 
 from service.core.errors import ConfigurationError, StoreError
@@ -31,19 +30,19 @@ WHOLE = {"norma", "bellini", "tosca", "catania", "etna"}
 async def upsert(collections: Collections, records: list[PassageRecord]) -> None:
     collection = await collections.get(NAME)
     vectors = await CountingEmbedder().embed_passages([r.passage.text for r in records])
-    await anyio.to_thread.run_sync(collection.dense.upsert, records, vectors)
+    await collection.dense.upsert(records, vectors)
 
 
 async def spoil(collections: Collections) -> None:
     """One of each kind of difference: no vector, another version's, no passage; other counts."""
     collection = await collections.get(NAME)
-    await anyio.to_thread.run_sync(collection.dense.delete, ["etna"])
+    await collection.dense.delete(["etna"])
     await upsert(collections, passages_of(Document("tosca", "Tosca", "Another text.")))
     await upsert(collections, passages_of(Document("half", "", LONG)))
     if collection.bm25.backend == "elasticsearch":
         # As a kill before the first passages of a document leaves it.
         strays = passages_of(Document("stray", "", LONG))[1:3]
-        await anyio.to_thread.run_sync(collection.bm25.replace, [], strays)
+        await collection.bm25.replace([], strays)
     manifest = collection.manifest
     await collection.save(manifest.model_copy(update={"documents": 9, "content_hash": "0" * 64}))
 
@@ -170,10 +169,10 @@ async def test_a_store_that_lost_everything_is_not_gone_by(
         await collections.create(NAME)
         await ingest_documents(CORPUS, NAME, collections)
         collection = await collections.get(NAME)
-        await anyio.to_thread.run_sync(collection.bm25.replace, sorted(WHOLE), [])
+        await collection.bm25.replace(sorted(WHOLE), [])
         with pytest.raises(StoreError, match="ingest the documents again"):
             await collections.check(NAME, repair=True)
-        assert await anyio.to_thread.run_sync(collection.dense.count_passages) == 5
+        assert await collection.dense.count_passages() == 5
         embedder = CountingEmbedder()
     async with opened(tmp_path, embedder, backends=backends) as collections:
         await ingest_documents(CORPUS, NAME, collections)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import points, qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.stores.qdrant_store import QdrantStore
+from service.retrieval.stores.qdrant_store import create
 from tests.contracts.stores import QUIET, qdrant_server
 
 # qdrant-client's engine in this process compares with every vector, and says so.
@@ -45,10 +43,7 @@ class Worlds:
     async def make(self, contract: EmbeddingContract, quantization: Quantization) -> VectorStore:
         store: VectorStore
         if self.server is not None:
-            create = partial(QdrantStore.create, replace=True)
-            store = await anyio.to_thread.run_sync(
-                create, self.server, NAME, contract, quantization
-            )
+            store = await create(self.server, NAME, contract, quantization, replace=True)
         else:
             store = QdrantEdgeStore(self.folder, contract, quantization)
         self.made.append(store)
@@ -56,7 +51,7 @@ class Worlds:
 
     async def aclose(self) -> None:
         for store in self.made:
-            store.close()
+            await store.close()
         if self.server is not None:
             await qdrant_store.drop(self.server, NAME)
             await self.server.aclose()
@@ -94,7 +89,7 @@ async def test_the_nearest_come_first(
     contract = EmbeddingContract(model="m", dimension=DIMENSION, distance=distance)
     store = await worlds.make(contract, kept)
     stored = vectors(COUNT, seed=1)
-    await anyio.to_thread.run_sync(store.upsert, records(COUNT), stored.tolist())
+    await store.upsert(records(COUNT), stored.tolist())
     await store.optimize()
     for query in vectors(5, seed=2):
         exact = similarities(stored, query, distance)
@@ -113,10 +108,10 @@ async def test_the_nearest_come_first(
 async def test_vectors_of_another_size_are_refused(worlds: Worlds) -> None:
     contract = EmbeddingContract(model="m", dimension=DIMENSION)
     store = await worlds.make(contract, "none")
-    await anyio.to_thread.run_sync(store.upsert, records(3), vectors(3, seed=1).tolist())
+    await store.upsert(records(3), vectors(3, seed=1).tolist())
     with pytest.raises(RevelatorError, match="embedding model"):
         await store.search(SearchRequest("", 3, "c", vector=[1.0] * (DIMENSION + 1)))
     with pytest.raises(RevelatorError, match="embedding model"):
-        await anyio.to_thread.run_sync(store.upsert, records(1), [[1.0] * (DIMENSION - 1)])
-    assert await anyio.to_thread.run_sync(store.count_passages) == 3
+        await store.upsert(records(1), [[1.0] * (DIMENSION - 1)])
+    assert await store.count_passages() == 3
     assert len(await store.search(SearchRequest("", 3, "c", vector=[1.0] * DIMENSION))) == 3

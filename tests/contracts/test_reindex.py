@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError

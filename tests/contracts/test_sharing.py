@@ -91,8 +91,8 @@ async def test_all_write_at_once(gateways: list[Collections]) -> None:
         manifest.content_hash
     }
     collection = await gateways[0].get(NAME)
-    stored = await anyio.to_thread.run_sync(dense_hashes, collection.dense)
-    records = await anyio.to_thread.run_sync(lambda: list(collection.bm25.records()))
+    stored = await dense_hashes(collection.dense)
+    records = [record async for page in collection.bm25.records() for record in page]
     assert {each.passage.passage_id: each.content_hash for each in records} == stored
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import pytest
 
 from service.core.errors import NotFound, StoreError
@@ -161,10 +160,10 @@ async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backen
         collection = await collections.get(NAME)
         records = passages_of(Document("half", "", LONG))
         vectors = await CountingEmbedder().embed_passages([r.passage.text for r in records])
-        await anyio.to_thread.run_sync(collection.dense.upsert, records, vectors)
+        await collection.dense.upsert(records, vectors)
         if backends.names[0] == "elasticsearch":
             # As a kill before the first passages leaves it.
-            await anyio.to_thread.run_sync(collection.bm25.replace, [], records[1:])
+            await collection.bm25.replace([], records[1:])
         await collection.save(collection.manifest.model_copy(update={"state": "building"}))
 
     async with opened(tmp_path, backends=backends) as collections:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +68,27 @@ def die_at(operation: int) -> None:
     the operation, odd ones after it."""
     count = 0
 
-    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            own = count  # others may begin before this one ends
-            if own == operation and operation % 2 == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = call(*arguments)
-            if own == operation:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+    @contextmanager
+    def counted() -> Iterator[None]:
+        nonlocal count
+        count += 1
+        own = count  # others may begin before this one ends
+        if own == operation and operation % 2 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+        if own == operation:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        return wrapped
+    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+        async def awaited(*arguments: Any) -> Any:
+            with counted():
+                return await call(*arguments)
+
+        def called(*arguments: Any) -> Any:
+            with counted():
+                return call(*arguments)
+
+        return awaited if iscoroutinefunction(call) else called
 
     for place, names in DURABLE:
         for name in names:

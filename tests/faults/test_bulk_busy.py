@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import orjson
 import pytest
 from aiohttp import ClientSession, web
@@ -18,7 +16,7 @@ from service.retrieval.base import NOBODY
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.stores import elastic_server, elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.elastic_store import ElasticStore, create
 from tests.support.stub_server import stub_server
 
 NAME = "busy"
@@ -90,8 +88,7 @@ async def proxy(elasticsearch_url: str) -> AsyncIterator[BusyProxy]:
 async def store(proxy: BusyProxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ElasticStore]:
     monkeypatch.setattr(elastic_server, "FIRST_PAUSE_S", 0.001)
     server = ElasticServer(proxy.url, 10.0)
-    create = partial(ElasticStore.create, replace=True)
-    yield await anyio.to_thread.run_sync(create, server, NAME, "english")
+    yield await create(server, NAME, "english", replace=True)
     await elastic_store.drop(server, NAME)
     await server.aclose()
 
@@ -103,18 +100,18 @@ def records(word: str) -> list[PassageRecord]:
 
 
 async def stored(store: ElasticStore) -> list[PassageRecord]:
-    return await anyio.to_thread.run_sync(lambda: list(store.records()))
+    return [record async for page in store.records() for record in page]
 
 
 async def test_what_was_refused_is_sent_again(store: ElasticStore, proxy: BusyProxy) -> None:
     proxy.share = 0.1
     first, second = records("first"), records("second")
-    await anyio.to_thread.run_sync(store.replace, [], first)
+    await store.replace([], first)
     assert sorted(await stored(store), key=str) == sorted(first, key=str)
     ids = [f"d{n}" for n in range(COUNT)]
-    await anyio.to_thread.run_sync(store.replace, ids, second)
+    await store.replace(ids, second)
     assert sorted(await stored(store), key=str) == sorted(second, key=str)
-    assert await anyio.to_thread.run_sync(store.counts, NOBODY) == (COUNT, len(second))
+    assert await store.counts(NOBODY) == (COUNT, len(second))
     assert proxy.refused > COUNT // 10
 
 
@@ -124,7 +121,7 @@ async def test_one_that_stays_busy_is_an_error_and_can_be_written_again(
     proxy.share = 1.0
     wanted = records("word")
     with pytest.raises(RetrievalFailure, match="overloaded"):
-        await anyio.to_thread.run_sync(store.replace, [], wanted)
+        await store.replace([], wanted)
     proxy.share = 0.0
-    await anyio.to_thread.run_sync(store.replace, [], wanted)
+    await store.replace([], wanted)
     assert sorted(await stored(store), key=str) == sorted(wanted, key=str)

@@ -131,9 +131,7 @@ async def put_right(
     generations = [each.name for each in (data / "collections" / NAME).iterdir() if each.is_dir()]
     assert generations == [str(collection.manifest.generation)]
     assert embeds is None or embedder.passages <= embeds
-    ids = await anyio.to_thread.run_sync(
-        lambda: sorted(each.document_id for each in collection.bm25.records())
-    )
+    ids = sorted([each.document_id async for page in collection.bm25.records() for each in page])
     await collections.aclose()
     return ids
 
@@ -227,7 +225,7 @@ async def test_a_killed_repair_is_completed_at_the_next_opening(
     collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
     collection = await collections.get(NAME)
     if lost == "nothing":
-        await anyio.to_thread.run_sync(collection.dense.delete, ["d0", "d2"])
+        await collection.dense.delete(["d0", "d2"])
     repair = lambda: collections.check(NAME, repair=True)  # noqa: E731
     await snapshots.of(repair, (*STEPS, *OPENING))
     await collections.aclose()

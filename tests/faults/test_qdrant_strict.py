@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import anyio.to_thread
 import pytest
 
 from service.core.concurrency import gather
@@ -57,13 +56,13 @@ async def test_compared_and_repaired_within_its_limits(
         info = await server.call(lambda client: client.get_collection(f"revelator-{NAME}.1"))
         assert list(info.payload_schema) == ["filter"]  # the one that searches use
         dense = (await collections.get(NAME)).dense
-        await anyio.to_thread.run_sync(dense.delete, ["d7", "d8"])
+        await dense.delete(["d7", "d8"])
         assert [each.count for each in (await collections.check(NAME)).findings] == [2]
         assert (await collections.check(NAME, repair=True)).left == []
 
         # What makes it read the dense store through: a vector that no passage has.
         bm25 = (await collections.get(NAME)).bm25
-        await anyio.to_thread.run_sync(bm25.replace, ["d9"], [])
+        await bm25.replace(["d9"], [])
         report = await collections.check(NAME, repair=True)
         assert "vectors removed: 1" in report.done
         assert report.left == []

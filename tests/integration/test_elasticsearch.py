@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import pytest
 
 from service.core.concurrency import gather
@@ -16,7 +15,7 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.stores import elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.elastic_store import ElasticStore, create
 from tests.server_nodes import running_elasticsearch
 from tests.support.bm25 import bm25
 
@@ -63,15 +62,15 @@ async def server(elasticsearch_url: str) -> AsyncIterator[CountingServer]:
 
 @pytest.fixture
 async def store(server: CountingServer) -> ElasticStore:
-    return await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
+    return await create(server, NAME, "english")
 
 
 async def replace(store: ElasticStore, ids: list[str], new: list[PassageRecord]) -> None:
-    await anyio.to_thread.run_sync(store.replace, ids, new)
+    await store.replace(ids, new)
 
 
 async def contents(store: ElasticStore) -> dict[str, str]:
-    found = await anyio.to_thread.run_sync(lambda: list(store.records()))
+    found = [record async for page in store.records() for record in page]
     return {record.passage.passage_id: record.passage.text for record in found}
 
 
@@ -110,10 +109,10 @@ async def test_a_change_is_seen_whole_or_not_at_all(
     assert await store.search(SearchRequest("word7", 3, "c")) == []
 
     monkeypatch.undo()
-    await anyio.to_thread.run_sync(store.tidy)
+    await store.tidy()
     assert await store.search(SearchRequest("tower", 3, "c")) == []
     assert len(await store.search(SearchRequest("word7", 3, "c"))) >= 1
-    hashes = await anyio.to_thread.run_sync(store.hashes, ["a", "b", "no"])
+    hashes = await store.hashes(["a", "b", "no"])
     assert hashes == {
         "a": Document("a", "", LONG).content_hash, "b": Document("b", "", "a bridge").content_hash,
     }  # fmt: skip
@@ -129,7 +128,7 @@ async def test_more_than_one_page_is_listed(
     texts = {f"d{n}": f"text {n}" for n in range(30)}
     await replace(store, [], records(texts))
     assert await contents(store) == texts
-    assert len(await anyio.to_thread.run_sync(store.hashes, list(texts))) == 30
+    assert len(await store.hashes(list(texts))) == 30
     await replace(store, list(texts), records({"d0": "new"}))
     assert await contents(store) == {"d0": "new"}
 
@@ -156,7 +155,7 @@ async def test_an_operator_decides_of_shards_and_loses_nothing(
                 name=elastic_store.CUSTOM, template={"settings": {"number_of_shards": 3}}
             )
         )
-        store = await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
+        store = await create(server, NAME, "english")
         settings = await server.call(lambda client: client.indices.get_settings(index=ALIAS))
         (index,) = settings.body.values()
         assert index["settings"]["index"]["number_of_shards"] == "3"

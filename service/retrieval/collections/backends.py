@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from anyio import to_thread
 from pydantic import SecretStr
 
 from service.core.errors import StoreError, StoreLost
@@ -71,39 +72,46 @@ class Backends:
             return files
         return ElasticManifests(self._elastic, files, self._patience_s)
 
-    def create(
+    async def create(
         self, folder: Path, manifest: Manifest, *, replace: bool = False
     ) -> tuple[LexicalStore, VectorStore]:
-        """Create the stores of a generation. Blocking: call it in a worker thread. Raises
-        RevelatorError.
+        """Create the stores of a generation. Raises RevelatorError.
 
         Existing contents of this generation on a server are replaced only if they are empty, or
         with `replace`. Raises StoreError before anything is created if the disk of an embedded
         store is nearly full.
         """
-        self.check_room(folder)
-        bm25 = self.create_bm25(folder, manifest, replace=replace)
-        return bm25, self.create_dense(folder, manifest, replace=replace)
+        await to_thread.run_sync(self.check_room, folder)
+        bm25 = await self.create_bm25(folder, manifest, replace=replace)
+        return bm25, await self.create_dense(folder, manifest, replace=replace)
 
-    def create_bm25(
+    async def create_bm25(
         self, folder: Path, manifest: Manifest, *, replace: bool = True
     ) -> LexicalStore:
-        name, analysis = manifest.stored_name, manifest.analysis
         if self._elastic:
-            return ElasticStore.create(self._elastic, name, analysis, replace=replace)
+            name, analysis = manifest.stored_name, manifest.analysis
+            return await elastic_store.create(self._elastic, name, analysis, replace=replace)
         if replace:
-            discard(folder / "bm25")
-        return TantivyStore(folder / "bm25", analysis, self._searching)
+            await to_thread.run_sync(discard, folder / "bm25")
+        return await to_thread.run_sync(self._tantivy, folder, manifest)
 
-    def create_dense(
+    async def create_dense(
         self, folder: Path, manifest: Manifest, *, replace: bool = True
     ) -> VectorStore:
-        name, contract, quantization = manifest.stored_name, manifest.embedding, self._quantization
         if self._qdrant:
-            return QdrantStore.create(self._qdrant, name, contract, quantization, replace=replace)
+            name, contract = manifest.stored_name, manifest.embedding
+            return await qdrant_store.create(
+                self._qdrant, name, contract, self._quantization, replace=replace
+            )
         if replace:
-            discard(folder / "dense")
-        return QdrantEdgeStore(folder / "dense", contract, quantization)
+            await to_thread.run_sync(discard, folder / "dense")
+        return await to_thread.run_sync(self._edge, folder, manifest)
+
+    def _tantivy(self, folder: Path, manifest: Manifest) -> TantivyStore:
+        return TantivyStore(folder / "bm25", manifest.analysis, self._searching)
+
+    def _edge(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
+        return QdrantEdgeStore(folder / "dense", manifest.embedding, self._quantization)
 
     def check_room(self, folder: Path) -> None:
         """Raise StoreError if a store is embedded and the folder's disk is nearly full."""
@@ -156,7 +164,7 @@ class Backends:
         if self._elastic:
             return ElasticStore(self._elastic, manifest.stored_name)
         _check_held(folder / "bm25" / "meta.json", manifest)
-        return self.create_bm25(folder, manifest, replace=False)
+        return self._tantivy(folder, manifest)
 
     def _open_dense(self, folder: Path, manifest: Manifest) -> VectorStore:
         if self._qdrant:
@@ -164,7 +172,7 @@ class Backends:
         recover(folder / "dense")
         _check_held(folder / "dense" / "edge_config.json", manifest)
         check_room(folder, OPENING_ROOM, f"to open the vectors of collection {manifest.name!r}")
-        return self.create_dense(folder, manifest, replace=False)
+        return self._edge(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Point the servers' public aliases at the manifest's generation."""

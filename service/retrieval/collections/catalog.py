@@ -8,7 +8,6 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +54,6 @@ MOST_EXAMINED: Final = 50  # collections of one round; the next round continues 
 TIMEOUT_S: Final = 0.5  # seconds of one round at servers; the next one continues where it ended
 # seconds without servers: this process cannot hang, but it may be busy
 EMBEDDED_TIMEOUT_S: Final = 4.0
-AT_ONCE: Final = 2  # threads that count; one that waits for a server ends by itself later
 
 _log = structlog.get_logger(__name__)
 
@@ -86,8 +84,10 @@ class Collections:
         self.originals = Originals(self._root, kept=keep_files)
         self._righting: set[asyncio.Task[None]] = set()
         self._life = LifeCycle(self._root, self._backends, retire_s)
-        embedded = self._backends.names == EMBEDDED
-        self._health = CollectionHealth(self._life, embedder, embedded=embedded)
+        self._round = anyio.Lock()  # of readiness
+        self._round_over = 0.0
+        self._last = ""  # the collection that a round looked at last
+        self._problems: dict[str, str] = {}
 
     async def names(self) -> list[str]:
         """Return the names of all collections, including the sample if its corpus is installed."""
@@ -142,7 +142,7 @@ class Collections:
         if principals >= EVERYTHING or ACCESS not in info.metadata_fields:
             return info
         async with self.lend(name) as collection:
-            counts = await to_thread.run_sync(collection.bm25.counts, principals)
+            counts = await collection.bm25.counts(principals)
         seen = {"documents": counts[0], "passages": counts[1], "content_hash": EMPTY_HASH}
         return info.model_copy(update=seen)
 
@@ -228,7 +228,7 @@ class Collections:
     ) -> list[PassageRecord]:
         """Return a document's passages in order. Raises NotFound, also if they may not see it."""
         async with self.lend(name) as collection:
-            records = await to_thread.run_sync(collection.bm25.document, document_id)
+            records = await collection.bm25.document(document_id)
         if not records or not may_see(principals, records[0].passage.metadata):
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         return records
@@ -245,14 +245,12 @@ class Collections:
     ) -> list[PassageRecord]:
         """Return the first passages of documents, as `LexicalStore.heads`. Raises NotFound."""
         async with self.lend(name) as collection:
-            found = partial(collection.bm25.heads, after, most, principals, file=file, text=text)
-            return await to_thread.run_sync(found)
+            return await collection.bm25.heads(after, most, principals, file=file, text=text)
 
     async def delete_document(
         self, name: str, document_id: str, principals: Principals = NOBODY
     ) -> None:
         """Delete a document. Raises NotFound, also if they may not see it."""
-        _check_writable(name)
         async with self.writing(name, adding=False) as writer:  # a side that was lost is rebuilt
             await self.document(name, document_id, principals)
             if not await writer.delete(document_id):
@@ -360,8 +358,63 @@ class Collections:
 
     async def problems(self) -> dict[str, str]:
         """Return the collections that are incomplete or do not match the settings, with the reason.
-        Refreshed at most every few seconds. Never raises."""
-        return await self._health.problems()
+        Refreshed at most every few seconds, in one round. Never raises."""
+        async with self._round:
+            if time.monotonic() >= self._round_over:
+                embedded = self._backends.names == EMBEDDED
+                with anyio.move_on_after(EMBEDDED_TIMEOUT_S if embedded else TIMEOUT_S):
+                    await self._inspect()
+                self._round_over = time.monotonic() + INTERVAL_S
+        return dict(self._problems)
+
+    async def _inspect(self) -> None:
+        await self._life.clean()
+        try:
+            names = sorted(await self._life.names())
+        except RevelatorError:
+            return  # the checks of the stores report it
+        self._problems = {name: why for name, why in self._problems.items() if name in names}
+        place = bisect_right(names, self._last)
+        for name in (names[place:] + names[:place])[:MOST_EXAMINED]:
+            self._last = name  # first, so that one that hangs does not take the others' turn
+            problem = await self._problem(name)
+            if problem is not None:
+                self._problems[name] = problem
+            else:
+                self._problems.pop(name, None)
+
+    async def _problem(self, name: str) -> str | None:
+        """Count the passages of an open collection; of another one, read only the manifest."""
+        life = self._life
+        try:
+            if life.lock(name).locked() or await life.manifests.claimed(name):
+                return None  # a writer is active
+            if life.find(name) is None:
+                manifest = await life.manifests.read(name)
+                if manifest is None:
+                    return None
+                counted = quick_problem(manifest, manifest.passages, manifest.passages)
+                return counted or self._of_embedding(manifest)
+            collection = await life.get(name)
+            manifest = collection.manifest
+            passages = await collection.bm25.count_passages()
+            vectors = await collection.dense.count_passages()
+        except RevelatorError as error:
+            return error.detail
+        if life.lock(name).locked() or collection.manifest is not manifest:
+            return None  # a writer was active meanwhile
+        # Answers then report `index-incomplete`.
+        collection.problem = quick_problem(manifest, passages, vectors)
+        return collection.problem or self._of_embedding(manifest)
+
+    def _of_embedding(self, manifest: Manifest) -> str | None:
+        apart = differences(manifest.embedding, self._embedder.contract)
+        why = (
+            "dense search is disabled, because the vectors were made with other embedding "
+            f"settings: {apart}; embed the passages again with check --collection {manifest.name} "
+            "--repair"
+        )
+        return why if apart else None
 
     async def _put_right(self, name: str) -> None:
         """Complete a write that a kill has interrupted: repeat deletions, and let the dense store
@@ -415,86 +468,6 @@ def _check_writable(name: str) -> None:
         raise InvalidRequest(
             "collection 'sample' is shipped and cannot be changed; use another name"
         )
-
-
-class CollectionHealth:
-    """Counts the passages of open collections; of the others it reads only the manifest."""
-
-    def __init__(self, life: LifeCycle, embedder: Embedder, *, embedded: bool = False) -> None:
-        """Set `embedded` if no collection is on a server."""
-        self._life = life
-        self._embedder = embedder
-        self._embedded = embedded
-        self._lock = anyio.Lock()
-        self._threads = anyio.CapacityLimiter(AT_ONCE)
-        self._until = 0.0
-        self._last = ""
-        self._found: dict[str, str] = {}
-
-    async def problems(self) -> dict[str, str]:
-        """Return what is wrong, by collection. Takes one round at most; never raises."""
-        async with self._lock:
-            if time.monotonic() >= self._until:
-                with anyio.move_on_after(EMBEDDED_TIMEOUT_S if self._embedded else TIMEOUT_S):
-                    await self._inspect()
-                self._until = time.monotonic() + INTERVAL_S
-        return dict(self._found)
-
-    async def _inspect(self) -> None:
-        await self._life.clean()
-        try:
-            names = sorted(await self._life.names())
-        except RevelatorError:
-            return  # the checks of the stores report it
-        self._found = {name: why for name, why in self._found.items() if name in names}
-        place = bisect_right(names, self._last)
-        for name in (names[place:] + names[:place])[:MOST_EXAMINED]:
-            self._last = name  # first, so that one that hangs does not take the others' turn
-            problem = await self._problem(name)
-            if problem is not None:
-                self._found[name] = problem
-            else:
-                self._found.pop(name, None)
-
-    async def _problem(self, name: str) -> str | None:
-        life = self._life
-        try:
-            if life.lock(name).locked() or await life.manifests.claimed(name):
-                return None  # a writer is active
-            if life.find(name) is not None:
-                return await self._of_opened(await life.get(name))
-            manifest = await life.manifests.read(name)
-        except RevelatorError as error:
-            return error.detail
-        if manifest is None:
-            return None
-        counted = quick_problem(manifest, manifest.passages, manifest.passages)
-        return counted or self._of_embedding(manifest)
-
-    async def _of_opened(self, collection: Collection) -> str | None:
-        """Check an open collection. Also records the problem there, so that answers report
-        `index-incomplete`. A thread that waits for a server is abandoned when the round is over."""
-        manifest = collection.manifest
-        passages, vectors = [
-            await to_thread.run_sync(
-                side.count_passages, abandon_on_cancel=True, limiter=self._threads
-            )
-            for side in (collection.bm25, collection.dense)
-        ]
-        busy = self._life.lock(manifest.name).locked()
-        if busy or collection.manifest is not manifest:
-            return None  # a writer was active meanwhile
-        collection.problem = quick_problem(manifest, passages, vectors)
-        return collection.problem or self._of_embedding(manifest)
-
-    def _of_embedding(self, manifest: Manifest) -> str | None:
-        apart = differences(manifest.embedding, self._embedder.contract)
-        why = (
-            "dense search is disabled, because the vectors were made with other embedding "
-            f"settings: {apart}; embed the passages again with check --collection {manifest.name} "
-            "--repair"
-        )
-        return why if apart else None
 
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:

@@ -61,8 +61,13 @@ async def check(
             finding.count += len(ids)
             finding.ids += ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
-    report.vectors = await to_thread.run_sync(collection.dense.count_passages)
-    report.settings = await to_thread.run_sync(_settings, collection)
+    report.vectors = await collection.dense.count_passages()
+    compression = await collection.dense.compression()
+    report.settings = [
+        f"analysis {manifest.analysis}",
+        f"BM25 with {await collection.bm25.constants()}",
+        f"vectors of {manifest.embedding.model}, quantization {compression}",
+    ]
     report.findings = [*found.values(), *_of_manifest(manifest, tally)]
     if apart := contract_differences(manifest.embedding, embedder.contract):
         detail = (
@@ -100,16 +105,6 @@ async def repair(
     after.done, after.left = [*done, "manifest updated"], after.findings
     after.findings = report.findings
     return after
-
-
-def _settings(collection: Collection) -> list[str]:
-    """Return with what the collection is searched. Blocking."""
-    manifest = collection.manifest
-    return [
-        f"analysis {manifest.analysis}",
-        f"BM25 with {collection.bm25.constants()}",
-        f"vectors of {manifest.embedding.model}, quantization {collection.dense.compression()}",
-    ]
 
 
 def _reasons(collection: Collection) -> str:

@@ -11,13 +11,11 @@ itself: a repair that was killed is run again and finds fewer differences.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
-import anyio
 from anyio import to_thread
 
 from service.core.concurrency import closing
@@ -32,13 +30,11 @@ from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.points import HASH_FIELDS
 from service.retrieval.stores.records import record_of
 
-PAGE: Final = 1_000  # passages compared at once
+PAGE: Final = 1_000  # documents or vectors looked at at once
 
 # stray: a passage of no document, or of a version that was replaced; lacking: no vector; outdated:
 # the vector of another version; surplus: a vector of no passage.
 Kind = Literal["stray", "lacking", "outdated", "surplus"]
-
-Item = TypeVar("Item")
 
 # Embeds passages, and calls back with the share that is done.
 Embed = Callable[[Sequence[PassageRecord], Callable[[float], None]], Awaitable[None]]
@@ -81,16 +77,18 @@ async def differences(
     The differences of one page may be repaired before the next page is read.
     """
     read(0)
-    async for page in _pages(collection.bm25.records()):
-        for found in await to_thread.run_sync(_examine, collection, page, tally):
+    bm25, dense = collection.bm25, collection.dense
+    async for page in bm25.records():
+        newest = await bm25.hashes(sorted({record.document_id for record in page}))
+        vectors = await dense.hashes([record.passage.passage_id for record in page])
+        for found in await to_thread.run_sync(_compare, page, newest, vectors, tally):
             yield found
         read(tally.read)
-    held = await to_thread.run_sync(collection.dense.count_passages)
-    if held <= tally.vectors:
+    if await dense.count_passages() <= tally.vectors:
         return
-    async for pages in _pages(collection.dense.payloads(HASH_FIELDS), 1):
-        ids = [payload["passage_id"] for payloads in pages for payload in payloads]
-        known = dict(await to_thread.run_sync(collection.bm25.known, ids))
+    async for payloads in dense.payloads(HASH_FIELDS):
+        ids = [payload["passage_id"] for payload in payloads]
+        known = dict(await bm25.known(ids))
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
             yield "surplus", surplus, ()
@@ -105,16 +103,16 @@ async def repair_differences(
     bm25, dense = collection.bm25, collection.dense
     manifest = collection.manifest
     if manifest.deleting:
-        await to_thread.run_sync(bm25.replace, manifest.deleting, [])
-    before = await to_thread.run_sync(bm25.count_passages)
+        await bm25.replace(manifest.deleting, [])
+    before = await bm25.count_passages()
     if not before and manifest.documents > len(manifest.deleting):
         raise StoreError(
             f"collection {manifest.name!r}: the BM25 store should have "
             f"{manifest.passages:,} passages and has none; ingest the documents again, "
             "which reuses the vectors that still exist"
         )
-    await to_thread.run_sync(bm25.tidy)
-    after = await to_thread.run_sync(bm25.count_passages)
+    await bm25.tidy()
+    after = await bm25.count_passages()
     tally = Tally(passages_removed=max(0, before - after))
 
     def read(done: int) -> None:
@@ -129,18 +127,20 @@ async def repair_differences(
                 await embed(records, partial(on_part, size=len(records)))
                 tally.embedded += len(records)
             elif kind == "surplus":
-                await to_thread.run_sync(dense.delete, ids)
+                await dense.delete(ids)
                 tally.vectors_removed += len(ids)
-    await to_thread.run_sync(dense.flush)
+    await dense.flush()
     return tally
 
 
-def _examine(
-    collection: Collection, page: Sequence[PassageRecord], tally: Tally
+def _compare(
+    page: Sequence[PassageRecord],
+    newest: Mapping[str, str],
+    vectors: Mapping[str, str],
+    tally: Tally,
 ) -> list[Difference]:
-    """Return what differs in a page of the BM25 store, and count it in `tally`. Blocking."""
-    newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
-    vectors = collection.dense.hashes([record.passage.passage_id for record in page])
+    """Return what differs in a page of the BM25 store, and count it in `tally`: from the `newest`
+    content hash of each document, and the content hash that each vector has."""
     found: dict[Kind, list[PassageRecord]] = {"stray": [], "lacking": [], "outdated": []}
     tally.read += len(page)
     for record in page:
@@ -157,18 +157,6 @@ def _examine(
         for kind, records in found.items()
         if records
     ]
-
-
-async def _pages(items: Iterator[Item], size: int = PAGE) -> AsyncIterator[list[Item]]:
-    """Read a blocking iterator page by page in worker threads."""
-    try:
-        while page := await to_thread.run_sync(lambda: list(islice(items, size))):
-            yield page
-    finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(close)
 
 
 # Rebuilding of a side that is lost: a server has lost it, or files of an embedded store are damaged
@@ -211,12 +199,12 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
     await collection.intend(manifest.rebuilding(restoring="bm25" in lost))
     await to_thread.run_sync(collection.unseal)
     if "dense" in lost:
-        await to_thread.run_sync(let_go, collection.dense)
-        collection.dense = await to_thread.run_sync(backends.create_dense, folder, manifest)
+        await let_go(collection.dense)
+        collection.dense = await backends.create_dense(folder, manifest)
     restored = 0
     if "bm25" in lost:
-        await to_thread.run_sync(let_go, collection.bm25)
-        bm25 = await to_thread.run_sync(backends.create_bm25, folder, manifest)
+        await let_go(collection.bm25)
+        bm25 = await backends.create_bm25(folder, manifest)
         if "dense" in lost:
             empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
             manifest = manifest.model_copy(update=empty)
@@ -232,23 +220,23 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
 
 async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) -> int:
     count = 0
-    records = (record_of(each) for page in collection.dense.payloads() for each in page)
-    while page := await to_thread.run_sync(lambda: list(islice(records, PAGE))):
+    async for payloads in collection.dense.payloads():
         follow("restoring", count, collection.manifest.passages)
-        await to_thread.run_sync(bm25.replace, [], page)
+        page = await to_thread.run_sync(lambda found: [record_of(each) for each in found], payloads)
+        await bm25.replace([], page)
         count += len(page)
-    await to_thread.run_sync(bm25.tidy)
+    await bm25.tidy()
     return count
 
 
-def let_go(store: LexicalStore | VectorStore) -> None:
+async def let_go(store: LexicalStore | VectorStore) -> None:
     """Close a store that is replaced, whatever state it is in."""
     with contextlib.suppress(RevelatorError):
-        store.close()
+        await store.close()
 
 
 async def _count(store: LexicalStore | VectorStore) -> int | None:
     try:
-        return await to_thread.run_sync(store.count_passages)
+        return await store.count_passages()
     except StoreLost:
         return None

@@ -130,9 +130,7 @@ class LifeCycle:
         await self._close_idle()
         fresh = manifest.model_copy(update={"stores": self._backends.names})
         folder = self._folder(fresh)
-        stores = await to_thread.run_sync(
-            lambda: self._backends.create(folder, fresh, replace=replace)
-        )
+        stores = await self._backends.create(folder, fresh, replace=replace)
         return Collection(fresh, *stores, self._backends, folder)
 
     @asynccontextmanager
@@ -377,8 +375,8 @@ class Collection:
     if its passages are there. One writer at a time holds `LifeCycle.lock`; searches need only a
     loan, which keeps the stores open.
 
-    Its manifest is only in memory until there is `write_manifest`. `problem` is the result of
-    `CollectionHealth`; searches then report the collection as incomplete.
+    Its manifest is only in memory until there is `write_manifest`. `problem` is what
+    `Collections.problems` found; searches then report the collection as incomplete.
     """
 
     def __init__(
@@ -444,13 +442,13 @@ class Collection:
             self._loans -= 1
             self._returned.set()
 
-    def rest(self, *, complete: bool) -> None:
+    async def rest(self, *, complete: bool) -> None:
         """Give back what writing needs; where the stores are `complete`, write the digests of their
-        files, if there are none. Blocking."""
-        self.bm25.release()
+        files, if there are none."""
+        await self.bm25.release()
         for side in self.embedded if complete else ():
-            if not sealed(side):
-                seal(side)
+            if not await to_thread.run_sync(sealed, side):
+                await to_thread.run_sync(seal, side)
 
     def damaged(self) -> list[Path]:
         """Return the files that are not as they were written. Blocking."""
@@ -476,7 +474,7 @@ class Collection:
             return hits
         ids = [hit.passage.passage_id for hit in hits]
         try:
-            known = await to_thread.run_sync(self.bm25.known, ids, abandon_on_cancel=True)
+            known = await self.bm25.known(ids)
         except RevelatorError:
             return hits
         kept = [hit for hit in hits if (hit.passage.passage_id, digest(hit.passage)) in known]
@@ -493,10 +491,7 @@ class Collection:
                 return
             self._closed = True
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(self._close)
-
-    def _close(self) -> None:
-        try:
-            self.bm25.close()
-        finally:
-            self.dense.close()
+                try:
+                    await self.bm25.close()
+                finally:
+                    await self.dense.close()

@@ -17,8 +17,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
@@ -123,7 +121,7 @@ class CollectionWriter:
             with anyio.CancelScope(shield=True):
                 changed = self._wrote or self.restored > 0
                 complete = error is None and changed and not self._cut_short
-                await to_thread.run_sync(partial(self._collection.rest, complete=complete))
+                await self._collection.rest(complete=complete)
 
     async def write(
         self,
@@ -141,7 +139,7 @@ class CollectionWriter:
         self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
-        plan = await to_thread.run_sync(self._plan, documents)
+        plan = await self._plan(documents)
         if plan.changed:
             await self._begin()
             await self._choose_analysis(documents)
@@ -169,11 +167,10 @@ class CollectionWriter:
             await rebuild(old, counts, self._follow)
         await self._begin()
         self._repair = True
-        await to_thread.run_sync(old.bm25.tidy)
-        total = await to_thread.run_sync(old.bm25.count_passages)
-        records, done = old.bm25.records(), 0
+        await old.bm25.tidy()
+        total, done = await old.bm25.count_passages(), 0
         # In the order of that store: the passages of a document may be split between pages.
-        while page := await to_thread.run_sync(lambda: list(islice(records, PAGE))):
+        async for page in old.bm25.records():
 
             def on_part(share: float, done: int = done, size: int = len(page)) -> None:
                 self._follow("embedding", done + round(share * size), total)
@@ -181,7 +178,7 @@ class CollectionWriter:
             on_part(0)
             self._cut_short = True
             await self._embed(page, on_part)
-            await to_thread.run_sync(self._collection.bm25.replace, [], page)
+            await self._collection.bm25.replace([], page)
             self._cut_short = False
             done += len(page)
 
@@ -189,7 +186,7 @@ class CollectionWriter:
         """Delete a document; False if there is none. The manifest says so first, so that a kill in
         between cannot bring it back."""
         await self._settle()
-        stored = await to_thread.run_sync(self._collection.bm25.document, document_id)
+        stored = await self._collection.bm25.document(document_id)
         if not stored:
             return False
         manifest = self._collection.manifest
@@ -197,7 +194,9 @@ class CollectionWriter:
         await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
         await to_thread.run_sync(self._collection.unseal)
         self._wrote = self._cut_short = True
-        await to_thread.run_sync(self._delete, document_id, stored)
+        await self._collection.bm25.replace([document_id], [])
+        await self._collection.dense.delete([record.passage.passage_id for record in stored])
+        await self._collection.dense.flush()
         self._cut_short = False
         self._collection.manifest = manifest
         await self._count([(document_id, stored[0].content_hash)])
@@ -208,9 +207,8 @@ class CollectionWriter:
         documents deleted.
         """
         gone, after, more = list[str](), "", True
-        heads = partial(self._collection.bm25.heads, file=name)
         while more:
-            page = await to_thread.run_sync(heads, after, PAGE, EVERYTHING)
+            page = await self._collection.bm25.heads(after, PAGE, EVERYTHING, file=name)
             ids = [each.document_id for each in page]
             gone += [each for each in ids if each not in document_ids]
             if more := len(page) == PAGE:
@@ -235,29 +233,28 @@ class CollectionWriter:
                 f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
             )
 
-    def _plan(self, documents: Sequence[Document]) -> _Changes:
+    async def _plan(self, documents: Sequence[Document]) -> _Changes:
         """Return the changes of a batch."""
-        heads = {
-            each.document_id: each
-            for each in self._collection.bm25.among("head", [each.id for each in documents])
-        }
-        bare = set[str]()
+        found = await self._collection.bm25.among("head", [each.id for each in documents])
+        heads, bare = {each.document_id: each for each in found}, set[str]()
         if self._lacking:
-            given = [record for document in documents for record in passages_of(document)]
-            bare = {record.document_id for record in self._unembedded(given)}
+            given = await to_thread.run_sync(_records, documents)
+            bare = {record.document_id for record in await self._unembedded(given)}
         known = {document_id: head.content_hash for document_id, head in heads.items()}
         changed = [
             each for each in documents if known.get(each.id) != each.content_hash or each.id in bare
         ]
-        records = [record for document in changed for record in passages_of(document)]
+        records = await to_thread.run_sync(_records, changed)
         ids = {record.passage.passage_id for record in records}
         replaced = {each.id: known[each.id] for each in changed if each.id in known}
         old = [name for each in replaced for name in passage_ids(each, heads[each].parts)]
         stale = [passage_id for passage_id in old if passage_id not in ids]
-        return _Changes(replaced, changed, records, stale, self._unembedded(records))
+        absent = await self._unembedded(records)
+        return _Changes(replaced, changed, records, stale, absent)
 
-    def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
-        stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
+    async def _unembedded(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
+        ids = [record.passage.passage_id for record in records]
+        stored = await self._collection.dense.hashes(ids)
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
@@ -276,9 +273,8 @@ class CollectionWriter:
         found = analysis_for(document.text for document in documents)
         chosen = manifest.model_copy(update={"analysis": found, "detects": False})
         if found != manifest.analysis:
-            create = partial(collection.backends.create_bm25, collection.folder, chosen)
-            await to_thread.run_sync(let_go, collection.bm25)
-            collection.bm25 = await to_thread.run_sync(create)
+            await let_go(collection.bm25)
+            collection.bm25 = await collection.backends.create_bm25(collection.folder, chosen)
             await collection.backends.publish(chosen)
         await collection.save(chosen)
 
@@ -293,7 +289,7 @@ class CollectionWriter:
             part = ordered[start : start + self._embedder.batch]
             texts = [passage_input(record.passage) for record in part]
             vectors = finite(await self._embedder.embed_passages(texts))
-            await to_thread.run_sync(self._collection.dense.upsert, part, vectors)
+            await self._collection.dense.upsert(part, vectors)
             self.embedded += len(part)
             if on_part:
                 on_part((start + len(part)) / len(ordered))
@@ -310,26 +306,18 @@ class CollectionWriter:
         self._cut_short = False
 
     async def _commit(self, plan: _Changes) -> None:
-        await to_thread.run_sync(self._write, plan)
+        await self._collection.dense.delete(plan.stale)
+        await self._collection.dense.flush()
+        await self._collection.bm25.replace(list(plan.replaced), plan.records)
         new = [(document.id, document.content_hash) for document in plan.changed]
         await self._count(plan.replaced.items(), new)
-
-    def _write(self, plan: _Changes) -> None:
-        self._collection.dense.delete(plan.stale)
-        self._collection.dense.flush()
-        self._collection.bm25.replace(list(plan.replaced), plan.records)
-
-    def _delete(self, document_id: str, stored: Sequence[PassageRecord]) -> None:
-        self._collection.bm25.replace([document_id], [])
-        self._collection.dense.delete([record.passage.passage_id for record in stored])
-        self._collection.dense.flush()
 
     async def _count(
         self, old: Iterable[tuple[str, str]] = (), new: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Count what BM25 holds in the manifest in memory, which the end writes, with the hashes of
         `old` documents that are gone and of `new` ones."""
-        counts = await to_thread.run_sync(self._collection.bm25.counts, EVERYTHING)
+        counts = await self._collection.bm25.counts(EVERYTHING)
         manifest = self._collection.manifest.with_fields(self._fields)
         content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
         update = {"content_hash": content_hash, "documents": counts[0], "passages": counts[1]}
@@ -353,8 +341,12 @@ class CollectionWriter:
             await self.repair()
         elif not self._wrote and (self._more or self._collection.manifest.state == "complete"):
             return
-        await to_thread.run_sync(partial(self._collection.rest, complete=True))
+        await self._collection.rest(complete=True)
         await self._count()
         done = {"state": "open" if self._more else "complete", "deleting": ()}
         await self._collection.save(self._collection.manifest.model_copy(update=done))
         await self._collection.dense.optimize()
+
+
+def _records(documents: Sequence[Document]) -> list[PassageRecord]:
+    return [record for document in documents for record in passages_of(document)]

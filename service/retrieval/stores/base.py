@@ -1,16 +1,13 @@
 """A collection's two stores, apart from searching: writing, listing and repairing.
 
-Methods without `async` block, so call them in a worker thread of anyio. A store on a server passes
-its calls to the event loop that started the thread (`on_loop`).
+A write that has begun goes on to its end when its caller is cancelled, so that it cannot come after
+a later one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple
-
-import anyio
-import anyio.from_thread
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
@@ -25,19 +22,19 @@ class LexicalStore(SearchStore, Protocol):
     """A BM25 store. It is the authority on what a collection contains: a document exists if it is
     stored here."""
 
-    def count_passages(self) -> int: ...
+    async def count_passages(self) -> int: ...
 
-    def constants(self) -> str:
+    async def constants(self) -> str:
         """Return BM25's constants of this collection, as a text."""
 
-    def among(self, field: Key, values: Sequence[str]) -> Iterable[PassageRecord]:
+    async def among(self, field: Key, values: Sequence[str]) -> list[PassageRecord]:
         """Return the stored passages whose id, or whose document's id, is one of these. Of a
         document (`head`) it is the first passage."""
 
-    def counts(self, principals: Principals) -> tuple[int, int]:
+    async def counts(self, principals: Principals) -> tuple[int, int]:
         """Return how many documents and passages these principals may see."""
 
-    def heads(
+    async def heads(
         self, after: str, most: int, principals: Principals, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
         """Return the first passages of the documents whose id sorts after `after` and which
@@ -48,73 +45,78 @@ class LexicalStore(SearchStore, Protocol):
         With `text`: those whose id contains it in any case, or whose title has all its words.
         """
 
-    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
+    async def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
-        return {each.document_id: each.content_hash for each in self.among("head", document_ids)}
+        heads = await self.among("head", document_ids)
+        return {each.document_id: each.content_hash for each in heads}
 
-    def document(self, document_id: str) -> list[PassageRecord]:
+    async def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
-        *_, newest = [None, *self.among("head", [document_id])]
+        *_, newest = [None, *await self.among("head", [document_id])]
         if newest is None:
             return []
-        found = self.among("passage_id", passage_ids(document_id, newest.parts))
+        found = await self.among("passage_id", passage_ids(document_id, newest.parts))
         own = (each for each in found if each.content_hash == newest.content_hash)
         return sorted(own, key=lambda each: each.part)
 
-    def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
+    async def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
         of its passage (`records.digest`)."""
-        found = list(self.among("passage_id", passage_ids))
-        newest = self.hashes(sorted({each.document_id for each in found}))
+        found = await self.among("passage_id", passage_ids)
+        newest = await self.hashes(sorted({each.document_id for each in found}))
         return {
             (each.passage.passage_id, digest(each.passage))
             for each in found
             if newest.get(each.document_id) == each.content_hash
         }
 
-    def records(self) -> Iterator[PassageRecord]:
-        """Return every passage. Nothing may be written meanwhile."""
+    def records(self) -> AsyncIterator[list[PassageRecord]]:
+        """Yield every passage, in pages. Nothing may be written meanwhile."""
 
-    def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
+    async def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of the change."""
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Undo a `replace` that was interrupted."""
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Give back the threads and the memory that writing needs, until the next write."""
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class VectorStore(SearchStore, Protocol):
     """Stores the vectors of the same passages, keyed by passage id."""
 
-    def count_passages(self) -> int: ...
+    async def count_passages(self) -> int: ...
 
-    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
+    async def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash (of the document) of each of these passages that is stored."""
 
-    def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
+    def payloads(
+        self, fields: list[str] | bool = True
+    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Yield pages of the payloads of all vectors (see `points.payload_of`), or of these
         `fields` of them. Points may be deleted between pages."""
 
-    def compression(self) -> Quantization:
+    async def compression(self) -> Quantization:
         """Return how the vectors are compressed in memory."""
 
-    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
+    async def upsert(
+        self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]
+    ) -> None:
         """Add or overwrite points. They are durable when this returns."""
 
-    def delete(self, passage_ids: Sequence[str]) -> None: ...
+    async def delete(self, passage_ids: Sequence[str]) -> None: ...
 
-    def flush(self) -> None: ...
+    async def flush(self) -> None: ...
 
     async def optimize(self) -> None:
         """Build the index structures that keep large collections fast, if they are due and the
         store does not build them itself. The caller prevents writes meanwhile; searches
         continue."""
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Unopened:
@@ -128,9 +130,9 @@ class Unopened:
     def __getattr__(self, name: str) -> Any:
         raise self.why
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
-    def release(self) -> None: ...
+    async def release(self) -> None: ...
 
 
 def foreign(place: str, held: int, name: str) -> StoreError:
@@ -140,26 +142,10 @@ def foreign(place: str, held: int, name: str) -> StoreError:
     )
 
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
-def parts(items: Sequence[Result], size: int) -> Iterator[list[Result]]:
+def parts(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
     """Yield the items in lists of at most `size`."""
     for start in range(0, len(items), size):
         yield list(items[start : start + size])
-
-
-def on_loop(call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
-    """Await `call(*arguments)` on the event loop that started this worker thread.
-
-    A caller that is cancelled meanwhile waits until the call ends, as for any other blocking call,
-    so `call` must be bounded in time.
-    """
-
-    async def shielded() -> Result:
-        with anyio.CancelScope(shield=True):
-            result = await call(*arguments)
-        return result  # noqa: RET504 - the scope might swallow, mypy says
-
-    return anyio.from_thread.run(shielded)

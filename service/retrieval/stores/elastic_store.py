@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+import anyio
 import orjson
+from anyio import to_thread
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Key, LexicalStore, foreign, on_loop, parts
+from service.retrieval.stores.base import Key, LexicalStore, foreign, parts
 from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.retrieval.stores.records import (
     RESTRICTED,
@@ -54,25 +56,26 @@ def alias_of(name: str) -> str:
     return f"revelator-{name}"
 
 
-async def create(server: ElasticServer, name: str, analysis: Analysis, replace: bool) -> None:
+async def create(
+    server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
+) -> ElasticStore:
     """Create an empty index under the collection's alias. Raises StoreError if one with documents
     exists, unless `replace`."""
     alias = alias_of(name)
-    if await _indices(server, alias) and not replace:
-        held = (await server.call(lambda client: client.count(index=alias)))["count"]
-        if held:
-            raise foreign(f"Elasticsearch at {server.place}", held, alias)
-    await drop(server, name)
-    await _put_templates(server)
-    # No collection name contains a dot, so no index has the name of another's alias.
-    index = f"{alias}.{uuid.uuid4().hex[:12]}"
-    await server.call(
-        lambda client: client.indices.create(
-            index=index,
-            mappings=_analysed(analysis),
-            aliases={alias: {"is_write_index": True}},
+    with anyio.CancelScope(shield=True):
+        if await _indices(server, alias) and not replace:
+            held = (await server.call(lambda client: client.count(index=alias)))["count"]
+            if held:
+                raise foreign(f"Elasticsearch at {server.place}", held, alias)
+        await drop(server, name)
+        await _put_templates(server)
+        # No collection name contains a dot, so no index has the name of another's alias.
+        index, own = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
+        words = _analysed(analysis)
+        await server.call(
+            lambda client: client.indices.create(index=index, mappings=words, aliases=own)
         )
-    )
+    return ElasticStore(server, name)
 
 
 async def publish(server: ElasticServer, name: str, stored: str) -> None:
@@ -222,8 +225,6 @@ _FIRST: dict[str, Any] = {"term": {"part": 0}}  # passages of documents
 
 
 class ElasticStore(LexicalStore):
-    """Call its blocking methods in a worker thread of the event loop that owns `server`."""
-
     backend = "elasticsearch"
 
     def __init__(self, server: ElasticServer, name: str) -> None:
@@ -233,44 +234,38 @@ class ElasticStore(LexicalStore):
             self._search_all, MOST_SEARCHES
         )
 
-    @classmethod
-    def create(
-        cls, server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
-    ) -> Self:
-        """Create the index. Raises StoreError if one with documents exists, unless `replace`."""
-        on_loop(create, server, name, analysis, replace)
-        return cls(server, name)
-
     async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. Searches made in one turn of the event loop are sent as one
         `_msearch`."""
         body = search_body(request)
         return await self._batcher.ask(body) if body else []
 
-    def count_passages(self) -> int:
-        return on_loop(self._count, {"match_all": {}})
+    async def count_passages(self) -> int:
+        return await self._count({"match_all": {}})
 
-    def constants(self) -> str:
+    async def constants(self) -> str:
         """Return those of the index, which may be from the template `revelator@custom`."""
-        answer = on_loop(
-            self._server.call, lambda client: client.indices.get_settings(index=self._alias)
+        answer = await self._server.call(
+            lambda client: client.indices.get_settings(index=self._alias)
         )
         (index,) = dict(answer).values()
         own = index["settings"]["index"].get("similarity", {}).get("bm25", {})
         return f"k1 {own.get('k1', 1.2)} and b {own.get('b', 0.75)}"
 
-    def counts(self, principals: Principals) -> tuple[int, int]:
+    async def counts(self, principals: Principals) -> tuple[int, int]:
         hidden = _hidden(principals)
         first = {"bool": {"filter": [_FIRST], "must_not": hidden}}
-        return on_loop(self._count, first), on_loop(self._count, {"bool": {"must_not": hidden}})
+        return await self._count(first), await self._count({"bool": {"must_not": hidden}})
 
-    def among(self, field: Key, values: Sequence[str]) -> Iterator[PassageRecord]:
+    async def among(self, field: Key, values: Sequence[str]) -> list[PassageRecord]:
+        found: list[PassageRecord] = []
         for part in parts(values, SCAN):
             wanted = [{"terms": {"document_id" if field == "head" else field: part}}]
             query = {"bool": {"filter": [*wanted, _FIRST] if field == "head" else wanted}}
-            yield from map(_record, self._hits(query, _RECORD))
+            found += [_record(hit) async for hits in self._hits(query, _RECORD) for hit in hits]
+        return found
 
-    def heads(
+    async def heads(
         self, after: str, most: int, principals: Principals, *, file: str = "", text: str = ""
     ) -> list[PassageRecord]:
         wanted: list[dict[str, Any]] = [_FIRST, {"range": {"document_id": {"gt": after}}}]
@@ -285,38 +280,40 @@ class ElasticStore(LexicalStore):
             ]
             wanted.append({"bool": {"should": found}})
         query = {"bool": {"filter": wanted, "must_not": _hidden(principals)}}
-        return [_record(hit) for hit in self._page(query, _RECORD, ["document_id"], most)]
+        return [_record(hit) for hit in await self._page(query, _RECORD, ["document_id"], most)]
 
-    def records(self) -> Iterator[PassageRecord]:
-        return map(_record, self._hits({"match_all": {}}, _RECORD))
+    async def records(self) -> AsyncIterator[list[PassageRecord]]:
+        async for hits in self._hits({"match_all": {}}, _RECORD):
+            yield [_record(hit) for hit in hits]
 
-    def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
+    async def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of the change."""
         old: dict[str, str | None] = {}
         for part in parts(document_ids, SCAN):
             query = {"terms": {"document_id": part}}
-            old |= {hit["_id"]: hit.get("_routing") for hit in self._hits(query, [])}
-        heads = [_index(record) for record in records if record.part == 0]
-        others = [_index(record) for record in records if record.part]
-        new = {_id(record) for record in records}
-        gone = [_delete(own_id, old[own_id]) for own_id in sorted(old.keys() - new)]
-        self._write([*others, *heads, *gone])
+            async for hits in self._hits(query, []):
+                old |= {hit["_id"]: hit.get("_routing") for hit in hits}
+        heads_last = sorted(records, key=lambda record: record.part == 0)
+        new = await to_thread.run_sync(lambda: [_index(record) for record in heads_last])
+        gone = old.keys() - {_id(record) for record in records}
+        await self._write([*new, *(_delete(own_id, old[own_id]) for own_id in sorted(gone))])
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Undo a `replace` that was interrupted by a kill."""
-        on_loop(self._refresh)
-        newest: dict[str, str] = {}
-        for hit in self._hits(_FIRST, ["document_id", "content_hash"]):
-            newest[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
+        await self._refresh()
+        newest, fields = dict[str, str](), ["document_id", "content_hash"]
+        async for hits in self._hits(_FIRST, fields):
+            newest |= {hit["_source"][fields[0]]: hit["_source"][fields[1]] for hit in hits}
         stray = [
             _delete(hit["_id"], hit.get("_routing"))
-            for hit in self._hits({"match_all": {}}, ["document_id", "content_hash"])
+            async for hits in self._hits({"match_all": {}}, fields)
+            for hit in hits
             if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
         ]
         if stray:
-            self._write(stray)
+            await self._write(stray)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Do nothing: the client belongs to the server."""
 
     close = release
@@ -339,9 +336,10 @@ class ElasticStore(LexicalStore):
         hits = response["hits"]["hits"]
         return ranked((hit["_score"], passage_of(_fields(hit))) for hit in hits)
 
-    def _write(self, actions: Sequence[Action]) -> None:
-        on_loop(self._server.bulk, self._alias, actions)
-        on_loop(self._refresh)
+    async def _write(self, actions: Sequence[Action]) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._server.bulk(self._alias, actions)
+            await self._refresh()
 
     async def _refresh(self) -> None:
         await self._server.call(lambda client: client.indices.refresh(index=self._alias))
@@ -352,23 +350,25 @@ class ElasticStore(LexicalStore):
         )
         return int(answer["count"])
 
-    def _hits(self, query: dict[str, Any], source: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield all hits, in the order in which they were written."""
+    async def _hits(
+        self, query: dict[str, Any], source: list[str]
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield all hits, in pages, in the order in which they were written."""
         after: dict[str, Any] = {}
-        while hits := self._page(query, source, ["_seq_no", "passage_id"], SCAN, **after):
-            yield from hits
+        while hits := await self._page(query, source, ["_seq_no", "passage_id"], SCAN, **after):
+            yield hits
             if len(hits) < SCAN:
                 return
             after = {"search_after": hits[-1]["sort"]}
 
-    def _page(
+    async def _page(
         self, query: dict[str, Any], source: list[str], sort: list[str], size: int, **more: Any
     ) -> list[dict[str, Any]]:
         body = {
             "query": query, "source": source, "sort": sort, "size": size,
             "track_total_hits": False, "allow_partial_search_results": False, **more,
         }  # fmt: skip
-        answer = on_loop(self._server.call, lambda client: client.search(index=self._alias, **body))
+        answer = await self._server.call(lambda client: client.search(index=self._alias, **body))
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         return hits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from service.core.domain import ScoredPassage
@@ -47,33 +47,35 @@ def search_params(models: Any, quantization: Quantization) -> Any:
 
 
 class PointStore(VectorStore):
-    """A store of points, by what it retrieves, lists and deletes at once. Blocking."""
+    """A store of points, by what it retrieves, lists and deletes at once."""
 
-    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
+    async def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         found = {}
         for ids in parts([point_id(each) for each in passage_ids], PAGE):
-            for point in self._retrieve(ids):
+            for point in await self._retrieve(ids):
                 found[point.payload["passage_id"]] = point.payload["content_hash"]
         return found
 
-    def payloads(self, fields: list[str] | bool = True) -> Iterator[Sequence[Mapping[str, Any]]]:
-        points, offset = self._scroll(None, fields)
+    async def payloads(
+        self, fields: list[str] | bool = True
+    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        points, offset = await self._scroll(None, fields)
         yield [point.payload for point in points]
         while offset is not None:
-            points, offset = self._scroll(offset, fields)
+            points, offset = await self._scroll(offset, fields)
             yield [point.payload for point in points]
 
-    def delete(self, passage_ids: Sequence[str]) -> None:
+    async def delete(self, passage_ids: Sequence[str]) -> None:
         for ids in parts([point_id(each) for each in passage_ids], PAGE):
-            self._delete(ids)
+            await self._delete(ids)
 
-    def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
+    async def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
         """Return those of the points that are stored, with `HASH_FIELDS` of their payloads."""
         raise NotImplementedError
 
-    def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+    async def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
         """Return the points from `offset` on, and where the next page begins, if there is one."""
         raise NotImplementedError
 
-    def _delete(self, ids: list[Any]) -> None:
+    async def _delete(self, ids: list[Any]) -> None:
         raise NotImplementedError

@@ -2,8 +2,8 @@
 
 qdrant-edge holds the interpreter lock during every call, so a thread would not make a search faster
 and would cost it 0.1 ms. Searches therefore run on the event loop, one call for all searches of one
-turn. Writing and listing run in worker threads; `_lock` prevents the shard from being replaced
-meanwhile.
+turn. Writing and listing run in worker threads (`native_call`); `_lock` prevents the shard from
+being replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ _log = structlog.get_logger(__name__)
 
 
 class QdrantEdgeStore(PointStore):
-    """Call its blocking methods in a worker thread."""
-
     backend = "qdrant_edge"
 
     def __init__(
         self, folder: Path, contract: EmbeddingContract, quantization: Quantization = "none"
     ) -> None:
-        """Open or create the shard in `folder`. Raises StoreError."""
+        """Open or create the shard in `folder`, blocking. Raises StoreError."""
         self.folder = folder
         self._contract = contract
         self._quantization = quantization
@@ -113,7 +111,7 @@ class QdrantEdgeStore(PointStore):
         with self._lock:
             return int(self._shard.count(edge.CountRequest()))
 
-    def compression(self) -> Quantization:
+    async def compression(self) -> Quantization:
         return self._quantization
 
     @native_call
@@ -172,7 +170,7 @@ class QdrantEdgeStore(PointStore):
         info = self._shard.info()
         if not is_due(info.points_count, info.indexed_vectors_count):
             return
-        await to_thread.run_sync(self.flush)
+        await self.flush()
         try:
             built = await build(self.folder, self._contract, self._quantization)
         except StoreError as error:

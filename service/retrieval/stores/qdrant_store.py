@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any, Self
+from typing import Any
+
+import anyio
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
@@ -17,7 +18,7 @@ from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores.base import foreign, on_loop, parts
+from service.retrieval.stores.base import foreign, parts
 from service.retrieval.stores.points import (
     HASH_FIELDS,
     PAGE,
@@ -38,8 +39,6 @@ UNLIMITED = 1_000_000_000  # points per response
 
 
 class QdrantStore(PointStore):
-    """Call its blocking methods in a worker thread of the event loop that owns `server`."""
-
     backend = "qdrant"
 
     def __init__(
@@ -51,38 +50,25 @@ class QdrantStore(PointStore):
         self._strict: Any = None  # the collection's strict mode, once known; False without one
         self._batcher = Batcher[SearchRequest, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
-    @classmethod
-    def create(
-        cls,
-        server: QdrantServer,
-        name: str,
-        contract: EmbeddingContract,
-        quantization: Quantization = "none",
-        *,
-        replace: bool = False,
-    ) -> Self:
-        """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
-        store = cls(server, name, quantization)
-        on_loop(_create, server, store._name, contract, store._quantization, replace)
-        return store
-
     async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages. Searches made in one turn of the event loop are sent as one
         batch."""
         return await self._batcher.ask(request)
 
-    def count_passages(self) -> int:
-        return int(self._blocking("count", exact=True).count)
+    async def count_passages(self) -> int:
+        return int((await self._call("count", exact=True)).count)
 
-    def compression(self) -> Quantization:
+    async def compression(self) -> Quantization:
         """Return that of the collection, which may be older than the setting."""
-        info = self._blocking("get_collection")
+        info = await self._call("get_collection")
         found = info.config.params.vectors[VECTOR].quantization_config
         if found is None:
             return "none"
         return "binary" if hasattr(found, "binary") else "scalar"
 
-    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
+    async def upsert(
+        self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]
+    ) -> None:
         """Add or overwrite points. They are in Qdrant's write-ahead log once this returns."""
         from qdrant_client.models import PointStruct  # noqa: PLC0415
 
@@ -94,15 +80,18 @@ class QdrantStore(PointStore):
             )
             for record, vector in zip(records, vectors, strict=True)
         ]
-        on_loop(self._upsert, points)
+        most = await self._limit("upsert_max_batchsize")
+        with anyio.CancelScope(shield=True):
+            for part in parts(points, min(UPSERT, most)):
+                await self._call("upsert", part, wait=True)
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
         """Do nothing: every call waited for the write-ahead log."""
 
     async def optimize(self) -> None:
         """Do nothing: Qdrant builds its graph by itself."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: the client belongs to the server."""
 
     async def _search_all(
@@ -137,11 +126,6 @@ class QdrantStore(PointStore):
             self._strict = None  # it may have got limits, which the next call reads
             raise
 
-    async def _upsert(self, points: list[Any]) -> None:
-        most = await self._limit("upsert_max_batchsize")
-        for part in parts(points, min(UPSERT, most)):
-            await self._call("upsert", part, wait=True)
-
     async def _limit(self, name: str) -> int:
         """Return a limit of the collection's strict mode, which is read once."""
         if self._strict is None:
@@ -150,18 +134,45 @@ class QdrantStore(PointStore):
         enabled = self._strict and self._strict.enabled
         return (getattr(self._strict, name, None) if enabled else None) or UNLIMITED
 
-    def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
-        return self._blocking("retrieve", ids, with_payload=HASH_FIELDS)  # type: ignore[no-any-return]
+    async def _retrieve(self, ids: list[Any]) -> Sequence[Any]:
+        return await self._call("retrieve", ids, with_payload=HASH_FIELDS)  # type: ignore[no-any-return]
 
-    def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
-        most = min(PAGE, on_loop(self._limit, "max_query_limit"))
-        return self._blocking("scroll", limit=most, offset=offset, with_payload=fields)  # type: ignore[no-any-return]
+    async def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        most = min(PAGE, await self._limit("max_query_limit"))
+        return await self._call("scroll", limit=most, offset=offset, with_payload=fields)  # type: ignore[no-any-return]
 
-    def _delete(self, ids: list[Any]) -> None:
-        self._blocking("delete", ids, wait=True)
+    async def _delete(self, ids: list[Any]) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._call("delete", ids, wait=True)
 
-    def _blocking(self, method: str, *given: Any, **named: Any) -> Any:
-        return on_loop(partial(self._call, method, *given, **named))
+
+async def create(
+    server: QdrantServer,
+    name: str,
+    contract: EmbeddingContract,
+    quantization: Quantization = "none",
+    *,
+    replace: bool = False,
+) -> QdrantStore:
+    """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
+    own = collection_of(name)
+    with anyio.CancelScope(shield=True):
+        if await server.call(lambda client: client.collection_exists(own)):
+            held = (await server.call(lambda client: client.count(own, exact=True))).count
+            if held and not replace:
+                raise foreign(f"Qdrant at {server.place}", held, own)
+            await server.call(lambda client: client.delete_collection(own))
+        from qdrant_client import models  # noqa: PLC0415
+
+        vectors = {VECTOR: _vector_params(models, contract, quantization)}
+        await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
+        keyword = models.PayloadSchemaType.KEYWORD
+        await server.call(
+            lambda client: client.create_payload_index(
+                own, "filter", field_schema=keyword, wait=True
+            )
+        )
+    return QdrantStore(server, name, quantization)
 
 
 async def publish(server: QdrantServer, name: str, stored: str) -> None:
@@ -189,29 +200,6 @@ async def drop(server: QdrantServer, name: str) -> None:
 
 def collection_of(name: str) -> str:
     return f"revelator-{name}"
-
-
-async def _create(
-    server: QdrantServer,
-    own: str,
-    contract: EmbeddingContract,
-    quantization: Quantization,
-    replace: bool,
-) -> None:
-    if await server.call(lambda client: client.collection_exists(own)):
-        held = (await server.call(lambda client: client.count(own, exact=True))).count
-        if held and not replace:
-            raise foreign(f"Qdrant at {server.place}", held, own)
-        await server.call(lambda client: client.delete_collection(own))
-    from qdrant_client import models  # noqa: PLC0415
-
-    vectors = {VECTOR: _vector_params(models, contract, quantization)}
-    await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
-    await server.call(
-        lambda client: client.create_payload_index(
-            own, "filter", field_schema=models.PayloadSchemaType.KEYWORD, wait=True
-        )
-    )
 
 
 def _vector_params(models: Any, contract: EmbeddingContract, quantization: Quantization) -> Any:

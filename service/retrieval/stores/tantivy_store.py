@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,13 @@ _SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # of tantivy's regular express
 
 
 class TantivyStore(LexicalStore):
-    """Call its blocking methods in a worker thread; `search` chooses its own thread."""
-
     backend = "tantivy"
 
     def __init__(
         self, folder: Path, analysis: Analysis, limiter: anyio.CapacityLimiter | None = None
     ) -> None:
-        """Open or create the index in `folder`. Searches run in threads of `limiter`. Raises
-        StoreError."""
+        """Open or create the index in `folder`, blocking. Searches run in threads of `limiter`.
+        Raises StoreError."""
         self.folder = folder
         self._schema, self._analyzer = _schema(), _analyzer(analysis)
         self._limiter = limiter
@@ -139,7 +137,7 @@ class TantivyStore(LexicalStore):
     def count_passages(self) -> int:
         return int(self._index.searcher().num_docs)
 
-    def constants(self) -> str:
+    async def constants(self) -> str:
         return "k1 1.2 and b 0.75, which are fixed"
 
     @native_call
@@ -187,7 +185,7 @@ class TantivyStore(LexicalStore):
         part, words = text.casefold(), set(self._analyzer.analyze(paired(text)))
         wanted = (
             each
-            for each in self._found(query, max(1, self.count_passages()))
+            for each in self._found(query, max(1, self._index.searcher().num_docs))
             if each.document_id > after
             and may_see(principals, each.passage.metadata)
             and (
@@ -197,11 +195,13 @@ class TantivyStore(LexicalStore):
         )
         return heapq.nsmallest(most, wanted, key=lambda each: each.document_id)
 
-    def records(self) -> Iterator[PassageRecord]:
-        for offset in range(0, self.count_passages(), SCAN):
-            with native(self):
-                page = self._found(Query.all_query(), SCAN, offset)
-            yield from page
+    async def records(self) -> AsyncIterator[list[PassageRecord]]:
+        for offset in range(0, await self.count_passages(), SCAN):
+            yield await self._page(offset)
+
+    @native_call
+    def _page(self, offset: int) -> list[PassageRecord]:
+        return self._found(Query.all_query(), SCAN, offset)
 
     @native_call
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
@@ -222,7 +222,7 @@ class TantivyStore(LexicalStore):
                 raise
             self._index.reload()
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Do nothing: a commit is complete or absent."""
 
     def _open_writer(self) -> Any:
@@ -240,8 +240,8 @@ class TantivyStore(LexicalStore):
         self._writer.garbage_collect_files()
         return self._writer
 
-    def close(self) -> None:
-        self.release()
+    async def close(self) -> None:
+        await self.release()
 
     @native_call
     def release(self) -> None:

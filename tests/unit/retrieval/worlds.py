@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from service.core.domain import Passage, ScoredPassage
 from service.core.errors import NotFound, RetrievalFailure, RevelatorError
@@ -83,23 +82,20 @@ async def opened(
         await collections.aclose()
 
 
-def dense_hashes(store: VectorStore) -> dict[str, str]:
-    """Content hash by passage id. Blocking."""
-    return {each["passage_id"]: each["content_hash"] for page in store.payloads() for each in page}
+async def dense_hashes(store: VectorStore) -> dict[str, str]:
+    """Content hash by passage id."""
+    found = [each async for page in store.payloads() for each in page]
+    return {each["passage_id"]: each["content_hash"] for each in found}
 
 
 async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, str]]:
     """Content hash by passage id, in the BM25 and in the dense store."""
-
-    def read() -> tuple[dict[str, str], dict[str, str]]:
-        records = list(collection.bm25.records())
-        bm25 = {record.passage.passage_id: record.content_hash for record in records}
-        dense = dense_hashes(collection.dense)
-        assert len(bm25) == len(records) == collection.bm25.count_passages()
-        assert len(dense) == collection.dense.count_passages()
-        return bm25, dense
-
-    return await anyio.to_thread.run_sync(read)
+    records = [record async for page in collection.bm25.records() for record in page]
+    bm25 = {record.passage.passage_id: record.content_hash for record in records}
+    dense = await dense_hashes(collection.dense)
+    assert len(bm25) == len(records) == await collection.bm25.count_passages()
+    assert len(dense) == await collection.dense.count_passages()
+    return bm25, dense
 
 
 class FakeStore:

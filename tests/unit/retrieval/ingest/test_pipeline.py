@@ -130,7 +130,7 @@ async def test_two_ingests_of_one_collection_take_turns(tmp_path: Path) -> None:
             for _ in range(3):
                 group.start_soon(ingest_documents, CORPUS, "c", collections)
         assert (await collections.manifest("c")).passages == 5
-        assert (await collections.get("c")).dense.count_passages() == 5
+        assert await (await collections.get("c")).dense.count_passages() == 5
 
 
 async def test_refusals(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -45,14 +44,14 @@ def clustered(count: int, seed: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+async def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with COUNT vectors and no graph."""
     folder = tmp_path_factory.mktemp("filled") / "dense"
     store = QdrantEdgeStore(folder, CONTRACT)
     vectors = clustered(COUNT, seed=1)
     for start in range(0, COUNT, 1_000):
-        store.upsert(records(start, 1_000), vectors[start : start + 1_000].tolist())
-    store.close()
+        await store.upsert(records(start, 1_000), vectors[start : start + 1_000].tolist())
+    await store.close()
     return folder
 
 
@@ -93,13 +92,13 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
     recall = sum(len(one & other) for one, other in zip(near, exact, strict=True)) / 500
     assert recall >= 0.97
 
-    store.upsert(records(COUNT, 1), queries[:1].tolist())
+    await store.upsert(records(COUNT, 1), queries[:1].tolist())
     assert f"p{COUNT}" in await found(store, queries[0])
-    store.close()
+    await store.close()
     again = QdrantEdgeStore(folder, CONTRACT)
-    assert again.count_passages() == COUNT + 1
+    assert await again.count_passages() == COUNT + 1
     assert f"p{COUNT}" in await found(again, queries[0])
-    again.close()
+    await again.close()
 
 
 async def test_a_build_that_fails_or_is_cancelled_changes_nothing(
@@ -121,8 +120,8 @@ async def test_a_build_that_fails_or_is_cancelled_changes_nothing(
     monkeypatch.setattr(qdrant_edge_store.sys, "executable", "/no/such/python")
     await store.optimize()
     assert store._shard.info().indexed_vectors_count == 0
-    assert store.count_passages() == COUNT
-    store.close()
+    assert await store.count_passages() == COUNT
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ async def test_a_large_index_is_searched_in_a_thread_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TantivyStore(tmp_path, "english")
-    store.replace([], records(TEXTS))
+    await store.replace([], records(TEXTS))
     query = SearchRequest("river bridge tower", 10, "c")
     here = await store.search(query)
     monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
     assert await store.search(query) == here
-    store.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("analysis", sorted(set(get_args(Analysis)) - {"simple"}))
@@ -54,64 +54,65 @@ async def test_other_forms_of_a_word_are_found(tmp_path: Path, analysis: Any) ->
     text, form = FORMS[analysis]
     for name, finds in ((analysis, 1), ("simple", 0)):
         store = TantivyStore(tmp_path / name, name)
-        store.replace([], records({"a": text}))
+        await store.replace([], records({"a": text}))
         assert len(await store.search(SearchRequest(form, 10, "c"))) == finds
-        store.close()
+        await store.close()
 
 
 async def test_a_deletion_that_a_kill_left_half_written_is_made_again(tmp_path: Path) -> None:
     """The files of the commit are there, and what names them is not."""
     done, killed = tmp_path / "done", tmp_path / "killed"
     store = TantivyStore(done, "english")
-    store.replace([], records(TEXTS))
-    store.close()
+    await store.replace([], records(TEXTS))
+    await store.close()
     shutil.copytree(done, killed)
     store = TantivyStore(done, "english")
-    store.replace(["a"], [])
-    store.close()
+    await store.replace(["a"], [])
+    await store.close()
     for path in done.iterdir():
         if path.suffix == ".del" or path.name == ".managed.json":
             shutil.copy(path, killed)
     store = TantivyStore(killed, "english")
-    assert store.count_passages() == len(TEXTS)
-    store.replace(["a"], [])
-    assert store.count_passages() == len(TEXTS) - 1
-    store.close()
+    assert await store.count_passages() == len(TEXTS)
+    await store.replace(["a"], [])
+    assert await store.count_passages() == len(TEXTS) - 1
+    await store.close()
 
 
 async def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
     store = TantivyStore(tmp_path, "english")
-    store.replace([], records(TEXTS))
+    await store.replace([], records(TEXTS))
     spoiled = [*records({"a": "new text"}), None]
     with pytest.raises(StoreError):
-        store.replace(["a", "b"], spoiled)  # type: ignore[arg-type]
-    assert store.counts(NOBODY) == (4, 4)
-    store.replace(["b"], records({"b": "other"}))
-    assert [record.passage.text for record in store.document("a")] == [TEXTS["a"]]
-    assert [record.passage.text for record in store.document("b")] == ["other"]
-    store.close()
+        await store.replace(["a", "b"], spoiled)  # type: ignore[arg-type]
+    assert await store.counts(NOBODY) == (4, 4)
+    await store.replace(["b"], records({"b": "other"}))
+    assert [record.passage.text for record in await store.document("a")] == [TEXTS["a"]]
+    assert [record.passage.text for record in await store.document("b")] == ["other"]
+    await store.close()
 
     again = TantivyStore(tmp_path, "english")
-    assert again.count_passages() == 4
-    assert {record.document_id for record in again.records()} == set(TEXTS)
-    assert set(again.hashes(["a", "no"])) == {"a"}
-    again.close()
+    assert await again.count_passages() == 4
+    [page] = [page async for page in again.records()]
+    assert {record.document_id for record in page} == set(TEXTS)
+    assert set(await again.hashes(["a", "no"])) == {"a"}
+    await again.close()
 
 
 async def test_another_writer_of_the_same_files_is_told_that_they_are_locked(
     tmp_path: Path,
 ) -> None:
     first, second = TantivyStore(tmp_path, "english"), TantivyStore(tmp_path, "english")
-    first.replace([], records(TEXTS))
+    await first.replace([], records(TEXTS))
     with pytest.raises(StoreBusy, match="another process writes to the BM25 index") as busy:
-        second.replace([], records({"e": "river"}))
+        await second.replace([], records({"e": "river"}))
     assert (busy.value.status, busy.value.retry_after) == (503, 5)
     with pytest.raises(StoreError) as failed:
-        first.replace([], [None])  # type: ignore[list-item]
-    second.replace([], records({"e": "river"}))  # also while the failure is kept
+        await first.replace([], [None])  # type: ignore[list-item]
+    await second.replace([], records({"e": "river"}))  # also while the failure is kept
     assert failed.value.status == 500
-    assert second.count_passages() == 5
-    second.close()
+    assert await second.count_passages() == 5
+    await second.close()
 
 
 @pytest.mark.parametrize("character", ["x", ".", "é", "漢", "😀"])
@@ -119,7 +120,7 @@ async def test_a_file_may_have_a_name_as_long_as_an_id(tmp_path: Path, character
     """tantivy's regular expressions have 1,000 states at most."""
     name = character * (LONGEST_ID // len(character.encode()))
     store = TantivyStore(tmp_path, "english")
-    store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
+    await store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
     for file, own in ((name, name), (name[:-2], f"{name[:-2]}#p")):
-        assert [each.document_id for each in store.heads("", 9, NOBODY, file=file)] == [own]
-    store.close()
+        assert [each.document_id for each in await store.heads("", 9, NOBODY, file=file)] == [own]
+    await store.close()
