@@ -21,6 +21,7 @@ from service.retrieval.collections.manifest import CollectionReport
 from service.retrieval.documents import PassageRecord, parse_document
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.stores import qdrant_edge_store, qdrant_store
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG
@@ -152,7 +153,8 @@ async def test_a_repair_that_broke_off_is_run_again(
         await world.lose(collections)
         embedder.passages, embedder.fail_after = 0, 0
         with monkeypatch.context() as patch:
-            patch.setattr(consistency, "PAGE", 2)
+            for store in (qdrant_store, qdrant_edge_store):
+                patch.setattr(store, "PAGE", 2)
             patch.setattr(consistency, "record_of", _broken_after(3))
             with pytest.raises(RevelatorError, match="broke"):
                 await collections.check(NAME, repair=True)

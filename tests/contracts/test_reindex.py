@@ -12,6 +12,7 @@ import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
+from service.retrieval.collections import lifecycle
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
@@ -39,9 +40,7 @@ class World:
     def __init__(self, data: Path, backends: Backends) -> None:
         self.backends = backends
         self.embedder = CountingEmbedder()
-        self.collections = Collections(
-            data, self.embedder, Sample(data / "no-sample"), backends, retire_s=0.0
-        )
+        self.collections = Collections(data, self.embedder, Sample(data / "no-sample"), backends)
         self.retriever = HybridRetriever(self.collections, self.embedder, SETTINGS)
 
     async def generation_seen(self, retriever: Any = None) -> str:
@@ -58,7 +57,10 @@ class World:
 
 
 @pytest.fixture(params=WORLDS)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def world(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    monkeypatch.setattr(lifecycle, "RETIRE_S", 0.0)
     backends = WORLDS[request.param](request)
     await backends.drop(NAME)
     made = World(tmp_path, backends)

@@ -27,7 +27,7 @@ from service.retrieval.base import ACCESS, EVERYTHING, NOBODY, Analysis, Princip
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.consistency import count_passages
-from service.retrieval.collections.lifecycle import RETIRE_S, Collection, LifeCycle
+from service.retrieval.collections.lifecycle import Collection, LifeCycle
 from service.retrieval.collections.manifest import (
     EMBEDDED,
     EMPTY_HASH,
@@ -72,7 +72,6 @@ class Collections:
         embedder: Embedder,
         sample: Sample | None = None,
         backends: Backends | None = None,
-        retire_s: float = RETIRE_S,
         *,
         keep_files: bool = False,
     ) -> None:
@@ -83,7 +82,7 @@ class Collections:
         self._root = data_dir / "collections"
         self.originals = Originals(self._root, kept=keep_files)
         self._righting: set[asyncio.Task[None]] = set()
-        self._life = LifeCycle(self._root, self._backends, retire_s)
+        self._life = LifeCycle(self._root, self._backends)
         self._round = anyio.Lock()  # of readiness
         self._round_over = 0.0
         self._last = ""  # the collection that a round looked at last

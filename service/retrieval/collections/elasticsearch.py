@@ -106,7 +106,7 @@ class ElasticManifests:
         await self._files.write(manifest)
 
     async def forget(self, name: str) -> None:
-        await drop_manifest(self._server, name)
+        """Forget a manifest that is deleted (`Backends.drop`)."""
         self._versions.pop(name, None)
         await self._files.forget(name)
 

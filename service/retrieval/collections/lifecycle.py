@@ -56,11 +56,10 @@ class LifeCycle:
     `root` has a folder for each collection, and in it one for each generation.
     """
 
-    def __init__(self, root: Path, backends: Backends, retire_s: float = RETIRE_S) -> None:
+    def __init__(self, root: Path, backends: Backends) -> None:
         self.manifests = backends.manifests(root)
         self._root = root
         self._backends = backends
-        self._retire_s = retire_s if self.manifests.shared else 0.0
         self._names: set[str] | None = None
         self._names_read = 0.0
         self._current: dict[str, Collection] = {}
@@ -331,11 +330,12 @@ class LifeCycle:
     def _overdue(self, collection: Collection) -> list[int]:
         """Return the leftover generations that may be deleted."""
         manifest, now = collection.manifest, time.time()
+        retire_s = RETIRE_S if self.manifests.shared else 0.0
         used = {(each.manifest.name, each.manifest.generation) for each in self._ended}
         return [
             generation
             for generation, since in manifest.leftovers.items()
-            if now - since >= self._retire_s and (manifest.name, generation) not in used
+            if now - since >= retire_s and (manifest.name, generation) not in used
         ]
 
     async def _sweep(self, collection: Collection) -> None:

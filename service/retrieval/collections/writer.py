@@ -156,7 +156,6 @@ class CollectionWriter:
 
         A lost BM25 store is rebuilt first. Raises StoreError if both stores are lost.
         """
-        self._check_model()
         counts = await count_passages(old)
         if set(counts.values()) == {None}:
             raise StoreError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
@@ -146,15 +147,6 @@ CHANNEL: Final = {
 }
 
 
-def is_supported(version: str) -> bool:
-    """Return whether a version such as `1.19.0` or `1.20.0-dev` is new enough; True if it has no
-    numbers."""
-    numbers = version.split("-", maxsplit=1)[0].split(".")[:2]
-    if not all(number.isdecimal() for number in numbers):
-        return True
-    return tuple(map(int, numbers)) >= LEAST_VERSION
-
-
 Answer = TypeVar("Answer")
 
 
@@ -176,11 +168,6 @@ class QdrantServer:
         self._client: AsyncQdrantClient | None = None
         self._making = threading.Lock()
 
-    @property
-    def protocol(self) -> str:
-        """The protocol in use: `gRPC` or `REST`."""
-        return "gRPC" if self._grpc_port else "REST"
-
     async def call(self, request: Callable[[AsyncQdrantClient], Awaitable[Answer]]) -> Answer:
         """Send a request. Raises ConfigurationError, StoreError or RetrievalFailure, with their
         cause."""
@@ -195,14 +182,15 @@ class QdrantServer:
         """Return the server's version and the protocol in use. Raises as `call` does, and
         ConfigurationError for a server that is too old."""
         version = (await self.call(lambda client: client.info())).version
-        if not is_supported(version):
+        numbers = re.match(r"(\d+)\.(\d+)", version)  # of `1.20.0-dev`, too
+        if numbers and tuple(map(int, numbers.groups())) < LEAST_VERSION:
             least = ".".join(map(str, LEAST_VERSION))
             raise ConfigurationError(
                 f"Qdrant at {self.place} is version {version}; {least} or newer is needed. Upgrade "
                 "the server, or unset retrieval.qdrant_url to keep the vectors in this process"
             )
         await self.call(lambda client: client.get_collections())
-        return f"version {version}, {self.protocol} is used"
+        return f"version {version}, {'gRPC' if self._grpc_port else 'REST'} is used"
 
     async def aclose(self) -> None:
         def taken() -> AsyncQdrantClient | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import gzip
 import io
-import os
 import stat
 import sys
 import zipfile
@@ -33,7 +32,6 @@ else:
 
 STANDARD_INPUT = Path("-")
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 HEAD = 65_536  # bytes that are enough to detect the format
 # The exceptions of reading truncated or damaged compressed data; BadGzipFile is an OSError.
 NO_ARCHIVE = "the file name says compressed, but the content is not gzip or zstd; download it again"
@@ -93,12 +91,9 @@ def plain_suffix(path: Path) -> str:
 
 def _opened(path: Path) -> BinaryIO:
     """Open a regular file. To open a FIFO would wait for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
+    if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or a socket")
-    return cast(BinaryIO, io.FileIO(descriptor))
+    return path.open("rb", buffering=0)
 
 
 def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
