@@ -91,8 +91,7 @@ class Backends:
         if self._elastic:
             name, analysis = manifest.stored_name, manifest.analysis
             return await elastic_store.create(self._elastic, name, analysis, replace=replace)
-        if replace:
-            await to_thread.run_sync(discard, folder / "bm25")
+        await to_thread.run_sync(discard, folder / "bm25")
         return await to_thread.run_sync(self._tantivy, folder, manifest)
 
     async def create_dense(
@@ -103,8 +102,7 @@ class Backends:
             return await qdrant_store.create(
                 self._qdrant, name, contract, self._quantization, replace=replace
             )
-        if replace:
-            await to_thread.run_sync(discard, folder / "dense")
+        await to_thread.run_sync(discard, folder / "dense")
         return await to_thread.run_sync(self._edge, folder, manifest)
 
     def _tantivy(self, folder: Path, manifest: Manifest) -> TantivyStore:

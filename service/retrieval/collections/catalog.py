@@ -50,7 +50,6 @@ MOST_OF_FILE: Final = 10_000  # documents of one file that are looked at
 
 # Of readiness:
 INTERVAL_S: Final = 5.0  # seconds between two rounds, however many callers ask
-MOST_EXAMINED: Final = 50  # collections of one round; the next round continues after them
 TIMEOUT_S: Final = 0.5  # seconds of one round at servers; the next one continues where it ended
 # seconds without servers: this process cannot hang, but it may be busy
 EMBEDDED_TIMEOUT_S: Final = 4.0
@@ -315,24 +314,20 @@ class Collections:
         if repair and collection.manifest.embedding != self._embedder.contract:
             return await self._embed_again(name, follow)
         async with self._life.writer_of(name) as collection:
-            spoilt = await self._spoilt_manifest(name)
+            spoilt = ""  # what is wrong with the stored manifest; the one in memory is used
+            try:
+                if await self._life.manifests.read(name) is None:
+                    spoilt = "the manifest is missing; --repair writes it again"
+            except StoreError as error:
+                spoilt = error.detail
             work = check.repair if repair else check.check
             report = await work(collection, self._embedder, follow)
-            if spoilt is not None:
+            if spoilt:
                 report.findings.append(Finding(kind="manifest", detail=spoilt))
-            if spoilt is not None and repair:
-                await collection.save(collection.manifest)
-                report.done.append("manifest written again")
+                if repair:
+                    await collection.save(collection.manifest)
+                    report.done.append("manifest written again")
             return report
-
-    async def _spoilt_manifest(self, name: str) -> str | None:
-        """Return what is wrong with the stored manifest of an open collection, which itself goes on
-        with the one in memory."""
-        try:
-            stored = await self._life.manifests.read(name)
-        except StoreError as error:
-            return error.detail
-        return None if stored else "the manifest is missing; --repair writes it again"
 
     async def _embed_again(self, name: str, follow: Follow) -> CollectionReport:
         _check_writable(name)
@@ -374,7 +369,7 @@ class Collections:
             return  # the checks of the stores report it
         self._problems = {name: why for name, why in self._problems.items() if name in names}
         place = bisect_right(names, self._last)
-        for name in (names[place:] + names[:place])[:MOST_EXAMINED]:
+        for name in names[place:] + names[:place]:
             self._last = name  # first, so that one that hangs does not take the others' turn
             problem = await self._problem(name)
             if problem is not None:

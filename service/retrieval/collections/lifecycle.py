@@ -160,7 +160,7 @@ class LifeCycle:
         ended. After an exception the old one stays and the new one is deleted.
         """
         async with self.writer_of(name) as old:
-            number = old.manifest.next_generation()
+            number = 1 + max(old.manifest.generation, *old.manifest.leftovers, 0)
             await old.save(old.manifest.leaving(number, time.time()))
             try:
                 new = await self._build(old.manifest.succeeded(number, embedding))

@@ -96,10 +96,6 @@ class Manifest(Model):
         known = tuple(sorted({*self.metadata_fields, *fields}))
         return self.model_copy(update={"metadata_fields": known})
 
-    def next_generation(self) -> int:
-        """The number of the next generation, which no generation of this collection has had."""
-        return 1 + max(self.generation, *self.leftovers, 0)
-
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
         """Return the manifest of an empty collection that is to replace this one."""
         return self.model_copy(

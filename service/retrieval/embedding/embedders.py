@@ -138,16 +138,6 @@ def load_minilm(contract: EmbeddingContract, threads: int, layers: int = LAYERS)
 # Any encoder that transformers can open, with torch, on a GPU if there is one.
 
 
-def local_embedder(contract: EmbeddingContract, location: str, threads: int) -> InProcessEmbedder:
-    """Create the embedder of the model at `location`: a folder, or a name in the local hub cache
-    (HF_HUB_OFFLINE=0 downloads it)."""
-    return InProcessEmbedder(
-        contract,
-        lambda: load_transformers(contract, location, threads),
-        lambda: missing_packages(contract.model, ("torch", "transformers"), "transformers"),
-    )
-
-
 def dimension_of(location: str) -> int | None:
     """Return the size of a model's vectors from its config.json; None if it is not on this disk."""
     path = Path(location) / "config.json"
@@ -158,7 +148,8 @@ def dimension_of(location: str) -> int | None:
 
 
 def load_transformers(contract: EmbeddingContract, location: str, threads: int) -> Encode:
-    """Load the forward pass that `contract` describes. Raises ConfigurationError."""
+    """Load the forward pass that `contract` describes, of the model at `location`: a folder, or a
+    name in the local hub cache (HF_HUB_OFFLINE=0 downloads it). Raises ConfigurationError."""
     torch, transformers = import_transformers()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(location)
@@ -222,7 +213,7 @@ def open_embedder(
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
     contract, own = contract_of(settings), settings.embedding
-    location = named_and_placed(settings.embedding_model)[1]
+    location = settings.embedding_model.partition("=")[2]  # of NAME=PLACE
     threads = threads or default_threads()
     if own.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
@@ -231,7 +222,11 @@ def open_embedder(
     if contract.model == MINILM.model and not location:
         _check_minilm(contract)
         return minilm_embedder(contract, threads)
-    return local_embedder(contract, location or contract.model, threads)
+    return InProcessEmbedder(
+        contract,
+        lambda: load_transformers(contract, location or contract.model, threads),
+        lambda: missing_packages(contract.model, ("torch", "transformers"), "transformers"),
+    )
 
 
 def _check_minilm(contract: EmbeddingContract) -> None:
@@ -248,15 +243,10 @@ def default_threads() -> int:
     return max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
 
 
-def named_and_placed(model: str) -> tuple[str, str]:
-    """Return the name of an embedding model, and where it is if the setting says so: NAME=PLACE."""
-    name, _, place = model.partition("=")
-    return name, place
-
-
 def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     """Return the preset with the changes from the settings. Raises ConfigurationError."""
-    (name, location), own = named_and_placed(settings.embedding_model), settings.embedding
+    name, _, location = settings.embedding_model.partition("=")
+    own = settings.embedding
     changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
     if own.distance:
         changes["normalise"] = own.distance == "cosine"

@@ -68,7 +68,19 @@ async def create(
             if held:
                 raise foreign(f"Elasticsearch at {server.place}", held, alias)
         await drop(server, name)
-        await _put_templates(server)
+        # What the index is made by, and which an operator's own template may change.
+        await server.call(
+            lambda client: client.cluster.put_component_template(name=OURS, template=_template())
+        )
+        await server.call(
+            lambda client: client.indices.put_index_template(
+                name=TEMPLATE,
+                index_patterns=["revelator-*"],
+                composed_of=[OURS, CUSTOM],
+                ignore_missing_component_templates=[CUSTOM],
+                priority=PRIORITY,
+            )
+        )
         # No collection name contains a dot, so no index has the name of another's alias.
         index, own = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
         words = _analysed(analysis)
@@ -103,22 +115,6 @@ async def _indices(server: ElasticServer, alias: str) -> list[str]:
         lambda client: client.options(ignore_status=404).indices.get_alias(name=alias)
     )
     return [] if answer.meta.status == 404 else list(answer.body)
-
-
-async def _put_templates(server: ElasticServer) -> None:
-    """Write what the next index is made by, and which an operator's own template may change."""
-    await server.call(
-        lambda client: client.cluster.put_component_template(name=OURS, template=_template())
-    )
-    await server.call(
-        lambda client: client.indices.put_index_template(
-            name=TEMPLATE,
-            index_patterns=["revelator-*"],
-            composed_of=[OURS, CUSTOM],
-            ignore_missing_component_templates=[CUSTOM],
-            priority=PRIORITY,
-        )
-    )
 
 
 def _template() -> dict[str, Any]:

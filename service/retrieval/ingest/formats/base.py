@@ -75,7 +75,11 @@ def open_input(path: Path, label: str) -> Iterator[Input]:
         raw = Filled(file)
         buffered = io.BufferedReader(raw, HEAD)
         magic = buffered.peek(4)
-        opened = _decompressed(cast(BinaryIO, buffered), magic)
+        opened: Any = None
+        if magic.startswith(GZIP):
+            opened = gzip.GzipFile(fileobj=buffered)
+        elif magic.startswith(ZSTD):
+            opened = zstd.ZstdFile(buffered)
         if opened is None and magic and path.suffix.lower() in {".gz", ".zst"}:
             raise OSError(errno.EINVAL, NO_ARCHIVE)
         stream = io.BufferedReader(Filled(opened), HEAD) if opened else buffered
@@ -94,15 +98,6 @@ def _opened(path: Path) -> BinaryIO:
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or a socket")
     return path.open("rb", buffering=0)
-
-
-def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
-    """Return the decompressed file, None if it is not compressed."""
-    if magic.startswith(GZIP):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    if magic.startswith(ZSTD):
-        return cast(BinaryIO, zstd.ZstdFile(file))
-    return None
 
 
 class Filled(io.RawIOBase):
@@ -266,8 +261,8 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         if number == 1:
             content = content.removeprefix(BOM)
         if len(content) > LONGEST_ROW:
-            if not line.endswith(b"\n"):
-                _skip_line(stream)
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(_SKIP)
             yield number, None
         else:
             yield number, content
@@ -275,8 +270,3 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 def not_utf8(error: UnicodeDecodeError, where: str = " of the line") -> str:
     return f"not UTF-8: byte {error.start + 1}{where}"
-
-
-def _skip_line(stream: BinaryIO) -> None:
-    while (rest := stream.readline(_SKIP)) and not rest.endswith(b"\n"):
-        pass

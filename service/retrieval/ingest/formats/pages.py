@@ -40,8 +40,8 @@ _ASIDE: Final = (
 _BLOCKS: Final = frozenset([
     "address", "article", "blockquote", "body", "caption", "dd", "details", "div", "dl", "dt",
     "fieldset", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html",
-    "legend", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot",
-    "thead", "tr", "ul",
+    "legend", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "td",
+    "tfoot", "th", "thead", "tr", "ul",
 ])  # fmt: skip
 _DECLARED: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
 # Labels of Windows-1252 in pages.
@@ -204,13 +204,11 @@ def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
     if root is None:
         return
     _write_tables(root)
-    current, parts, cell = root, list[str](), False
+    current, parts = root, list[str]()
     for node in root.traverse(include_text=True):
         tag = node.tag or ""
         if tag == "br":
             parts.append("\n")
-        elif tag in {"td", "th"}:
-            cell = True
         elif tag == "-text":
             block = _block_of(node, root)
             if block.mem_id != current.mem_id:
@@ -218,9 +216,6 @@ def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
                     yield current, text
                 current, parts = block, []
             text = node.text_content or ""
-            if cell and text.strip():
-                parts += [" | "] if parts else []
-                cell = False
             parts.append(text if block.tag == "pre" else _SPACE.sub(" ", text))
     if text := _tidy("".join(parts)):
         yield current, text

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from service.core.extras import missing_packages
 from service.retrieval.ingest.formats.base import (
     ALL_READ,
     STANDARD_INPUT,
@@ -19,7 +20,7 @@ from service.retrieval.ingest.formats.base import (
     reads_whole,
 )
 from service.retrieval.ingest.formats.pages import part_row
-from service.retrieval.ingest.formats.scans import LONGEST_SIDE, missing, recognised
+from service.retrieval.ingest.formats.scans import LONGEST_SIDE, PACKAGES, recognised
 from service.retrieval.ingest.formats.tables import (
     SMALLEST,
     gapped_text,
@@ -60,7 +61,8 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
         return
     given = str((reader.metadata and reader.metadata.title) or "").strip()
     title = _sound(given) or source.stem
-    read, images, lacking = 0, list[int](), missing()
+    lacking = missing_packages("text in images", PACKAGES, "ocr")
+    read, images = 0, list[int]()
     for number, text, problem in _texts(source, reader, content):
         scanned = not text and not problem and _has_images(reader.pages[number - 1])
         if scanned and not lacking:

@@ -255,8 +255,7 @@ def _context(row: Any, joint: str) -> Iterator[Passage]:
 
 
 def _paragraphs(row: Any) -> Iterator[Passage]:
-    for paragraph in row["paragraphs"]:
-        yield paragraph["title"], paragraph["paragraph_text"]
+    return ((each["title"], each["paragraph_text"]) for each in row["paragraphs"])
 
 
 def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:

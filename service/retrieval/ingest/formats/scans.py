@@ -9,7 +9,6 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from service.core.extras import missing_packages
 from service.retrieval.ingest.formats.base import ALL_READ, Input, SourceRow, reads_whole
 from service.retrieval.ingest.formats.pages import part_row
 from service.retrieval.ingest.formats.tables import CELL, SMALLEST, gapped_text
@@ -33,11 +32,6 @@ class Word(NamedTuple):
     middle: float
     height: float
     line: int
-
-
-def missing() -> str | None:
-    """Say what a scan needs and how to install it; None if it is installed."""
-    return missing_packages("text in images", PACKAGES, "ocr")
 
 
 @reads_whole("PNG, JPEG or TIFF", *PACKAGES, extra="ocr")
