@@ -67,65 +67,13 @@ def test_damage_is_found_by_the_checksum_at_the_latest(tmp_path: Path) -> None:
     assert "download the file again" in bad[-1]
 
 
-def test_a_name_that_lies_about_compression(tmp_path: Path) -> None:
-    for name in ("x.jsonl.gz", "x.jsonl.zst"):
-        path = tmp_path / name
-        path.write_text("<html>404</html>")
-        assert read(path) == (
-            [],
-            [
-                ": cannot be read: the file name says compressed, but the content is not gzip or "
-                "zstd; download it again"
-            ],
-        )
-
-
-@pytest.mark.parametrize(
-    "name", ["x.jsonl", "x.tsv", "x.json", "x.md", "x.parquet", "x.jsonl.gz", "corpus.jsonl"]
+NO_LIST = "a document must be a JSON object, not a list"
+NO_ARCHIVE = (
+    ": cannot be read: the file name says compressed, but the content is not gzip or zstd; "
+    "download it again"
 )
-def test_empty_files(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"")
-    assert read(path) == ([], [": the file is empty"])
-
-
-def test_files_without_rows(tmp_path: Path) -> None:
-    for name, content, kind in [
-        ("x.jsonl", b"\n \r\n", "jsonl"),
-        ("x.tsv", HEADER, "dpr"),
-        ("x.json", b"[]", "jsonl"),
-    ]:
-        path = tmp_path / name
-        path.write_bytes(content)
-        assert read(path) == ([], [f": the file contains no rows, read as {kind}"])
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
+QUOTES = b"\n".join(
     [
-        ("Größe: 5 €".encode("utf-16"), ""),
-        ("Größe: 5 €, für alle".encode("cp1252"), ""),
-        ("Größe ".encode() + b"\xff", ": not UTF-8: byte 9; save it as UTF-8"),
-        ("Привет, мир".encode("cp1251"), ": not UTF-8: byte 1; save it as UTF-8"),
-    ],
-)
-def test_how_a_text_is_decoded(tmp_path: Path, content: bytes, problem: str) -> None:
-    path = tmp_path / "x.txt"
-    path.write_bytes(content)
-    found, bad = read(path)
-    assert bad == ([problem] if problem else [])
-    assert found == ([] if problem else ["x.txt"])
-
-
-def test_a_text_has_no_nul(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    path.write_bytes(b"Some\x00text.")
-    assert read(path) == ([], [": not a text file: NUL at character 5"])
-
-
-def test_tables_with_loose_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "x.tsv"
-    rows = [
         b'1\t"a ""quote"" and\ta tab"\tT\r',
         b'2\tan inch" is no quote\tT\r',
         b'3\t"closed" too early\tT',
@@ -135,60 +83,90 @@ def test_tables_with_loose_quotes(tmp_path: Path) -> None:
         b'7\t"never closed\tT',
         b"8\tt\tT",
     ]
-    path.write_bytes(b"\xef\xbb\xbf" + HEADER + b"\n".join(rows))
-    good, bad = read(path)
-    assert good == ["1", "2", "8"]
-    assert bad == [
-        ":4: not valid CSV: '\t' expected after '\"'",
-        ":5: the line has 2 fields, but the header has 3",
-        ":6: not UTF-8: byte 6 of the line",
-        ":7: the line is longer than 1,000,000 bytes; split the document",
-        ":8: not valid CSV: unexpected end of data",
-    ]
+)
 
 
-@pytest.mark.parametrize("first", [b"[]", b"[1, 2]", b'[{"id": "b", "text": "t"}]'])
-def test_a_first_line_that_is_a_list_costs_no_other_line(tmp_path: Path, first: bytes) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(first + b'\n{"id": "a", "text": "t"}\n')
-    assert read(path) == (["a"], [":1: a document must be a JSON object, not a list"])
-    path.write_bytes(b'[{"id": "a", "text": "t"}]\n')
-    assert read(path) == (["a"], [])
+@pytest.mark.parametrize(
+    ("name", "content", "good", "bad"),
+    [
+        ("x.jsonl.gz", b"<html>404</html>", [], [NO_ARCHIVE]),
+        ("x.jsonl.zst", b"<html>404</html>", [], [NO_ARCHIVE]),
+        *(
+            (name, b"", [], [": the file is empty"])
+            for name in ("x.jsonl", "x.tsv", "x.json", "x.md", "x.parquet", "x.jsonl.gz")
+        ),
+        ("x.jsonl", b"\n \r\n", [], [": the file contains no rows, read as jsonl"]),
+        ("x.tsv", HEADER, [], [": the file contains no rows, read as dpr"]),
+        ("x.json", b"[]", [], [": the file contains no rows, read as jsonl"]),
+        ("x.txt", "Größe: 5 €".encode("utf-16"), ["x.txt"], []),
+        ("x.txt", "Größe: 5 €, für alle".encode("cp1252"), ["x.txt"], []),
+        ("x.txt", "Größe ".encode() + b"\xff", [], [": not UTF-8: byte 9; save it as UTF-8"]),
+        ("x.txt", "Привет, мир".encode("cp1251"), [], [": not UTF-8: byte 1; save it as UTF-8"]),
+        ("x.txt", b"Some\x00text.", [], [": not a text file: NUL at character 5"]),
+        (
+            "x.tsv",
+            b"\xef\xbb\xbf" + HEADER + QUOTES,
+            ["1", "2", "8"],
+            [
+                ":4: not valid CSV: '\t' expected after '\"'",
+                ":5: the line has 2 fields, but the header has 3",
+                ":6: not UTF-8: byte 6 of the line",
+                ":7: the line is longer than 1,000,000 bytes; split the document",
+                ":8: not valid CSV: unexpected end of data",
+            ],
+        ),
+        *(
+            ("x.jsonl", first + b'\n{"id": "a", "text": "t"}\n', ["a"], [f":1: {NO_LIST}"])
+            for first in (b"[]", b"[1, 2]", b'[{"id": "b", "text": "t"}]')
+        ),
+        ("x.jsonl", b'[{"id": "a", "text": "t"}]\n', ["a"], []),
+        (
+            "x.json",
+            b'[{"title": "A", "text": "t", "idx": "a"}, 5, {"title": "B"}]',
+            ["a"],
+            [
+                ":2: a document must be a JSON object, not a number",
+                ":3: text must be a string, not missing",
+            ],
+        ),
+        (
+            "x.json",
+            b'[{"text": "%s"}]' % (b"x" * 1_000_001),
+            [],
+            [":1: longer than 1,000,000 bytes; split the document"],
+        ),
+        (
+            "corpus.jsonl",
+            b'{"_id": "a", "text": "t"}\n[]\n{"_id": "b", "text": "t", "metadata": 5}\n'
+            b'{"_id": "c", "text": "t", "metadata": {"title": "again"}}\n',
+            ["a"],
+            [
+                f":2: {NO_LIST}",
+                ":3: metadata must be an object",
+                ":4: metadata must not contain title, which is a field of the document",
+            ],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_and_the_rest_is_read(
+    tmp_path: Path, name: str, content: bytes, good: list[str], bad: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert read(path) == (good, bad)
 
 
-def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_breaks_off_or_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'[{"title": "A", "text": "t", "idx": "a"}, 5, {"title": "B"}, \n {]')
-    assert read(path)[0] == []
-    assert read(path)[1][0].startswith(":2: not JSON: ")
-    path.write_bytes(b'[{"title": "A", "text": "t", "idx": "a"}, 5, {"title": "B"}]')
-    assert read(path) == (
-        ["a"],
-        [
-            ":2: a document must be a JSON object, not a number",
-            ":3: text must be a string, not missing",
-        ],
-    )
-    path.write_bytes(b'[{"text": "%s"}]' % (b"x" * 1_000_001))
-    assert read(path) == ([], [":1: longer than 1,000,000 bytes; split the document"])
-    monkeypatch.setattr(rows_module, "LARGEST_LIST", 1_000)
-    assert "convert it to JSONL" in read(path)[1][0]
-    assert "must not exceed 1,000 bytes" in read(path, "hotpotqa")[1][0]
-
-
-def test_beir_rows_that_are_none(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(
-        b'{"_id": "a", "text": "t"}\n[]\n{"_id": "b", "text": "t", "metadata": 5}\n'
-        b'{"_id": "c", "text": "t", "metadata": {"title": "again"}}\n'
-    )
     good, bad = read(path)
-    assert good == ["a"]
-    assert bad == [
-        ":2: a document must be a JSON object, not a list",
-        ":3: metadata must be an object",
-        ":4: metadata must not contain title, which is a field of the document",
-    ]
+    assert good == []
+    assert bad[0].startswith(":2: not JSON: ")
+    monkeypatch.setattr(rows_module, "LARGEST_LIST", 10)
+    assert "convert it to JSONL" in read(path)[1][0]
+    assert "must not exceed 10 bytes" in read(path, "hotpotqa")[1][0]
 
 
 def test_parquet_that_is_none(tmp_path: Path) -> None:
