@@ -76,7 +76,7 @@ class Collections:
     ) -> None:
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
-        self._shipped: set[str] | None = None
+        self._shipped = {SAMPLE} if self._sample.exists else set[str]()
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
         self.originals = Originals(self._root, kept=keep_files)
@@ -89,9 +89,6 @@ class Collections:
 
     async def names(self) -> list[str]:
         """Return the names of all collections, including the sample if its corpus is installed."""
-        if self._shipped is None:
-            exists = await to_thread.run_sync(lambda: self._sample.exists)
-            self._shipped = {SAMPLE} if exists else set()
         return sorted(await self._life.names() | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
