@@ -22,6 +22,7 @@ from service.core.domain import (
     RouteName,
     ScoredPassage,
     StepKind,
+    StepPassage,
     StoppedBy,
     TriggerDetail,
 )
@@ -119,16 +120,10 @@ class QueryIssued(BaseEvent):
     retriever: RetrieverName
 
 
-class RetrievedPassage(Model):
+class RetrievedPassage(StepPassage):
     """A retrieved passage, with its text, and the metadata `url` and `page` of its document."""
 
-    passage_id: str
-    title: str
     text: str
-    rank: int
-    score: float
-    kept: bool | None = None
-    reason: str | None = None
     url: str | None = None
     page: int | None = None
 
@@ -203,18 +198,12 @@ class ThoughtWritten(BaseEvent):
     )
 
 
-class Trigger(BaseEvent):
+class Trigger(TriggerDetail, BaseEvent):
     """A draft triggered a retrieval. Loop `dragin`: a word whose `score`, its `entropy` times its
     `attention`, exceeds the threshold. Loop `flare`: a token whose `score`, its probability, does
     not; the token is the least probable one of its sentence."""
 
     event: Literal["trigger"] = "trigger"
-    token: str
-    entropy: float | None = None
-    attention: float | None = None
-    score: float
-    threshold: float
-    query: str
     words: list[DraftWord] | None = Field(
         None,
         description="The words of the draft up to the end of the sentence. Absent for other loops "

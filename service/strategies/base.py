@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import ClassVar, NamedTuple
@@ -61,11 +62,14 @@ class Method:
         compound question leaves it to the merge."""
         return self.as_role == "answer"
 
-    def may_go_on(self) -> bool:
-        """Whether the limits of the question allow another step. If not, `stopped_by` says why."""
+    def may_go_on(self, steps: int = 0, most: float = math.inf) -> bool:
+        """Whether the limits of the question allow another step, after so many `steps` of at `most`
+        so many. If not, `stopped_by` says why."""
         if why := self.inquiry.budget.exhausted():
             self.stopped_by = why
-        return why is None
+        elif steps >= most:
+            self.stopped_by = "max_steps"
+        return self.stopped_by == "answer"
 
     @contextmanager
     def limited(self) -> Iterator[None]:

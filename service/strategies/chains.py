@@ -192,7 +192,7 @@ class Ircot(Chain):
         """The request's `max_steps`, if given, is the maximum number of sentences."""
         collected, written = Collected(IRCOT_PASSAGES), list[str]()
         ended: StoppedBy | None = None
-        while ended is None and self.stopped_by == "answer" and self.may_go_on():
+        while ended is None and self.may_go_on():
             async with self.step("retrieve") as step:
                 query = next_query(self.question, written, self.request.retriever)
                 if query:
@@ -409,7 +409,8 @@ class SelfAsk(Chain):
             step = self.scope.step("retrieve")
             turn = Turn()
             with self.limited():
-                if self.may_go_on():
+                most = self.request.max_steps or MAX_FOLLOW_UPS
+                if self.may_go_on(len(self.pairs), most):
                     turn = await self._turn(step)
             if turn.question is None:
                 step.kind, step.question = "answer", self.question
@@ -420,11 +421,6 @@ class SelfAsk(Chain):
             async with self.within(step):
                 await self._answer_by_search(step, turn.question)
             self.pairs.append(Pair(turn.question, step.answer))
-
-    def may_go_on(self) -> bool:
-        if super().may_go_on() and len(self.pairs) >= (self.request.max_steps or MAX_FOLLOW_UPS):
-            self.stopped_by = "max_steps"
-        return self.stopped_by == "answer"
 
     def _prompt(self, ending: str = "") -> Prompt:
         return self_ask_prompt(self.templates, self.question, self.pairs, ending)

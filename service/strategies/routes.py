@@ -150,14 +150,10 @@ class Complex(Method):
                 # ENDING or NEXT on an empty history, once before any retrieval
                 async with self.step("ending") as step:
                     await self._look_ahead(step)
-            while not self.ended and self.may_go_on():
+            most = self.request.max_steps or MAX_STEPS
+            while not self.ended and self.may_go_on(self._asked, most):
                 await self._cycle()
         return await self._finish()
-
-    def may_go_on(self) -> bool:
-        if super().may_go_on() and self._asked >= (self.request.max_steps or MAX_STEPS):
-            self.stopped_by = "max_steps"
-        return self.stopped_by == "answer"
 
     async def _cycle(self) -> None:
         """Run one step: REFINE unless NEXT was asked, ANRAG on the seed question, ENDING or NEXT.
