@@ -4,34 +4,10 @@ from __future__ import annotations
 
 import re
 
-# Never end a sentence: a name or a number follows.
-TITLES = frozenset([
-    "mr", "mrs", "ms", "mx", "dr", "prof", "st", "sts", "ste", "mt", "gen", "col", "lt", "sgt",
-    "maj", "capt", "cpt", "cmdr", "adm", "rev", "hon", "gov", "sen", "rep", "pres", "fr", "br",
-    "msgr", "messrs", "mme", "mlle", "sra", "vs", "cf", "viz", "fig", "figs", "eq", "ch", "sec",
-    "vol", "vols", "pp", "pg", "ed", "eds", "trans", "approx", "ca", "circa", "b", "d", "fl", "nr",
-    "op", "resp", "esp", "incl", "e.g", "i.e",
-])  # fmt: skip
-# Take a number after them, otherwise they are words ("No. 5", "he said no.").
-NUMBERED = frozenset([
-    "no", "nos", "art", "p", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept", "sep", "oct",
-    "nov", "dec",
-])  # fmt: skip
-# May end a sentence or stand within one; the next word decides.
-AMBIGUOUS = frozenset([
-    "jr", "sr", "inc", "ltd", "co", "corp", "bros", "etc", "al", "dept", "univ", "assn", "esq",
-    "ph.d", "m.d", "b.a", "m.a", "a.m", "p.m", "a.d", "b.c", "ave", "blvd", "rd", "sq", "ft", "est",
-])  # fmt: skip
-# Words that begin a sentence far more often than they continue a name.
-STARTERS = frozenset([
-    "a", "after", "all", "also", "although", "an", "and", "as", "at", "because", "before", "both",
-    "but", "by", "despite", "during", "each", "following", "for", "from", "he", "her", "his", "how",
-    "however", "i", "if", "in", "it", "its", "later", "many", "meanwhile", "most", "my",
-    "nevertheless", "no", "not", "on", "one", "our", "she", "since", "so", "some", "such", "that",
-    "the", "their", "then", "there", "these", "they", "this", "those", "though", "through", "to",
-    "today", "under", "until", "upon", "we", "what", "when", "where", "while", "who", "with", "you",
-    "your",
-])  # fmt: skip
+from service.text.words import word_list
+
+TITLES, NUMBERED = word_list("titles"), word_list("numbered")
+AMBIGUOUS, STARTERS = word_list("ambiguous"), word_list("starters")
 _END = re.compile(
     r"""(?<![.!?…])(?P<mark>[.!?…]++)["'”’»)\]]*+(?P<space>\s++)  # a mark, what closes, space
       | [。！？]++["”』」]*+\s*+                # full-width marks need no space

@@ -8,23 +8,24 @@ and `letter_words` those of names.
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib import resources
 from typing import Final, NamedTuple
 
-STOP_WORDS = frozenset([
-    "a", "about", "above", "after", "again", "all", "also", "am", "an", "and", "any", "are", "as",
-    "at", "be", "because", "been", "before", "being", "below", "between", "both", "but", "by",
-    "can", "could", "did", "do", "does", "doing", "down", "during", "each", "few", "for", "from",
-    "further", "had", "has", "have", "having", "he", "her", "here", "hers", "him", "his", "how",
-    "i", "if", "in", "into", "is", "it", "its", "itself", "just", "me", "more", "most", "my", "no",
-    "nor", "not", "now", "of", "off", "on", "once", "only", "or", "other", "our", "out", "over",
-    "own", "s", "same", "she", "should", "so", "some", "such", "t", "than", "that", "the", "their",
-    "them", "then", "there", "these", "they", "this", "those", "through", "to", "too", "under",
-    "until", "up", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while",
-    "who", "whom", "whose", "why", "will", "with", "would", "you", "your", "many", "much", "name",
-])  # fmt: skip
+_ENGLISH = tomllib.loads(
+    resources.files("service.text").joinpath("english.toml").read_text("utf-8")
+)
+
+
+def word_list(name: str) -> frozenset[str]:
+    """Return a list of `english.toml`."""
+    return frozenset(_ENGLISH[name].split())
+
+
+STOP_WORDS = word_list("stop_words")
 
 # ---- content words
 
