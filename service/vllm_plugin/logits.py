@@ -41,7 +41,7 @@ class OfV1:
             return
         try:
             wish = Wish.of(sampling_params)
-        except (KeyError, TypeError, ValueError):
+        except ValueError:
             wish = None
         if wish is None or wish.call not in RECEIVER.calls:
             raise ValueError(f"`{NAME}` cannot be set here: use the header {HEADER}")

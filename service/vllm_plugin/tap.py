@@ -12,14 +12,14 @@ once: a preempted request recomputes the same rows, which are skipped.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from service.engines.attention import Maxima, attention_rows, entropies, rows_per_block
@@ -58,16 +58,16 @@ class Wish:
     ended: tuple[str, ...] = ()
 
     def to_args(self) -> dict[str, str]:
-        return {NAME: json.dumps(asdict(self))}
+        return {NAME: WISH.dump_json(self).decode()}
 
     @staticmethod
     def of(params: Any) -> Wish | None:
-        """Read `SamplingParams`. Raises TypeError or ValueError if it is not of `to_args`."""
+        """Read `SamplingParams`. Raises ValueError if it is not of `to_args`."""
         args = params.extra_args
-        if not args or NAME not in args:
-            return None
-        fields = json.loads(args[NAME])
-        return Wish(**{**fields, "rows": tuple(fields["rows"]), "ended": tuple(fields["ended"])})
+        return WISH.validate_json(args[NAME]) if args and NAME in args else None
+
+
+WISH = TypeAdapter(Wish)
 
 
 class Tracked:

@@ -116,12 +116,10 @@ async def finder_of(retriever: Retriever, collection: str | None, side: Split) -
 
     Raises NotFound for an unknown collection.
     """
-    name = await retriever.check_request(collection, {}, anyone) if collection else None
+    name = await retriever.check_request(collection, {}, anyone) if collection else ""
     training = side == "train"
 
     async def find(query: str, top_k: int, retriever_name: RetrieverName) -> tuple[Passage, ...]:
-        if name is None:
-            raise ConfigurationError("this pipeline searches: name a collection with --collection")
         most = top_k * SPARE if training else top_k
         request = SearchRequest(query, most, name, retriever_name, principals=EVERYTHING)
         found = (scored.passage for scored in (await retriever.search(request)).passages)
@@ -212,7 +210,8 @@ class Synthesis:
     async def _worked(self, item: Item[Any]) -> tuple[JournalEntry, RevelatorError | None]:
         """Return the result of an item, without rows of the other side of the split, and the
         failure if the teacher was unavailable."""
-        session = Session(self.teacher, self.find, f"{self.options.seed}:{item.id}", self.others)
+        seed = f"{self.options.seed}:{item.id}"
+        session = Session(self.teacher, self.find, seed, self.others, self.pipeline.templates)
         key, spent, lost = key_of(item), session.spent, session.lost
         try:
             made = await self.pipeline.work(item, session)

@@ -144,7 +144,7 @@ class Pipeline(Generic[T]):
     input (for sampling and balance).
     `searches` means that the pipeline needs a collection. Rows of a named kind in `kinds` are
     written to a file of their own, `OUTPUT.<kind>.jsonl`. `templates` is the template set (a name
-    or a folder) whose prompts the rows contain, if they contain prompts.
+    or a folder) whose prompts the rows contain, if they contain prompts; it has those of `tasks`.
     """
 
     name: str
@@ -156,6 +156,7 @@ class Pipeline(Generic[T]):
     searches: bool = False
     kinds: tuple[str, ...] = ("",)
     templates: str = ""
+    tasks: tuple[str, ...] = ()
 
 
 # ---- input files

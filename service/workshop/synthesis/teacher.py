@@ -29,7 +29,7 @@ from service.core.errors import (
 from service.engines.base import FinishReason, GenerationRequest, Generator, Message, complete
 from service.engines.reasoning import strip_thinking
 from service.prompts.quoting import quote
-from service.prompts.templates import PromptTemplate
+from service.prompts.templates import PromptTemplate, TemplateSet
 from service.strategies.reading.text import json_values, member, one_line, plain_key, unwrap
 from service.workshop.synthesis.contract import Dropped, UnusableReply
 
@@ -162,12 +162,18 @@ class Session:
     `key` identifies the item in its run; all that is random follows from it. `find` searches the
     run's collection; training rows never see held-out passages. `lost` counts the parts of the item
     that are left out, by reason; an item without rows is dropped for the most frequent one.
-    `others` are teachers of some stages alone.
+    `others` are teachers of some stages alone. `templates` is that of the pipeline.
     """
 
     def __init__(
-        self, teacher: Teacher, find: Finder, key: str, others: Mapping[str, Teacher] | None = None
+        self,
+        teacher: Teacher,
+        find: Finder,
+        key: str,
+        others: Mapping[str, Teacher] | None = None,
+        templates: str = "",
     ) -> None:
+        self.templates = TemplateSet(templates or "full")
         self.rng = random.Random(key)
         self.spent = Spent()
         self.lost: Counter[str] = Counter()

@@ -95,16 +95,6 @@ async def test_a_chat_call_says_everything_explicitly() -> None:
     ]
 
 
-async def test_a_raw_prompt_goes_to_completions() -> None:
-    async with remote(reply="Paris it is") as (server, generator):
-        request = GenerationRequest(prompt="The capital", max_tokens=2, logprobs=True)
-        completion = await complete(generator, request)
-
-    assert (completion.text, completion.finish) == ("Paris it", "length")
-    assert completion.logprob == pytest.approx(-1.0)
-    assert server.bodies[0]["prompt"] == "The capital"
-
-
 @pytest.mark.parametrize(
     ("asked", "settings", "model", "listings"),
     [("adapter", {"model": "base"}, "adapter", 0), (None, {"model": "base"}, "base", 0),
@@ -488,16 +478,6 @@ class Pieces(StubServer):
         assert isinstance(response.body, bytes)
         pieces = [response.body[:20], response.body[20:]]
         return await send(request, pieces, response.status, JSON, end=self.end)
-
-
-async def test_an_error_in_two_pieces_is_read_whole() -> None:
-    turn = ask(turn=1)
-    async with remote({"kind": "vllm"}, Pieces, rejects=("priority",)) as (server, generator):
-        assert (await complete(generator, turn)).text == PARIS
-        assert ["priority" in body for body in server.bodies] == [True, False]
-    refused = {"refuses": roles_must_alternate, "refusal": 500}
-    async with remote({}, Pieces, **refused) as (_, generator):
-        assert (await complete(generator, OF_TURNS)).text == PARIS
 
 
 @pytest.mark.parametrize("end", ["break", "hang", "hang until closed"])

@@ -256,8 +256,9 @@ async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> 
     """Asked for by name it is refused; among all it is left out, and said so."""
     file = dataset(tmp_path / "d.jsonl", "Rome")
     opened(engine := Engine())
-    with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
-        await evaluated(file, methods=["single", "dragin"])
+    for methods in (["single", "dragin"], ["all,dragin"], ["all", "dragin@top_k=2"]):
+        with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
+            await evaluated(file, methods=methods)
     assert engine.asked == []
     out = tmp_path / "out"
     _, shown = await evaluated(file, methods=["all"], out=out)
@@ -265,16 +266,6 @@ async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> 
     methods = {row.method for row in read_rows(out)}
     assert {"auto", "direct", "single", "compound", "complex", "anrag", "autorag"} <= methods
     assert "dragin" not in methods
-
-
-@pytest.mark.parametrize("methods", [["all,dragin"], ["all", "dragin@top_k=2"]])
-async def test_a_loop_that_is_named_beside_all_is_refused(
-    tmp_path: Path, opened: Opened, methods: list[str]
-) -> None:
-    opened(engine := Engine())
-    with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
-        await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), methods=methods)
-    assert engine.asked == []
 
 
 async def test_names_of_datasets_are_not_read_as_markup(tmp_path: Path, opened: Opened) -> None:

@@ -125,14 +125,6 @@ def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
         load_file(path)
 
 
-def test_musique_without_ids(tmp_path: Path) -> None:
-    full = json.loads(SAMPLES["musique"].read_text(encoding="utf-8").splitlines()[1])
-    rows = [{**full, "id": None, "question": f"Question {n}?"} for n in (1, 2)]
-    path = tmp_path / "file"
-    path.write_text(as_lines(rows))
-    assert [question.id for question in load_file(path)[0]] == ["1", "2"]
-
-
 def test_hotpotqa_with_columns(tmp_path: Path) -> None:
     """The form that the data set hubs publish."""
     row = {**HOTPOTQA[0], "id": "h1", "supporting_facts": {"title": ["Oslo"], "sent_id": [0]}}
@@ -147,14 +139,12 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
         ("array", '[\n{"question": "Q?",\n "answer": "x"},\n{"question": ""}]',
          ": element 2: question: String should have at least 1 character"),
         ("cut short", '[{"question": "Q?", "answer": "x"},\n {"question": "Q', ":2: is not JSON: "),
-        ("no comma", '[{"question": "Q?", "answer": "x"}\n {}]', ":2: is not JSON: Expecting ','"),
         ("element", '[\n7]', ": element 1: is not a JSON object"),
         ("squad", as_json({"data": [{"paragraphs": [{"context": "c", "qas": [
             {"id": "1", "question": "Q?", "answers": []}]}]}]}),
          ": element 1: question 1: has no answer"),
         ("squad", as_json({"data": [{"paragraphs": [{"qas": []}]}]}),
          ": element 1: `context` is missing or not a string"),
-        ("broken squad", '{\n"data": [}', ":2: is not JSON: "),
         ("twice", as_lines([{**STRATEGYQA[0]}, {**STRATEGYQA[0]}]),
          ":2: the id 'y1' occurs earlier, at file:1"),
         ("twice in one line", as_json([HOTPOTQA[0], HOTPOTQA[0]]),
@@ -172,15 +162,9 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
          ":1: contains an integer with too many digits"),
         ("digits in a line", f'{{"question": "Q?", "answer": "x"}}\n{{"id": {DIGITS}}}',
          ":2: contains an integer with too many digits"),
-        ("digits in the first line", f'{{"id": {DIGITS}}}\n{{"question": "Q?", "answer": "x"}}',
-         ":1: contains an integer with too many digits"),
-        ("digits in a document", f'{{\n"data": [{DIGITS}]}}',
-         ":1: contains an integer with too many digits"),
         ("deep document", '{\n"data": ' + "[" * 100_000, ":1: is nested too deep"),
         ("two arrays", f"{as_json(HOTPOTQA)}\n\n{as_json(HOTPOTQA)}\n",
          ":3: is not JSON: Extra data"),
-        ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'[' * 100_000}\n",
-         ":2: `possible_answers` is not a JSON list"),
         ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'x' * 131_073}\n",
          ":2: is not a row of a table: field larger than field limit"),
         ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\t[broken\n",
@@ -190,7 +174,6 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
          ": element 1: has no answer"),
         ("surrogate", '[{"id": "1", "question": "Q?", "reference": ["x"], "paragraphs": '
          '[{"title": "", "text": "\\ud83d"}]}]', ": element 1: a paragraph contains a lone"),
-        ("deep", "[" * 100_000, ":1: is n"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(
@@ -265,9 +248,7 @@ def test_parts() -> None:
     ("line", "what"),
     [
         (b"{", "is not JSON: "),
-        (b"[]", "is not a JSON object"),
         (b'"text"', "is not a JSON object"),
-        (b"\xff", "is not UTF-8 at byte 0"),
         (b"[" * 100_000, "is n"),
         (b'{"answer": "x"}', "question: Field required"),
         (b'{"question": " ", "answer": "x"}', "question: Value error, the question is blank"),
@@ -275,7 +256,6 @@ def test_parts() -> None:
         (b'{"question": "\\ud83d", "answer": "x"}', "question: Input should be a valid string"),
         (b'{"question": "%s", "answer": "x"}' % (b"x" * 4_001), "at most 4000 characters"),
         (b'{"question": "Q?"}', "has no answer"),
-        (b'{"question": "Q?", "answers": []}', "has no answer"),
         (b'{"question": "Q?", "answer": ""}', "answer.0: String should have at least 1"),
         (b'{"question": "Q?", "answer": {"a": 1}}', "answer.0: Input should be a valid string"),
         (b'{"question": "Q?", "answers": [["x"]]}', "answers.0: Input should be a valid string"),
@@ -306,20 +286,6 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
         load_file(path)
     assert len(caught.value.problems) == 21
     assert caught.value.problems[-1] == f"{path}: 10 more invalid lines"
-
-
-def test_an_empty_and_a_missing_file(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n\n", encoding="utf-8")
-    with pytest.raises(DatasetError, match="contains no questions"):
-        load_file(tmp_path / "empty.jsonl")
-    with pytest.raises(DatasetError, match="cannot be read"):
-        load_file(tmp_path / "absent.jsonl")
-
-
-def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "bom.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"question": "Q?", "answer": "x"}\r\n')
-    assert [question.id for question in load_file(path)[0]] == ["1"]
 
 
 @pytest.mark.parametrize("content", ["question,answer\nWho?,I\n", "Who?\n", ""])

@@ -83,15 +83,6 @@ def test_where_no_citation_can_hold_the_answer() -> None:
 
 
 @settings(deadline=None)
-@given(ANSWERS, st.booleans())
-def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
-    question = read_question({"question": "Q?", "answer": gold, "route": "single"}, "1")
-    scoring = {"cut": False, "yes_no": yes_no}
-    scores = score(said(question.answers[0], citation("p", gold)), question, **scoring)
-    assert all(value in {1, None} for value in scores.values())
-
-
-@settings(deadline=None)
 @given(st.lists(st.lists(ANSWERS, min_size=1, max_size=3), min_size=2, max_size=4))
 def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
     question = read_question({"question": "Q?", "parts": parts}, "1")

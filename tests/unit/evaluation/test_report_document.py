@@ -23,7 +23,7 @@ from service.evaluation.document import (
 )
 from service.evaluation.markup import Page
 from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
-from service.evaluation.rows import Row, commit, machine
+from service.evaluation.rows import Row, commit
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row, rows
 
 RUN = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
@@ -243,12 +243,6 @@ async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: O
         False,
         True,
     ]
-
-
-def test_the_commit_and_the_machine() -> None:
-    found = commit()
-    assert found is None or re.fullmatch(r"[0-9a-f]{40}\+?", found)
-    assert re.search(r"\d+ cores, .*Python 3\.", machine())
 
 
 def test_code_that_is_in_no_working_tree_has_no_commit(

@@ -261,20 +261,8 @@ def test_traces_are_looked_for_where_evaluations_write_them(tmp_path: Path) -> N
 
 
 def test_every_id_has_its_own_file_inside_the_folder(tmp_path: Path) -> None:
-    names = [
-        "a",
-        "A/b",
-        "A_b",
-        "../../x",
-        "..",
-        ".",
-        "",
-        "x" * 500,
-        "x" * 501,
-        "ü",
-        "a b",
-        "\ud800",
-    ]
+    names = ["a", "A/b", "A_b", "../../x", "..", ".", "", "ü", "a b", "\ud800"]
+    names += ["x" * 500, "x" * 501]
     paths = [trace_path(tmp_path, Key("d", "m", name)) for name in names]
     assert len(set(paths)) == len(names)
     for path in paths:

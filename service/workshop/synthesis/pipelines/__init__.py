@@ -1,15 +1,13 @@
-"""The pipelines, each a module with a `PIPELINE`.
-
-A pipeline whose rows contain prompts also has a function `pipeline(templates)`, which creates it
-for another template set.
-"""
+"""The pipelines, each a module with a `PIPELINE`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal
 
 from service.core.errors import ConfigurationError
+from service.prompts.templates import TemplateSet
 from service.workshop.synthesis.contract import Pipeline
 
 PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"]
@@ -21,14 +19,15 @@ def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[An
     Its rows contain the prompts of `templates`, if it supports a choice. Raises ConfigurationError
     for unusable templates.
     """
-    module = import_module(f"{__name__}.{name}")
-    pipeline: Pipeline[Any] = module.PIPELINE
+    pipeline: Pipeline[Any] = import_module(f"{__name__}.{name}").PIPELINE
     if templates is None:
         return pipeline
     if not pipeline.templates:
         raise ConfigurationError(f"{name} writes no prompts into its rows; leave out --templates")
     try:
-        pipeline = module.pipeline(templates)
+        prompts = TemplateSet(templates)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"--templates {templates}: {error}") from None
-    return pipeline
+    if lacking := [task for task in pipeline.tasks if not prompts.has(task)]:
+        raise ConfigurationError(f"--templates {templates}: has no {lacking[0]}.txt")
+    return replace(pipeline, templates=templates)

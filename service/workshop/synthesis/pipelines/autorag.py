@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from service.core.domain import Passage
@@ -203,14 +202,12 @@ NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", 
 LINE_STOPS: Final = ("\n", "###")
 
 
-async def work(
-    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
-) -> list[OutputRow]:
+async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]:
     """Run Algorithm 1 for one question."""
     asked = item.content
     if has_chinese(asked.question, *asked.answers):
         raise Dropped("Chinese characters")
-    talk = Trajectory.begin(templates, asked.question)
+    talk = Trajectory.begin(session.templates, asked.question)
     talk.note = await _write_note(talk, session)
     most = MOST_TURNS_OF_CHAINS if len(asked.hops) > 1 else MOST_TURNS
     while talk.searches < most and (talk.searches == 0 or needs_more(talk.note)):
@@ -293,13 +290,6 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
     return OutputRow(fields, item.source.beside(talk.seen.values()))
 
 
-def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
-    """Return the pipeline for the template set whose system message begins the dialogues
-    (METHODS.md §2.3)."""
-    one_item = partial(work, templates=TemplateSet(templates))
-    return Pipeline(
-        "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates
-    )
-
-
-PIPELINE: Final = pipeline()
+PIPELINE: Final = Pipeline(
+    "autorag", 1, PROMPTS, read_questions, work, searches=True, templates="full"
+)

@@ -169,12 +169,14 @@ def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
     tasks."""
     lost: Counter[str] = Counter()
     kept = _once(rows, lost)
-    kept = _balanced(kept, rng, lost)
-    kept = _cut(kept, {key: size for key, size in SIZES.items() if key[1]}, rng, lost)
+    judged = Counter(target_of(row) for row in kept if row.fields["task"] == "relevance")
+    fewest = min(judged["true"], judged["false"])
+    sizes = SIZES | {("relevance", target): fewest for target in ("true", "false")}
+    kept = _cut(kept, {key: size for key, size in sizes.items() if key[1]}, rng, lost)
     by_task = {(row.fields["task"], ""): MOST for row in kept}
     kept = _cut(kept, by_task | {k: s for k, s in SIZES.items() if not k[1]}, rng, lost)
     rng.shuffle(kept)
-    return kept, lost
+    return kept, +lost
 
 
 def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
@@ -188,21 +190,11 @@ def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
     return list(first.values())
 
 
-def _balanced(rows: list[OutputRow], rng: random.Random, lost: Counter[str]) -> list[OutputRow]:
-    """Return as many relevant as irrelevant passages."""
-    judged = [row for row in rows if row.fields["task"] == "relevance"]
-    counts = Counter(target_of(row) for row in judged)
-    fewest = min(counts["true"], counts["false"])
-    wanted = {("relevance", target): fewest for target in ("true", "false")}
-    return _cut(rows, wanted, rng, lost, "relevance: more than of the other label")
-
-
 def _cut(
     rows: list[OutputRow],
     sizes: dict[tuple[str, str], int],
     rng: random.Random,
     lost: Counter[str],
-    reason: str = "over the size of the task",
 ) -> list[OutputRow]:
     """Return at most `sizes[task, target]` random rows, or `sizes[task, ""]` for all targets of a
     task."""
@@ -216,8 +208,7 @@ def _cut(
     for key, indices in groups.items():
         if len(indices) > sizes[key]:
             out.update(rng.sample(indices, len(indices) - sizes[key]))
-    if out:
-        lost[reason] += len(out)
+    lost["over the size of the task"] += len(out)
     return [row for index, row in enumerate(rows) if index not in out]
 
 
@@ -225,11 +216,9 @@ TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
 UNFINISHED: Final = 2  # incomplete prefixes of a chain per complete chain in the rows of `ending`
 
 
-async def work(
-    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
-) -> list[OutputRow]:
+async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]:
     """Create all rows of one question."""
-    asked, source = item.content, item.source
+    asked, source, templates = item.content, item.source, session.templates
     label, question = ROUTE_LABELS[asked.route], asked.question
     rows = [row_of(templates, "route", question, label, source)]
     if asked.route == "compound" and len(asked.hops) > 1:
@@ -242,22 +231,22 @@ async def work(
     elif asked.route == "single":
         rows.append(row_of(templates, "refine", question, quote(question), source, history=()))
         gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
-        rows += await _judged(item, Link(question, asked.answers[0], gold), templates, session)
+        rows += await _judged(item, Link(question, asked.answers[0], gold), session)
     elif asked.route == "complex" and len(asked.hops) > 1:
         with session.leaving_out():
             chain = await write_out(asked.hops, session)
-            rows += _chained(item, chain, templates, session.rng)
+            rows += _chained(item, chain, session)
             for hop in chain:
-                rows += await _judged(item, hop, templates, session)
+                rows += await _judged(item, hop, session)
     return rows
 
 
 def _chained(
-    item: Item[ChainedQuestion], chain: Sequence[Link], templates: TemplateSet, rng: random.Random
+    item: Item[ChainedQuestion], chain: Sequence[Link], session: Session
 ) -> list[OutputRow]:
     """Return rows on the next question after each prefix, on when to end, and on each sub-question
     as a single one."""
-    question, source = item.content.question, item.source
+    question, source, templates = item.content.question, item.source, session.templates
     pairs = [Pair(hop.question, hop.answer) for hop in chain]
     single = ROUTE_LABELS["single"]
     rows = [
@@ -267,7 +256,7 @@ def _chained(
         row_of(templates, "refine", question, quote(hop.question), source, history=pairs[:done])
         for done, hop in enumerate(chain)
     ]
-    prefixes = rng.sample(range(len(chain)), min(UNFINISHED, len(chain)))
+    prefixes = session.rng.sample(range(len(chain)), min(UNFINISHED, len(chain)))
     rows += [
         row_of(templates, "ending", question, reply, source, history=pairs[:done])
         for done, reply in [*((done, "no") for done in sorted(prefixes)), (len(chain), "yes")]
@@ -275,13 +264,11 @@ def _chained(
     return rows
 
 
-async def _judged(
-    item: Item[ChainedQuestion], hop: Link, templates: TemplateSet, session: Session
-) -> list[OutputRow]:
+async def _judged(item: Item[ChainedQuestion], hop: Link, session: Session) -> list[OutputRow]:
     labelled = await label(hop.question, hop.passage, session)
     return [
         row_of(
-            templates, "relevance", hop.question, "true" if relevant else "false",
+            session.templates, "relevance", hop.question, "true" if relevant else "false",
             _source_of(item, hop, passage), passage=passage,
         )
         for passage, relevant in labelled
@@ -296,18 +283,7 @@ def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = N
     return replace(source, answer_titles=answered, question=question)
 
 
-def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:
-    """Return the pipeline for rows with the prompts of the template set of the model to be trained.
-
-    Raises ValueError if the set has no prompt for one of the roles.
-    """
-    prompts = TemplateSet(templates)
-    if lacking := [task for task in TASKS if not prompts.has(task)]:
-        raise ValueError(f"has no {lacking[0]}.txt")
-    one_item = partial(work, templates=prompts)
-    return Pipeline(
-        "hanrag", 1, PROMPTS, read_questions, one_item, select, searches=True, templates=templates
-    )
-
-
-PIPELINE: Final = pipeline()
+PIPELINE: Final = Pipeline(
+    "hanrag", 2, PROMPTS, read_questions, work, select, searches=True, templates="compact",
+    tasks=TASKS,
+)  # fmt: skip

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from service.core.domain import Passage
 from service.evaluation.metrics import contains, is_verdict
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER, TemplateSet
+from service.prompts.templates import NO_ANSWER
 from service.strategies.searcher import PROTOCOLS, instruction, read_turn
 from service.workshop.synthesis.contract import (
     BadLines,
@@ -73,14 +72,12 @@ def chain_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"id": line["id"], "question": line["question"], "answers": answers, "hops": hops}
 
 
-async def work(
-    item: Item[ChainedQuestion], session: Session, templates: TemplateSet
-) -> list[OutputRow]:
+async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]:
     """Search the hops of a question and write down the transcript."""
     asked, known = item.content, list[str]()
     if not asked.hops:
         raise Dropped("no chain")
-    turns = [("user", instruction(templates, NAME, asked.question))]
+    turns = [("user", instruction(session.templates, NAME, asked.question))]
     shown: dict[str, Passage] = {}
     found: list[str] = []
     answer = quote(asked.answers[0])
@@ -149,13 +146,6 @@ def _check(written: list[str], answer: str) -> None:
         raise Dropped("the loop would read it otherwise")
 
 
-def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
-    """Return the pipeline for the template set that has the instruction."""
-    one_item = partial(work, templates=TemplateSet(templates))
-    return Pipeline(
-        "searcher", 2, Prompts("searcher"), read_chains, one_item, select, searches=True,
-        templates=templates,
-    )  # fmt: skip
-
-
-PIPELINE: Final = pipeline()
+PIPELINE: Final = Pipeline(
+    "searcher", 2, Prompts("searcher"), read_chains, work, select, searches=True, templates="full"
+)

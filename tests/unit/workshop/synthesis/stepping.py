@@ -73,14 +73,17 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def session_of(
-    teacher: Said, found: Mapping[str, Sequence[Passage]] | None = None, key: str = "0"
+    teacher: Said,
+    found: Mapping[str, Sequence[Passage]] | None = None,
+    key: str = "0",
+    templates: str = "",
 ) -> Session:
     """`found`: passages by query; a query that it lacks finds nothing."""
 
     async def find(query: str, top_k: int, retriever: str) -> tuple[Passage, ...]:
         return tuple((found or {}).get(query, ()))[:top_k]
 
-    return Session(cast(Teacher, teacher), find, key)
+    return Session(cast(Teacher, teacher), find, key, templates=templates)
 
 
 def run_by_hand(
@@ -92,7 +95,7 @@ def run_by_hand(
 ) -> tuple[Outcome, list[AskTeacher], Counter[str]]:
     """The outcome, the calls, and the bad rounds."""
     teacher = Said(replies)
-    session = session_of(teacher, found, str(seed))
+    session = session_of(teacher, found, str(seed), pipeline.templates)
     rows: Sequence[OutputRow] = finished(pipeline.work(item, session))  # type: ignore[arg-type]
     return Outcome(rows, +session.lost), teacher.asked, session.spent.bad
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.core.domain import Passage
-from service.core.errors import ConfigurationError, NotFound
+from service.core.errors import ConfigurationError
 from service.prompts.templates import SHIPPED
 from service.workshop.synthesis.command import SPARE, finder_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
@@ -93,14 +93,6 @@ async def test_what_is_held_out_is_not_found_for_training() -> None:
 async def test_tests_search_everything() -> None:
     find = await finder_of(FakeRetriever({"c": PASSAGES}), "c", "test")
     assert [p.passage_id for p in await find("words", 3, "hybrid")] == ["0", "1", "2"]
-
-
-async def test_where_there_is_nothing_to_search() -> None:
-    with pytest.raises(NotFound):
-        await finder_of(FakeRetriever({"c": PASSAGES}), "other", "train")
-    find = await finder_of(FakeRetriever({"c": PASSAGES}), None, "train")
-    with pytest.raises(ConfigurationError, match="--collection"):
-        await find("words", 3, "hybrid")
 
 
 @pytest.mark.parametrize("name", get_args(PipelineName))

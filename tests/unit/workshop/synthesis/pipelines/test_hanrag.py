@@ -189,7 +189,7 @@ def test_relevance_is_balanced_by_leaving_out() -> None:
     rows = [*relevance(3, True), *relevance(10, False)]
     selected, lost = select(rows, random.Random(0))
     assert Counter(map(target_of, selected)) == {"true": 3, "false": 3}
-    assert lost == {"relevance: more than of the other label": 7}
+    assert lost == {"over the size of the task": 7}
     assert all(any(row is given for given in rows) for row in selected)
 
 
