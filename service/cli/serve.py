@@ -188,15 +188,12 @@ FLUSH_S: Final = 5  # seconds for sending the last bytes to clients after the la
 BACKLOG: Final = 2048
 COLLECTED: Final = (10_000, 10, 20)  # thresholds of the garbage collector's three generations
 
-OnStarted = Callable[[str], None]
-
 
 class Server(uvicorn.Server):
     """A uvicorn server with a draining phase between the first signal and the end of listening."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
         super().__init__(config)
-        self.on_started: Callable[[], None] = lambda: None
         self._app = app
         self._drain_s = drain_s
 
@@ -204,11 +201,6 @@ class Server(uvicorn.Server):
     def _drain(self) -> Drain:
         drain: Drain = self._app.state.drain
         return drain
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.on_started()
 
     async def main_loop(self) -> None:
         await super().main_loop()
@@ -227,10 +219,7 @@ class Server(uvicorn.Server):
 
 
 def run_server(
-    settings: Settings,
-    *,
-    on_started: OnStarted | None = None,
-    opening: Opening | None = None,
+    settings: Settings, on_started: Callable[[str], None], opening: Opening | None = None
 ) -> None:
     """Serve until a signal. `on_started` gets the base URL once questions are accepted.
 
@@ -238,18 +227,14 @@ def run_server(
     served, for example if the port is in use or the server would be exposed without keys.
     """
     check_exposure(settings.server)
-    listener = bind(settings.server)
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(serve(settings, listener, on_started, opening))
-    finally:
-        listener.close()
+    with bind(settings.server) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(settings, listener, on_started, opening))
 
 
 async def serve(
     settings: Settings,
     listener: socket.socket,
-    on_started: OnStarted | None = None,
+    on_started: Callable[[str], None],
     opening: Opening | None = None,
 ) -> None:
     """Serve on a bound socket until a signal, as `run_server` does, in a running event loop."""
@@ -264,17 +249,12 @@ async def serve(
                 detail=f"add to it that the reply must be {NO_ANSWER!r} if no answer is found",
             )
         app = create_app(settings, lambda: contextlib.nullcontext(runtime))
-        server = make_server(app, settings.server)
-
-        def started() -> None:
-            _announce(runtime, url)
-            if on_started is not None:
-                on_started(url)
-
-        server.on_started = started
+        listener.listen(BACKLOG)
+        _announce(runtime, url)
+        on_started(url)
         async with anyio.create_task_group() as group:
             group.start_soon(_warm, runtime)
-            await server.serve([listener])
+            await make_server(app, settings.server).serve([listener])
             group.cancel_scope.cancel()
         _announce(runtime, None)
 

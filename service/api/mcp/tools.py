@@ -198,10 +198,6 @@ def installed() -> bool:
 class McpEndpoint:
     """An ASGI app for one path. Errors before the protocol begins are problems, as on all paths."""
 
-    def __init__(self) -> None:
-        self._starting = anyio.Lock()
-        self._manager: StreamableHTTPSessionManager | None = None
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         await own_host(request)
@@ -212,30 +208,9 @@ class McpEndpoint:
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
             return
         body = await read_body(request)
-        manager = await self._started(request.app.state)
-        await manager.handle_request(scope, _again(body, receive), send)
-
-    async def _started(self, state: Any) -> StreamableHTTPSessionManager:
-        async with self._starting:
-            if self._manager is None:
-                manager = await anyio.to_thread.run_sync(_make_manager)
-                running = anyio.Event()
-                state.tasks.spawn("mcp", self._run(manager, running))
-                await running.wait()
-                return manager
-            return self._manager
-
-    async def _run(self, manager: StreamableHTTPSessionManager, running: anyio.Event) -> None:
-        """Serve until the app ends, or until a request fails badly: the next one creates a new
-        manager."""
-        try:
-            async with manager.run():
-                self._manager = manager
-                running.set()
-                await anyio.sleep_forever()
-        finally:
-            self._manager = None
-            running.set()
+        manager = await anyio.to_thread.run_sync(_make_manager)  # the first one imports the SDK
+        async with manager.run():
+            await manager.handle_request(scope, _again(body, receive), send)
 
 
 def mcp_route() -> Route:
@@ -243,6 +218,7 @@ def mcp_route() -> Route:
 
 
 def _make_manager() -> StreamableHTTPSessionManager:
+    """Return what handles one request."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
 
     from service.api.mcp.server import make_server  # noqa: PLC0415
