@@ -20,7 +20,6 @@ import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
@@ -35,7 +34,7 @@ from service.api.feedback import Answered
 from service.api.health import Readiness
 from service.api.mcp.tools import mcp_route
 from service.api.openai import routes as openai
-from service.api.openai.completions import answer_missing
+from service.api.openai.completions import error_response
 from service.api.openapi import build_schema
 from service.api.recordings import Recordings
 from service.api.wire import REQUEST_ID, add_handlers
@@ -155,7 +154,7 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
     app.state.opening = opening or partial(open_runtime, settings)
     _add_middleware(app, settings.server.cors_origins)
     add_handlers(app)
-    app.add_exception_handler(HTTPException, answer_missing)
+    app.state.error_forms = {"/v1/": error_response}
     for part in (answer, openai, search, feedback, files, documents, health):
         app.include_router(part.router)
     app.include_router(page)

@@ -83,6 +83,9 @@ ISSUER_UNAVAILABLE: Final = Kind(
 NOT_READY: Final = Kind("not-ready", 503, "The service is not ready", retry_after=1)
 
 
+ErrorForm = Callable[[Problem, int | None], Response]
+
+
 def add_handlers(app: FastAPI) -> None:
     """Turn every error of `app`, including the framework's own, into a problem."""
     app.add_exception_handler(RevelatorError, answer_error)
@@ -96,11 +99,9 @@ def request_id(request: Request) -> str:
     return getattr(request.state, "request_id", None) or secrets.token_hex(8)
 
 
-def problem_response(
-    problem: Problem, retry_after: int | None = None, headers: dict[str, str] | None = None
-) -> Response:
+def problem_response(problem: Problem, retry_after: int | None = None) -> Response:
     """Return the problem as a response."""
-    headers = dict(headers or {}) | problem_headers(problem, problem.status, retry_after)
+    headers = problem_headers(problem, problem.status, retry_after)
     return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
 
 
@@ -118,8 +119,16 @@ def problem_headers(problem: Problem, status: int, retry_after: int | None) -> d
 
 async def answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RevelatorError)
-    shown_error = disclosed(error, request)
-    return problem_response(problem_of(shown_error, request_id(request)), error.retry_after)
+    problem = problem_of(disclosed(error, request), request_id(request))
+    return _in_form(request, problem, error.retry_after)
+
+
+def _in_form(request: Request, problem: Problem, retry_after: int | None = None) -> Response:
+    """Return the response in the form of its path: `app.state.error_forms` has those that are not
+    problems by the beginnings of their paths."""
+    forms: Mapping[str, ErrorForm] = request.app.state.error_forms
+    found = (form for prefix, form in forms.items() if request.url.path.startswith(prefix))
+    return next(found, problem_response)(problem, retry_after)
 
 
 def disclosed(error: RevelatorError, request: Request) -> RevelatorError:
@@ -154,13 +163,19 @@ async def answer_framework(request: Request, error: Exception) -> Response:
         detail=str(error.detail),
         request_id=request_id(request),
     )
-    return problem_response(problem, headers=dict(error.headers or {}))
+    response = _in_form(request, problem)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def answer_unexpected(request: Request, error: Exception) -> Response:
+    return await answer_error(request, unexpected(request, error))
+
+
+def unexpected(request: Request, error: Exception) -> RevelatorError:
+    """Log an error that nobody expected, and return what the client is told instead of it."""
     log.error("request failed", request_id=request_id(request), exc_info=error)
-    internal = RevelatorError("An unexpected error occurred. It was logged under this request_id.")
-    return await answer_error(request, internal)
+    return RevelatorError("An unexpected error occurred. It was logged under this request_id.")
 
 
 # The statuses of problems that every path with a key can have, and those of one with a body.

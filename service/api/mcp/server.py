@@ -17,8 +17,7 @@ from service import __version__
 from service.api.access import tenant_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.tenants import Tenant
-from service.api.wire import answer_unexpected, disclosed
-from service.core.domain import Problem
+from service.api.wire import disclosed, unexpected
 from service.core.errors import NotFound, RevelatorError
 from service.runtime import Runtime
 
@@ -89,7 +88,7 @@ async def _call_tool(context: Context, called: types.CallToolRequestParams) -> t
     except RevelatorError as error:
         return _failed(disclosed(error, request).detail)
     except Exception as error:
-        return _failed(await _unexpected(request, error))
+        return _failed(unexpected(request, error).detail)
     return types.CallToolResult(
         content=[_text(text)], structured_content=value.model_dump(mode="json")
     )
@@ -101,12 +100,6 @@ def _text(text: str) -> types.TextContent:
 
 def _failed(detail: str) -> types.CallToolResult:
     return types.CallToolResult(content=[_text(detail)], is_error=True)
-
-
-async def _unexpected(request: Request, error: Exception) -> str:
-    """Log the error, and return what a client of any other path is told instead of it."""
-    response = await answer_unexpected(request, error)
-    return Problem.model_validate_json(bytes(response.body)).detail
 
 
 @asynccontextmanager
@@ -122,7 +115,7 @@ async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections |
     except RevelatorError as error:
         raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
     except Exception as error:
-        raise MCPError(types.INTERNAL_ERROR, await _unexpected(request, error)) from None
+        raise MCPError(types.INTERNAL_ERROR, unexpected(request, error).detail) from None
 
 
 async def _list_resources(context: Context, _: object) -> types.ListResourcesResult:

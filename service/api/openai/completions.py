@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
-from fastapi import Request
-from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.responses import Response
 
@@ -20,15 +18,11 @@ from service.api.openai.requests import ChatRequest
 from service.api.wire import (
     JSON,
     KEY_REFUSED,
-    answer_framework,
-    disclosed,
     problem_headers,
-    request_id,
 )
 from service.core.domain import Answer, AnswerSummary, Citation, Model, Problem, Usage
-from service.core.errors import InvalidRequest, LoopUnavailable, RevelatorError
+from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.terminal import cut
-from service.strategies.pipeline import problem_of
 
 PREFIX: Final = "urn:revelator:problem:"
 # The statuses and names that clients of this API expect instead of ours.
@@ -52,33 +46,6 @@ class OpenAIError(Model):
     """`error` has `message`, `type`, `param` and `code`, of which the last two may be null."""
 
     error: dict[str, str | None]
-
-
-class OpenAIRoute(APIRoute):
-    """A route whose errors have the form of OpenAI's."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_in_their_form(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RevelatorError as error:
-                problem = problem_of(disclosed(error, request), request_id(request))
-                return error_response(problem, error.retry_after)
-
-        return handle_in_their_form
-
-
-async def answer_missing(request: Request, error: Exception) -> Response:
-    """Answer for the router that there is no such path or method."""
-    response = await answer_framework(request, error)
-    if not request.url.path.startswith("/v1/"):
-        return response
-    problem = Problem.model_validate_json(bytes(response.body))
-    answer = error_response(problem)
-    answer.headers.update({k: v for k, v in response.headers.items() if k == "allow"})
-    return answer
 
 
 def error_response(problem: Problem, retry_after: int | None = None) -> Response:

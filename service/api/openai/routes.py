@@ -22,7 +22,6 @@ from service.api.openai.completions import (
     Completing,
     ModelCard,
     ModelList,
-    OpenAIRoute,
     documented_errors,
     error_response,
     links_to,
@@ -69,9 +68,7 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return body_schema(model) | {"parameters": [KEY_HEADER]}
 
 
-router = APIRouter(
-    prefix="/v1", tags=["openai"], route_class=OpenAIRoute, dependencies=[Depends(require("ask"))]
-)
+router = APIRouter(prefix="/v1", tags=["openai"], dependencies=[Depends(require("ask"))])
 
 
 class Chat(NamedTuple):
