@@ -47,8 +47,8 @@ from service.api.wire import (
     body_schema,
     documented,
     encode,
+    json_body,
     problem_response,
-    read_json,
     request_id,
 )
 from service.core.channel import Channel
@@ -290,9 +290,7 @@ class AnswerQuery(AnswerRequest):
         return parse_request(values)
 
 
-async def body_request(request: Request) -> AnswerRequest:
-    """Parse the request in the body."""
-    return parse_request(await read_json(request))
+body_request: Final = json_body(AnswerRequest)
 
 
 async def utf8_query(request: Request) -> None:

@@ -44,6 +44,7 @@ from service.api.wire import ISSUER_UNAVAILABLE, NOT_ALLOWED, TOKEN_REFUSED, Ref
 from service.core.concurrency import retrieve
 from service.core.connections import tls_context
 from service.core.errors import ConfigurationError, InvalidRequest
+from service.core.extras import lacking
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
 from service.core.validation import Strict, parse
@@ -178,7 +179,6 @@ def _refuse_repeated(tenants: Iterable[Tenant]) -> None:
 log = structlog.get_logger(__name__)
 
 TOKEN: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
-LARGEST_TOKEN: Final = 16_000  # bytes
 LEEWAY_S: Final = 30.0  # seconds that the clocks of issuer and gateway may differ
 FETCH_S: Final = 5.0
 # Only public-key algorithms: with HS256, every verifier could also create tokens.
@@ -195,19 +195,18 @@ class TokenTenant(Tenant):
     name: Annotated[str, StringConstraints(pattern=r"^oidc:[\x21-\x7e]{1,128}$")]
 
 
-class IssuerKeys:
-    """The public keys at one URL, by their ids. They are requested only when a token needs them,
-    and at most every `AGAIN_S`.
+class Tokens:
+    """Verifies tokens by the public keys of their issuer, and returns their tenants. The keys are
+    requested only when a token needs them, and at most every `AGAIN_S`.
     """
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """Raise ConfigurationError if the extra `oidc` is not installed."""
         try:
             from jwt import PyJWKClient  # noqa: PLC0415
-        except ImportError:
-            raise ConfigurationError(
-                "server.oidc needs the extra `oidc`: pip install '.[oidc]' in the checkout"
-            ) from None
+        except ImportError as error:
+            raise ConfigurationError(lacking("server.oidc", error, "oidc")) from None
+        self._settings = settings
         self._client = PyJWKClient(
             str(settings.jwks_url), cache_jwk_set=False, timeout=FETCH_S, ssl_context=tls_context()
         )
@@ -260,21 +259,10 @@ class IssuerKeys:
         finally:
             self._fetching = None
 
-
-class Tokens:
-    """Verifies tokens and returns their tenants."""
-
-    def __init__(self, settings: OidcSettings) -> None:
-        """Raise ConfigurationError as `IssuerKeys` does."""
-        self._settings = settings
-        self._keys = IssuerKeys(settings)
-
     async def tenant(self, token: bytes) -> Tenant:
         """Return the tenant that a token names. Raises TOKEN_REFUSED and ISSUER_UNAVAILABLE."""
         import jwt  # noqa: PLC0415
 
-        if len(token) > LARGEST_TOKEN:
-            raise Refusal(TOKEN_REFUSED, f"The token is longer than {LARGEST_TOKEN:,} bytes.")
         own = self._settings
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
@@ -282,7 +270,7 @@ class Tokens:
                 raise Refusal(TOKEN_REFUSED, "The token has no `kid`.")
             claims = jwt.decode(
                 token,
-                await self._keys.find(key_id),  # and by its algorithm only
+                await self.find(key_id),  # and by its algorithm only
                 algorithms=ALGORITHMS,
                 issuer=own.issuer,
                 audience=own.audience,

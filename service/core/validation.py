@@ -39,14 +39,6 @@ def explain(errors: Sequence[Any]) -> str:
     return "; ".join(lines)
 
 
-def first_problem(error: ValidationError) -> str:
-    """Return the first problem of a file: the name of the field, else `the file`, and the
-    reason.
-    """
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-
-
 def _place(location: tuple[int | str, ...]) -> str:
     if len(location) > 1 and location[0] in ("body", "query", "path"):
         location = location[1:]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.native import is_failure
 from service.core.onnx import open_onnx
-from service.core.validation import first_problem
+from service.core.validation import explain
 
 Model = TypeVar("Model")
 Card = TypeVar("Card", bound=BaseModel)
@@ -174,6 +174,6 @@ def read_card(kind: type[Card], name: str, folder: Path, files: Sequence[str]) -
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise ConfigurationError(
-            f"{path}: {first_problem(error)}; use a folder of this version, or create one: "
+            f"{path}: {explain(error.errors())}; use a folder of this version, or create one: "
             f"revelator train {name}"
         ) from None

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from service.core.errors import EngineFailure
 from service.core.extras import missing_packages
-from service.core.validation import first_problem
+from service.core.validation import explain
 from service.engines.base import Capabilities
 from service.engines.in_process import InProcessGenerator
 
@@ -75,7 +75,7 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
         return EmbeddedCard.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise EngineFailure(
-            f"engine {name!r}: {path} cannot be read: {first_problem(error)}; it was created by "
+            f"engine {name!r}: {path} cannot be read: {explain(error.errors())}; it was created by "
             "another version, or was changed: install again"
         ) from None
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.domain import AutoragMode
 from service.core.errors import ConfigurationError
-from service.core.validation import first_problem
+from service.core.validation import explain
 
 KEY: Final = "revelator"
 
@@ -51,7 +51,7 @@ def read_training_notes(folder: Path) -> TrainingNotes:
     try:
         notes = TrainingNotes.model_validate(config[KEY])
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {KEY}: {first_problem(error)}") from None
+        raise ConfigurationError(f"{path}: {KEY}: {explain(error.errors())}") from None
     if notes.templates and (own := folder / notes.templates).is_dir():
         return notes.model_copy(update={"templates": str(own)})
     return notes

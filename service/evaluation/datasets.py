@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from service.answer.request import Question
 from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
-from service.core.validation import first_problem
+from service.core.validation import explain
 from service.evaluation.formats import FORMATS, Format, detect
 from service.retrieval.ingest.formats.base import DAMAGED, open_input
 
@@ -117,7 +117,7 @@ def read_question(
     try:
         read = QuestionRow.model_validate(row)
     except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
+        raise ValueError(explain(error.errors())) from None
     answers, parts = [*read.answer, *read.answers, *read.answer_aliases], read.parts or []
     if isinstance(read.choices, dict):
         answers = [str(read.choices.get(answer, answer)) for answer in answers]

@@ -33,7 +33,7 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Problem
 from service.core.errors import StoreError
 from service.core.files import save_whole
-from service.core.validation import first_problem
+from service.core.validation import explain
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.rows import Key
 
@@ -131,8 +131,8 @@ def read_trace(path: Path) -> Trace:
         header = Header.model_validate_json(lines[0])
     except ValidationError as error:
         raise StoreError(
-            f"{path}:1: is not the first line of a trace of this version ({first_problem(error)}); "
-            "evaluate again, or use the version that wrote it"
+            f"{path}:1: is not the first line of a trace of this version "
+            f"({explain(error.errors())}); evaluate again, or use the version that wrote it"
         ) from None
     events = tuple(_event(line, f"{path}:{n}") for n, line in enumerate(lines[1:], 2))
     if not events or not isinstance(events[-1], Done):
@@ -162,7 +162,7 @@ def _event(line: str, place: str) -> BaseEvent:
             return event
         why = "its fields differ"
     except ValidationError as error:
-        why = first_problem(error)
+        why = explain(error.errors())
     raise StoreError(f"{place}: is not an event of this version ({why})")
 
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from service.api import tenants as tokens
-from service.api.tenants import IssuerKeys, Tenant
+from service.api.tenants import Tenant, Tokens
 from service.api.wire import Refusal
 from service.core.settings.server import OidcSettings
 from tests.conftest import need
@@ -259,7 +259,7 @@ class Clock:
         return self.now
 
 
-async def found(keys: IssuerKeys, kid: str) -> str:
+async def found(keys: Tokens, kid: str) -> str:
     try:
         await keys.find(kid)
     except Refusal as error:
@@ -269,7 +269,7 @@ async def found(keys: IssuerKeys, kid: str) -> str:
 
 async def test_keys_are_rotated_and_requests_for_them_are_few(issuer: Issuer) -> None:
     clock = Clock()
-    keys = IssuerKeys(issuer.settings, clock)
+    keys = Tokens(issuer.settings, clock)
     assert {await found(keys, "one") for _ in range(20)} == {"found"}
     assert {await found(keys, f"unknown-{n}") for n in range(20)} == {"token-refused"}
     assert issuer.asked == 1
@@ -282,7 +282,7 @@ async def test_keys_are_rotated_and_requests_for_them_are_few(issuer: Issuer) ->
 
 async def test_keys_outlive_an_issuer_that_is_away_for_a_while(issuer: Issuer) -> None:
     clock = Clock()
-    keys = IssuerKeys(issuer.settings, clock)
+    keys = Tokens(issuer.settings, clock)
     assert await found(keys, "one") == "found"
     issuer.status = 500
     clock.now += tokens.FRESH_S + 1
@@ -311,7 +311,7 @@ async def test_without_keys_nobody_is_admitted(
     monkeypatch.setattr(tokens, "FETCH_S", 0.3)
     for name, value in wrong.items():
         setattr(issuer, name, value)
-    assert await found(IssuerKeys(issuer.settings, Clock()), "one") == "issuer-unavailable"
+    assert await found(Tokens(issuer.settings, Clock()), "one") == "issuer-unavailable"
 
 
 async def test_a_caller_is_told_to_come_back_where_the_issuer_is_away() -> None:

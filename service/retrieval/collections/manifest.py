@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from service.core.domain import Model
 from service.core.errors import InvalidRequest, StoreError
 from service.core.files import discard, sweep, write_whole
-from service.core.validation import first_problem
+from service.core.validation import explain
 from service.retrieval.base import Analysis
 from service.retrieval.embedding.contract import EmbeddingContract
 
@@ -150,7 +150,7 @@ def parse_manifest(content: bytes, place: str) -> Manifest:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         raise StoreError(
-            f"{place}: {first_problem(error)}; it was created by another version or is damaged: "
+            f"{place}: {explain(error.errors())}; it was created by another version or is damaged: "
             "delete the collection and ingest it again"
         ) from None
 

@@ -37,7 +37,11 @@ def card(**changes: object) -> Damage:
     ("damage", "kind", "said"),
     [
         (lambda f: (f / "checkpoint.json").unlink(), "labeler", "revelator train labeler"),
-        (lambda f: (f / "checkpoint.json").write_text("{"), "labeler", "checkpoint.json: the file"),
+        (
+            lambda f: (f / "checkpoint.json").write_text("{"),
+            "labeler",
+            "checkpoint.json: Invalid JSON",
+        ),
         (card(format=2), "labeler", "format: Input should be 1; use a folder of this version"),
         (card(max_pieces=0), "labeler", "max_pieces"),
         (card(further=0), "labeler", "further"),
