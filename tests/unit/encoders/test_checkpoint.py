@@ -40,7 +40,7 @@ def card(**changes: object) -> Damage:
         (
             lambda f: (f / "checkpoint.json").write_text("{"),
             "labeler",
-            "checkpoint.json: Invalid JSON",
+            "json: Invalid JSON: EOF",
         ),
         (card(format=2), "labeler", "format: Input should be 1; use a folder of this version"),
         (card(max_pieces=0), "labeler", "max_pieces"),
