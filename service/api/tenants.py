@@ -179,6 +179,7 @@ def _refuse_repeated(tenants: Iterable[Tenant]) -> None:
 log = structlog.get_logger(__name__)
 
 TOKEN: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+LARGEST_TOKEN: Final = 16_000  # bytes
 LEEWAY_S: Final = 30.0  # seconds that the clocks of issuer and gateway may differ
 FETCH_S: Final = 5.0
 # Only public-key algorithms: with HS256, every verifier could also create tokens.
@@ -263,6 +264,8 @@ class Tokens:
         """Return the tenant that a token names. Raises TOKEN_REFUSED and ISSUER_UNAVAILABLE."""
         import jwt  # noqa: PLC0415
 
+        if len(token) > LARGEST_TOKEN:
+            raise Refusal(TOKEN_REFUSED, f"The token is longer than {LARGEST_TOKEN:,} bytes.")
         own = self._settings
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
