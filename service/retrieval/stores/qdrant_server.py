@@ -62,9 +62,7 @@ ANSWERS: Final[dict[int, tuple[type[RevelatorError], str]]] = {
     ),
     408: (BackendUnavailable, "exceeded its own time limit (408): {reason}"),
     429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
-    502: (BackendUnavailable, "is not available (502): {reason}"),
-    503: (BackendUnavailable, "is not available (503): {reason}"),
-    504: (BackendUnavailable, "is not available (504): {reason}"),
+    **dict.fromkeys((502, 503, 504), (BackendUnavailable, "is not available ({status}): {reason}")),
     507: (
         StoreError,
         "has no space left for writing: {reason}; free or add disk space, then run the same "
@@ -98,10 +96,9 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
             f"{where} does not allow this request: {reason}; this is a limit of its strict mode: "
             "raise it for the collection there"
         )
-    kind, text = ANSWERS.get(
-        401 if status == 403 else status, (RetrievalFailure, "failed: {reason}")
-    )
-    return kind(f"{where} {text.format(reason=reason)}")
+    status = 401 if status == 403 else status
+    kind, text = ANSWERS.get(status, (RetrievalFailure, "failed: {reason}"))
+    return kind(f"{where} {text.format(status=status, reason=reason)}")
 
 
 def status_and_reason(error: Exception) -> tuple[int | None, str]:
