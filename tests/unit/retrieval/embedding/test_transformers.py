@@ -13,46 +13,15 @@ from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding.contract import PRESETS, EmbeddingContract
 from service.retrieval.embedding.embedders import load_transformers, open_embedder
 from tests.conftest import need
+from tests.support.tiny_bert import SIZE, save_bert
 
 need("torch", "transformers")
-
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "query",
-    "passage",
-    ":",
-    "norma",
-    "is",
-    "an",
-    "opera",
-    "etna",
-    "volcano",
-]
-SIZE = 16
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of one layer with random weights, as transformers saves it."""
-    import torch
-    import transformers
-
-    made = tmp_path_factory.mktemp("tiny-bert")
-    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    transformers.BertTokenizerFast(vocab={word: n for n, word in enumerate(WORDS)}).save_pretrained(
-        made
-    )
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=SIZE, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=32,
-    )  # fmt: skip
-    transformers.BertModel(config).eval().save_pretrained(made)
-    return made
+    words = "query passage : norma is an opera etna volcano"
+    return save_bert(tmp_path_factory.mktemp("tiny-bert"), words)
 
 
 def reference(folder: Path, text: str, max_length: int = 32) -> Any:

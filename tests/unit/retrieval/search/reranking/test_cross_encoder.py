@@ -11,30 +11,17 @@ from service.core.settings import RerankerSettings
 from service.retrieval.search import reranking
 from service.retrieval.search.reranking import CrossEncoder, open_reranker
 from tests.conftest import need
+from tests.support.tiny_bert import save_bert
 
 need("torch", "transformers")
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "volcano", "etna", "opera", "a", "the"]
+WORDS = "volcano etna opera a the"
 PASSAGES = ["etna the volcano", "opera", "a " * 40, "the opera a volcano", "", "etna"]
 
 
 def save_model(folder: Path, outputs: int = 1) -> Path:
-    """A BERT of two layers and 32 positions."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(WORDS))
-    tokenizer = BertTokenizer(str(folder / "vocab.txt"))
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(7)
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=32, num_labels=outputs,
-        initializer_range=1.0,
-    )  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
+    kind = "BertForSequenceClassification"
+    return save_bert(folder, WORDS, kind, num_labels=outputs, initializer_range=1.0)
 
 
 @pytest.fixture(scope="module")
