@@ -114,11 +114,11 @@ def key(
     entry = "\n".join(
         [
             "[[tenants]]",
-            f"name = {_text(name)}",
-            f"key_sha256 = [{_text(digest(made.encode()))}]",
-            f"collections = [{_texts(collections)}]",
-            f"rights = [{_texts(rights)}]",
-            *([f"principals = [{_texts(principals)}]"] if principals else []),
+            f"name = {json.dumps(name, ensure_ascii=False)}",
+            f"key_sha256 = {_listed(digest(made.encode()))}",
+            f"collections = {_listed(collections)}",
+            f"rights = {_listed(rights)}",
+            *([f"principals = {_listed(principals)}"] if principals else []),
             *([f"requests_per_minute = {requests}"] if requests is not None else []),
             *([f"questions_per_minute = {questions}"] if questions is not None else []),
         ]
@@ -131,9 +131,6 @@ def key(
     typer.echo(f"The key, shown only once: {made}", err=True)
 
 
-def _texts(listed: str) -> str:
-    return ", ".join(_text(part.strip()) for part in listed.split(",") if part.strip())
-
-
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _listed(texts: str) -> str:
+    parts = [part.strip() for part in texts.split(",")]
+    return json.dumps([*filter(None, parts)], ensure_ascii=False)

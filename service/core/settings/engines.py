@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from service.core.settings.base import CommaList, JsonObject, Section, SectionWithSecrets
@@ -28,7 +28,7 @@ class EngineSettings(SectionWithSecrets):
         "with ONNX Runtime; `local`: a model folder, with transformers; "
         "`openai` and `vllm`: the servers at `urls`.",
     )
-    urls: Annotated[list[str], NoDecode, CommaList] = Field(
+    urls: Annotated[list[Annotated[str, AfterValidator(checked)]], NoDecode, CommaList] = Field(
         [], description="Base URLs of OpenAI-compatible servers, including /v1.", repr=False
     )
     model: str | None = Field(
@@ -100,11 +100,6 @@ class EngineSettings(SectionWithSecrets):
                 f"remove {fields[0]!r}"
             )
         return self
-
-    @field_validator("urls")
-    @classmethod
-    def _urls_are_http(cls, urls: list[str]) -> list[str]:
-        return [checked(url) for url in urls]
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
