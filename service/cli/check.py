@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 import anyio
@@ -15,7 +15,7 @@ from service.client import Client
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
-from service.engines.factory import open_pool
+from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import Worker
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
@@ -32,25 +32,31 @@ async def check_in_terminal(settings: Settings) -> int:
     """Print the checks as a table, and return the exit code: 0 if all are ok, else 1."""
     owner = find_owner(settings.data_dir)
     checks = [Check("data directory", True, str(settings.data_dir))]
-    if owner is not None:
-        served = owner.url or "no URL"
-        holder = f"process {owner.pid} holds the data directory and serves {served}"
-        checks.append(Check("server", True, holder))
-        checks += await _ask_server(owner.url, settings)
-        async with open_engines(settings) as engines:
-            checks += describe_roles(settings, engines)
-    else:
-        async with open_runtime(settings) as runtime:
+    async with AsyncExitStack() as stack:
+        if owner is not None:
+            served = owner.url or "no URL"
+            holder = f"process {owner.pid} holds the data directory and serves {served}"
+            checks.append(Check("server", True, holder))
+            checks += await _ask_server(owner.url, settings)
+            engines = await stack.enter_async_context(open_engines(settings))
+        else:
+            runtime = await stack.enter_async_context(open_runtime(settings))
             checks += await runtime.checks()
-            checks += describe_roles(settings, runtime.engines)
-    checks += await _transport(settings)
+            engines = runtime.engines
+        checks += describe_roles(settings, engines)
+        checks += await _transport(settings)
+        pools = {
+            name: await _workers(engine)
+            for name, engine in engines.items()
+            if isinstance(engine, PoolGenerator)
+        }
     table = Table("", "check", "detail", box=None)
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[red]failed[/]"
         table.add_row(mark, check.name, escape(check.detail))
     console = Console()
     console.print(table)
-    for name, workers in (await _pools(settings)).items():
+    for name, workers in pools.items():
         console.print()
         console.print(_pool_table(name, workers))
     return 0 if all(check.ok for check in checks) else 1
@@ -71,19 +77,11 @@ async def _transport(settings: Settings) -> list[Check]:
     return [Check("qdrant", True, f"{transport[0]}: {transport[1]}")] if transport else []
 
 
-async def _pools(settings: Settings) -> dict[str, list[Worker]]:
-    """Return the workers of every pool after one check of each."""
-    pools: dict[str, list[Worker]] = {}
-    for name, engine in settings.engines.items():
-        if engine.kind == "vllm":
-            pool = open_pool(name, engine)
-            try:
-                with suppress(EngineFailure):  # the first table shows the failure
-                    await pool.check()
-                pools[name] = pool.workers()
-            finally:
-                await pool.aclose()
-    return pools
+async def _workers(pool: PoolGenerator) -> list[Worker]:
+    """Return the workers of a pool after one check of each."""
+    with suppress(EngineFailure):  # the first table shows the failure
+        await pool.check()
+    return pool.workers()
 
 
 def _pool_table(name: str, workers: Sequence[Worker]) -> Table:

@@ -11,7 +11,6 @@ from service.core.settings import EngineSettings
 from service.engines.base import Generator
 
 if TYPE_CHECKING:
-    from service.engines.pool.pool import PoolGenerator
     from service.engines.vllm import VllmGenerator
 
 
@@ -37,21 +36,16 @@ def open_generator(
             f"engines.{name}: kind {settings.kind!r} needs urls, the base URLs of its servers"
         )
     metrics = metrics or Metrics()
+    resent = partial(metrics.count, "resent_calls_total")
     if settings.kind == "openai":
         from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
 
-        return OpenAIGenerator(name, settings, partial(metrics.count, "resent_calls_total"))
-    return open_pool(name, settings, metrics)
-
-
-def open_pool(name: str, settings: EngineSettings, metrics: Metrics | None = None) -> PoolGenerator:
-    """Create an engine of kind `vllm`."""
-    metrics = metrics or Metrics()
+        return OpenAIGenerator(name, settings, resent)
     from service.engines.pool.pool import PoolGenerator  # noqa: PLC0415
     from service.engines.vllm import VllmGenerator  # noqa: PLC0415
 
     def connect(url: str) -> VllmGenerator:
         own = settings.model_copy(update={"urls": [url]})
-        return VllmGenerator(name, own, partial(metrics.count, "resent_calls_total"))
+        return VllmGenerator(name, own, resent)
 
     return PoolGenerator(name, settings, connect, metrics)
