@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -55,27 +56,26 @@ class ChoiceConstraint:
         return self.label is not None
 
 
+@dataclass(frozen=True, slots=True)
 class SchemaConstraint:
     """Restricts the output to JSON of a schema, by llguidance. One leading space is allowed,
     because many models write one. The tokens are the text, so there is no `label`.
     """
 
+    matcher: Any
+    vocabulary: int
     label: str | None = None
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-
     def mask(self, logits: Logits) -> Logits:
-        bias = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8)[: self._vocabulary]
-        allowed = np.zeros(self._vocabulary, bool)
+        bias = np.frombuffer(self.matcher.compute_logit_bias(), np.uint8)[: self.vocabulary]
+        allowed = np.zeros(self.vocabulary, bool)
         allowed[: len(bias)] = bias > 0
         return np.where(allowed, logits, np.float32(-np.inf))
 
     def advance(self, token: int) -> bool:
-        if not self._matcher.consume_token(token):
-            raise ValueError(f"the output cannot follow the schema: {self._matcher.get_error()}")
-        return bool(self._matcher.is_stopped())
+        if not self.matcher.consume_token(token):
+            raise ValueError(f"the output cannot follow the schema: {self.matcher.get_error()}")
+        return bool(self.matcher.is_stopped())
 
 
 Constraint = ChoiceConstraint | SchemaConstraint

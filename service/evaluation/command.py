@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavaila
 from service.core.extras import lacking, missing_packages
 from service.core.progress import shown_progress
 from service.core.settings import Settings
-from service.evaluation.bundle import load_bundle
+from service.evaluation.bundle import Bundle, load_bundle
 from service.evaluation.datasets import Dataset, DatasetError, read_datasets
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry, with_engine
 from service.evaluation.llm_judge import Judge, open_judge
@@ -123,26 +123,22 @@ async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
         screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
+@dataclass(frozen=True)
 class Evaluation:
     """One evaluation: the questions of `datasets` by every planned method, asked through
     `entry`."""
 
-    def __init__(
-        self,
-        entry: Entry,
-        datasets: Sequence[Dataset],
-        options: EvaluationOptions,
-        screen: Console,
-        judge: Judge | None,
-    ) -> None:
-        self._entry = entry
-        self._datasets = datasets
-        self._options = options
-        self._screen = screen
-        self._judge = judge
-        self._bundle = load_bundle(options.bundle) if options.bundle else None
-        self._tasks: list[Task] = []
-        self._methods: dict[str, dict[str, Any]] = {}
+    entry: Entry
+    datasets: Sequence[Dataset]
+    options: EvaluationOptions
+    screen: Console
+    judge: Judge | None
+    tasks: list[Task] = field(default_factory=list, init=False)
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+
+    @property
+    def bundle(self) -> Bundle | None:
+        return load_bundle(self.options.bundle) if self.options.bundle else None
 
     async def plan(self, methods: Sequence[Method]) -> None:
         """Check every combination of method and dataset before any question is asked.
@@ -150,12 +146,12 @@ class Evaluation:
         Prints a note for each method that only `all` includes and that this deployment cannot run.
         Raises as `Entry.prepare` does: for example InvalidRequest or NotFound.
         """
-        options = self._options
-        if options.gold_routes and not any(q.route for d in self._datasets for q in d.questions):
+        options = self.options
+        if options.gold_routes and not any(q.route for d in self.datasets for q in d.questions):
             raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
         named = named_methods(options.methods)
         skipped: dict[str, str] = {}
-        for dataset in self._datasets:
+        for dataset in self.datasets:
             for method in methods:
                 fields = {
                     **self._fields(dataset), **method.fields,
@@ -164,34 +160,34 @@ class Evaluation:
                     "last_resort": method.last_resort,
                 }  # fmt: skip
                 try:
-                    request = await self._entry.prepare(parse_request(fields))
+                    request = await self.entry.prepare(parse_request(fields))
                 except LoopUnavailable as error:
                     if method.name in named:
                         raise
                     skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                     continue
-                if self._bundle:
-                    request = request.model_copy(update={"conditions": self._bundle.conditions})
-                self._methods[method.name] = request.model_dump(
+                if self.bundle:
+                    request = request.model_copy(update={"conditions": self.bundle.conditions})
+                self.methods[method.name] = request.model_dump(
                     include={"route", "loop", "last_resort"}
                 )
-                self._tasks += [
+                self.tasks.extend(
                     Task(
                         question, request, options.gold_routes and method.route == "auto",
                         self._yes_no(dataset), dataset.name, method.name, options.trace,
                     )
                     for question in dataset.questions
-                ]  # fmt: skip
+                )  # fmt: skip
         for line in skipped.values():
-            self._screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            self.screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def _fields(self, dataset: Dataset) -> dict[str, Any]:
         """Return the request fields that all methods share."""
-        own = self._bundle.fields(dataset.name) if self._bundle else {}
-        return {**self._options.fields, **own}
+        own = self.bundle.fields(dataset.name) if self.bundle else {}
+        return {**self.options.fields, **own}
 
     def _yes_no(self, dataset: Dataset) -> bool:
-        own = self._options.yes_no
+        own = self.options.yes_no
         return dataset.format.yes_no if own is None else own
 
     async def ask(self) -> list[Row]:
@@ -202,23 +198,23 @@ class Evaluation:
         """
         places = {
             (data.name, question.id): (number, place)
-            for number, data in enumerate(self._datasets)
+            for number, data in enumerate(self.datasets)
             for place, question in enumerate(data.questions)
         }
-        tasks = sorted(self._tasks, key=lambda task: places[task.dataset, task.question.id])
+        tasks = sorted(self.tasks, key=lambda task: places[task.dataset, task.question.id])
         run = await self._description()
-        finish = self._judge.judged if self._judge else None
-        rows = await self._ask_all(tasks, self._options.out, run, finish)
-        if not self._options.robustness or len(rows) < len(tasks):
+        finish = self.judge.judged if self.judge else None
+        rows = await self._ask_all(tasks, self.options.out, run, finish)
+        if not self.options.robustness or len(rows) < len(tasks):
             return rows
-        out = (self._options.out or Path()) / ROBUSTNESS
+        out = (self.options.out or Path()) / ROBUSTNESS
         victims = {
             (data.name, victim.question.id): victim
-            for data in self._datasets
+            for data in self.datasets
             for victim in victims_of(data.questions)
         }
         for attack in ATTACKS:
-            self._screen.print(f"poisoned passages: {attack.name}", highlight=False)
+            self.screen.print(f"poisoned passages: {attack.name}", highlight=False)
             again = [
                 attacked(task, attack, victims[task.dataset, task.question.id]) for task in tasks
             ]
@@ -230,20 +226,20 @@ class Evaluation:
 
     async def _description(self) -> dict[str, dict[str, Any]]:
         """Return the description of this evaluation for `run.json`."""
-        searched = {task.dataset: task.method_request.collection for task in self._tasks}
+        searched = {task.dataset: task.method_request.collection for task in self.tasks}
         names = dict.fromkeys(searched.values())
-        collections = {name: await self._entry.collection(name) for name in names}
-        options, bundle = self._options, self._bundle
+        collections = {name: await self.entry.collection(name) for name in names}
+        options, bundle = self.options, self.bundle
         fixed = (
             {"bundle": bundle.name, "conditions": bundle.conditions.model_dump()} if bundle else {}
         )
         return {
             "common": {
-                **self._entry.identity,
+                **self.entry.identity,
                 "request": dict(options.fields),
                 "gold_routes": options.gold_routes,
                 "evaluators": VERSIONS,
-                **({"judge": dict(self._judge.described)} if self._judge else {}),
+                **({"judge": dict(self.judge.described)} if self.judge else {}),
                 **({"note": options.note} if options.note else {}),
                 **fixed,
             },
@@ -254,10 +250,10 @@ class Evaluation:
                     "scoring": {"cut": True, "yes_no": self._yes_no(data)},
                     "collection": collections[searched[data.name]],
                 }
-                for data in self._datasets
+                for data in self.datasets
                 if data.name in searched
             },
-            "methods": self._methods,
+            "methods": self.methods,
         }
 
     async def _ask_all(
@@ -279,15 +275,15 @@ class Evaluation:
             rows = {row.key: row for row in self._kept(folder) if row.key in wanted}
             if rows:
                 told = f"{len(rows):,} of {len(tasks):,} questions already have a result"
-                self._screen.print(told, highlight=False)
+                self.screen.print(told, highlight=False)
             todo = [task for task in tasks if task.key not in rows]
             if folder and todo:
                 folder.note(await anyio.to_thread.run_sync(process))
             show = stack.enter_context(
-                shown_progress("asking", "questions", len(todo), self._screen)
+                shown_progress("asking", "questions", len(todo), self.screen)
             )
             done = failed = away = 0
-            working = work_off(todo, self._entry.ask, self._options.concurrency, finish)
+            working = work_off(todo, self.entry.ask, self.options.concurrency, finish)
             async with closing(working) as results:
                 async for row in results:
                     rows[row.key] = row
@@ -297,7 +293,7 @@ class Evaluation:
                     show(done, f"{failed:,} failed" if failed else "")
                     away = away + 1 if row.interrupted else 0
                     if away == MOST_OUT:
-                        self._screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
+                        self.screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
                         break
         return [rows[task.key] for task in tasks if task.key in rows]
 
@@ -309,7 +305,7 @@ class Evaluation:
         """
         if folder is None:
             return []
-        if self._options.retry_failed:
+        if self.options.retry_failed:
             return [row for row in folder.rows if not (row.error or row.judge_error)]
         return [row for row in folder.rows if not row.interrupted]
 

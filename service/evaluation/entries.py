@@ -4,10 +4,9 @@ answers depend on."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import SecretStr
 
@@ -59,18 +58,17 @@ def altered(runtime: Runtime, alter: Alter | None) -> Runtime:
     return replace(runtime, retriever=alter(runtime.retriever)) if alter else runtime
 
 
+@dataclass(frozen=True)
 class AtServer:
     """Asks a running server, which has its own settings and engines."""
 
-    engines: Mapping[str, Generator] = MappingProxyType({})
-
-    def __init__(self, client: Client, settings: Settings) -> None:
-        self._client = client
-        self._settings = settings
+    client: Client
+    settings: Settings
+    engines: ClassVar[Mapping[str, Generator]] = {}
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"server": shown(self._client.base)}
+        return {"server": shown(self.client.base)}
 
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
         """Let the server check the request, which it does before its first event, and cancel the
@@ -79,16 +77,16 @@ class AtServer:
         default = next((name for name in _BY_DEFAULT if name in names), _BY_DEFAULT[-1])
         resolved = {
             "collection": asked.collection or default,
-            "timeout_s": asked.timeout_s or self._settings.limits.timeout_s,
+            "timeout_s": asked.timeout_s or self.settings.limits.timeout_s,
         }
         prepared = PreparedRequest(**dict(asked) | resolved)
-        async with closing(self._client.events(_fields(prepared), resumed=False)) as events:
+        async with closing(self.client.events(_fields(prepared), resumed=False)) as events:
             await anext(events, None)
         return prepared
 
     def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
         """What the server's searches find cannot be altered."""
-        return self._client.events(_fields(request))
+        return self.client.events(_fields(request))
 
     async def collection(self, name: str) -> dict[str, Any]:
         found = await self._collections()
@@ -98,7 +96,7 @@ class AtServer:
         """Return the descriptions by name; none if the server's retriever is external or the key
         may not list them."""
         try:
-            found = await self._client.collections()
+            found = await self.client.collections()
         except (InvalidRequest, NotFound):
             return {}
         return {each.name: each.model_dump() for each in found}

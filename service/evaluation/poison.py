@@ -159,24 +159,24 @@ def planted(
     return tuple(replace(each, rank=rank) for rank, each in enumerate(order[:top_k], 1))
 
 
+@dataclass(frozen=True, slots=True)
 class PoisonedRetriever:
     """Adds the passages of `attack` to the results of every search for one question."""
 
-    def __init__(self, retriever: Retriever, attack: Attack, victim: Victim) -> None:
-        self._retriever = retriever
-        self._attack = attack
-        self._victim = victim
+    retriever: Retriever
+    attack: Attack
+    victim: Victim
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        result = await self._retriever.search(request)
+        result = await self.retriever.search(request)
         found = [hit.passage for hit in result.passages]
         poison = [
             passage
-            for passage in poisoned(self._attack, self._victim, found)
+            for passage in poisoned(self.attack, self.victim, found)
             if passage.passage_id not in request.exclude
         ]
-        hits = planted(result.passages, poison, self._attack.strength, request.top_k)
+        hits = planted(result.passages, poison, self.attack.strength, request.top_k)
         return SearchResult(hits, result.missing)
 
     async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return await self._retriever.check_request(collection, filter, permit)
+        return await self.retriever.check_request(collection, filter, permit)

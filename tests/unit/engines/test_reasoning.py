@@ -61,13 +61,31 @@ async def ask(reasoning: Reasoning, model: Model, request: GenerationRequest = L
     return Completion(completion.text.strip(), completion.finish, completion.usage)
 
 
-async def test_a_model_that_does_not_think_gets_its_tokens_and_no_more() -> None:
-    model = Model("yes")
+WORDS = [f" w{n}" for n in range(30)]
 
-    told = await ask(Reasoning("auto", 50), model)
 
-    assert (told.text, told.finish, told.usage) == ("yes", "stop", TokenUsage(PROMPT, 1))
-    assert model.limits == [3]
+@pytest.mark.parametrize(
+    ("mode", "tokens", "said", "limits", "spent"),
+    [
+        ("auto", ["yes"], ("yes", "stop"), [3], 1),
+        *(("on", [*own, "yes"], ("yes", "stop"), [53], len(own) + 1)
+          for own in (FIELD, OPENED, UNOPENED)),
+        *(("on", [*own, *WORDS], ("w0 w1 w2", "length"), [53], len(own) + 3)
+          for own in (FIELD, OPENED, UNOPENED)),
+        *(("off", [*own, "yes"], ("", "length"), [3], 3) for own in (FIELD, OPENED)),
+        ("auto", [*["~hm"] * 100, "yes"], ("", "length"), [3, 53], 3 + 53),  # not for ever
+    ],
+)  # fmt: skip
+async def test_what_one_call_may_write(
+    mode: ReasoningMode, tokens: list[str], said: tuple[str, str], limits: list[int], spent: int
+) -> None:
+    model = Model(*tokens)
+
+    told = await ask(Reasoning(mode, 50), model)
+
+    assert (told.text, told.finish) == said
+    assert model.limits == limits
+    assert told.usage.completion_tokens == spent
 
 
 @pytest.mark.parametrize("thoughts", [FIELD, OPENED], ids=["in a field", "in a block"])
@@ -84,48 +102,11 @@ async def test_a_call_that_ends_in_thinking_is_made_again_with_room(thoughts: li
     assert second.usage == TokenUsage(PROMPT, whole)
 
 
-@pytest.mark.parametrize("thoughts", [FIELD, OPENED, UNOPENED], ids=["field", "block", "unopened"])
-async def test_on_gives_room_from_the_first_call(thoughts: list[str]) -> None:
-    model = Model(*thoughts, "yes")
-
-    assert (await ask(Reasoning("on", 50), model)).text == "yes"
-    assert model.limits == [53]
-
-
-@pytest.mark.parametrize("thoughts", [FIELD, OPENED], ids=["field", "block"])
-async def test_off_gives_none(thoughts: list[str]) -> None:
-    model = Model(*thoughts, "yes")
-
-    told = await ask(Reasoning("off", 50), model)
-
-    assert (told.text, told.finish) == ("", "length")
-    assert model.limits == [3]
-
-
-async def test_thinking_beyond_its_room_is_no_answer_and_not_asked_for_ever() -> None:
-    model = Model(*["~hm"] * 100, "yes")
-
-    told = await ask(Reasoning("auto", 50), model)
-
-    assert (told.text, told.finish) == ("", "length")
-    assert model.limits == [3, 53]
-
-
-@pytest.mark.parametrize("thoughts", [FIELD, OPENED, UNOPENED], ids=["field", "block", "unopened"])
-async def test_the_answer_does_not_run_on_into_the_room(thoughts: list[str]) -> None:
-    model = Model(*thoughts, *[f" w{n}" for n in range(30)])
-
-    told = await ask(Reasoning("on", 50), model)
-
-    assert (told.text, told.finish) == ("w0 w1 w2", "length")
-    assert told.usage.completion_tokens == len(thoughts) + 3
-
-
 async def test_a_model_known_to_think_that_answers_at_once_keeps_to_its_tokens() -> None:
     reasoning = Reasoning("auto", 50)
     await ask(reasoning, Model("~hm", "yes"))
 
-    told = await ask(reasoning, Model(*[f" w{n}" for n in range(30)]))
+    told = await ask(reasoning, Model(*WORDS))
 
     assert (told.text, told.finish) == ("w0 w1 w2", "length")
 
