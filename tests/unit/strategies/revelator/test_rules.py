@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -22,83 +23,50 @@ from tests.support.scripted import SHORT_FORMS, ScriptStep
 LAND = [Pair("Who directed Land of Peace?", "Kamal El Sheikh")]
 DOG = [Pair("Who directed A Dog's Purpose?", "Lasse Hallström")]
 NORMA = [Pair("Who composed the opera Norma?", "Vincenzo Bellini")]
+MARKED, UNMARKED = re.compile(r"\[.*\]"), str.maketrans("", "", "[]")
 FATHER = [Pair("Who was Ylenia Carrisi's father?", "Albano Carrisi")]
 
 
 @pytest.mark.parametrize(
-    ("question", "pairs", "left"),
+    ("described", "pairs"),
     [
+        ("Of which nationality is [the person who directed Land of Peace]?", LAND),
+        ("Where was the death of [Land of Peace's director]?", LAND),
+        ("When did [the director of the film Land of Peace] die?", LAND),
+        ("Where did [the director of film Land of Peace (1957 film)] study?", LAND),
+        ("Who is the spouse of [A Dog's Purpose's director]?", DOG),
+        ("What is [the director of the film A Dog's Purpose]'s birth date?", DOG),
+        ("In which city was [the composer of the opera Norma] born?", NORMA),
+        ("What is the place of birth of [Norma's composer]?", NORMA),
+        ("When was [Ylenia Carrisi's father] born?", FATHER),
         (
-            "Of which nationality is the person who directed Land of Peace?",
-            LAND,
-            "Of which nationality is Kamal El Sheikh?",
-        ),
-        (
-            "Where was the death of Land of Peace's director?",
-            LAND,
-            "Where was the death of Kamal El Sheikh?",
-        ),
-        (
-            "When did the director of the film Land of Peace die?",
-            LAND,
-            "When did Kamal El Sheikh die?",
-        ),
-        (
-            "Where did the director of film Land of Peace (1957 film) study?",
-            LAND,
-            "Where did Kamal El Sheikh study?",
-        ),
-        (
-            "Who is the spouse of A Dog's Purpose's director?",
-            DOG,
-            "Who is the spouse of Lasse Hallström?",
-        ),
-        (
-            "What is the director of the film A Dog's Purpose's birth date?",
-            DOG,
-            "What is Lasse Hallström's birth date?",
-        ),
-        (
-            "In which city was the composer of the opera Norma born?",
-            NORMA,
-            "In which city was Vincenzo Bellini born?",
-        ),
-        (
-            "What is the place of birth of Norma's composer?",
-            NORMA,
-            "What is the place of birth of Vincenzo Bellini?",
-        ),
-        ("When was Ylenia Carrisi's father born?", FATHER, "When was Albano Carrisi born?"),
-        (
-            "What was the film Do You Believe?'s director known for?",
+            "What was [the film Do You Believe?'s director] known for?",
             [Pair("Who directed Do You Believe?", "Jon Gunn")],
-            "What was Jon Gunn known for?",
         ),
         (
-            "When did the wife of the director of Land of Peace die?",
+            "When did [the wife of the director of Land of Peace] die?",
             [*LAND, Pair("Who is the wife of Kamal El Sheikh?", "Mona Zaki")],
-            "When did Mona Zaki die?",
         ),
         (
-            "In which place was the actor who starred in the film Help! born?",
+            "In which place was [the actor who starred in the film Help!] born?",
             [Pair("Who starred in Help!?", "Ida Moe")],
-            "In which place was Ida Moe born?",
         ),
         (
-            "What is the date of death of the composer of Help!?",
+            "What is the date of death of [the composer of Help!]?",
             [Pair("Who composed Help!?", "Ida Moe")],
-            "What is the date of death of Ida Moe?",
         ),
         (
-            "Which country is the company that published Vik from?",
+            "Which country is [the company that published Vik] from?",
             [Pair("Which company published Vik?", "Orkla")],
-            "Which country is Orkla from?",
         ),
     ],
 )
 def test_what_was_found_takes_the_place_of_its_description(
-    question: str, pairs: list[Pair], left: str
+    described: str, pairs: list[Pair]
 ) -> None:
+    """Of `described`, what is between brackets."""
+    question = described.translate(UNMARKED)
+    left = MARKED.sub(str(pairs[-1].answer), described)
     assert substitute_answers(question, pairs) == left
     assert bridge_answer(question, [*pairs, Pair(left, "1990")]) == "1990"
 
@@ -174,43 +142,34 @@ async def test_where_the_second_hop_finds_nothing_the_model_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "asked", "left"),
+    ("described", "asked"),
     [
         (
-            "What is the name of the airport in the city where WILM is licensed to broadcast?",
+            "What is the name of the airport in [the city where WILM is licensed to broadcast]?",
             "In which city is WILM licensed to broadcast?",
-            "What is the name of the airport in Narvik?",
         ),
         (
-            "What currency predated the Euro in the country Signmark is from?",
+            "What currency predated the Euro in [the country Signmark is from]?",
             "Which country is Signmark from?",
-            "What currency predated the Euro in Narvik?",
         ),
         (
-            "Who was first president of the association which published the Journal of Physics?",
+            "Who was first president of [the association which published the Journal of Physics]?",
             "Which association published the Journal of Physics?",
-            "Who was first president of Narvik?",
         ),
         (
-            "In what county is the city where Harris W. Fawell was born?",
+            "In what county is [the city where Harris W. Fawell was born]?",
             "In which city was Harris W. Fawell born?",
-            "In what county is Narvik?",
         ),
         (
             "Who lives in the birthplace of the person who made The Oddventures of Mr. Cool?",
             "Who made The Oddventures of Mr. Cool?",
-            None,
         ),
-        (
-            "What was the name of the storm that hit Jacksonville?",
-            "Which storm hit Jacksonville?",
-            None,
-        ),
+        ("What was the name of the storm that hit Jacksonville?", "Which storm hit Jacksonville?"),
     ],
 )
-def test_the_last_clause_is_a_question_of_its_own(
-    question: str, asked: str, left: str | None
-) -> None:
+def test_the_last_clause_is_a_question_of_its_own(described: str, asked: str) -> None:
+    question = described.translate(UNMARKED)
+    left = MARKED.sub("Narvik", described) if "[" in described else None
     clause = last_clause(question)
     assert clause is not None
     assert clause.question == asked
@@ -253,42 +212,27 @@ DUNE = "Who wrote Dune?"
 
 
 @pytest.mark.parametrize(
-    ("earlier", "question", "standing"),
+    ("earlier", "question", "thing"),
     [
-        (BEER, "How strong is it?", "How strong is the flagship beer of Fjordheim Brewery?"),
-        (
-            BEER,
-            "And what is its colour?",
-            "And what is the flagship beer of Fjordheim Brewery's colour?",
-        ),
-        (
-            "What are your opening hours?",
-            "Are they the same on Sundays?",
-            "Are your opening hours the same on Sundays?",
-        ),
-        ("When was Narvik Rederi founded?", "Where is it based?", "Where is Narvik Rederi based?"),
-        ("How high is the Eiffel Tower?", "Who built it?", "Who built the Eiffel Tower?"),
-        ("What is the Eiffel Tower made of?", "How tall is it?", "How tall is the Eiffel Tower?"),
-        (DUNE, "When was it published?", "When was Dune published?"),
-        (DUNE, "When was he born?", "When was the person who wrote Dune born?"),
-        (
-            "Who is the director of Dune?",
-            "What is his nationality?",
-            "What is the director of Dune's nationality?",
-        ),
-        ("Who is the director of Dune?", "When was it released?", "When was Dune released?"),
-        (
-            "Who are the founders of Orkla?",
-            "Where did they meet?",
-            "Where did the founders of Orkla meet?",
-        ),
-        ("When was Marie Curie born?", "Where did she die?", "Where did Marie Curie die?"),
-        ("Where did Marie Curie study?", "Who was her husband?", "Who was Marie Curie's husband?"),
-        ("Where did Marie Curie study?", "Who taught her?", "Who taught Marie Curie?"),
+        (BEER, "How strong is [it]?", "the flagship beer of Fjordheim Brewery"),
+        (BEER, "And what is [its] colour?", "the flagship beer of Fjordheim Brewery's"),
+        ("What are your opening hours?", "Are [they] the same on Sundays?", "your opening hours"),
+        ("When was Narvik Rederi founded?", "Where is [it] based?", "Narvik Rederi"),
+        ("How high is the Eiffel Tower?", "Who built [it]?", "the Eiffel Tower"),
+        ("What is the Eiffel Tower made of?", "How tall is [it]?", "the Eiffel Tower"),
+        (DUNE, "When was [it] published?", "Dune"),
+        (DUNE, "When was [he] born?", "the person who wrote Dune"),
+        ("Who is the director of Dune?", "What is [his] nationality?", "the director of Dune's"),
+        ("Who is the director of Dune?", "When was [it] released?", "Dune"),
+        ("Who are the founders of Orkla?", "Where did [they] meet?", "the founders of Orkla"),
+        ("When was Marie Curie born?", "Where did [she] die?", "Marie Curie"),
+        ("Where did Marie Curie study?", "Who was [her] husband?", "Marie Curie's"),
+        ("Where did Marie Curie study?", "Who taught [her]?", "Marie Curie"),
     ],
 )
-def test_what_a_pronoun_stands_for(earlier: str, question: str, standing: str) -> None:
-    assert resolve_pronouns(question, [Pair(earlier, None)]) == standing
+def test_what_a_pronoun_stands_for(earlier: str, question: str, thing: str) -> None:
+    found = resolve_pronouns(question.translate(UNMARKED), [Pair(earlier, None)])
+    assert found == MARKED.sub(thing, question)
 
 
 @pytest.mark.parametrize(
@@ -347,66 +291,48 @@ async def test_a_next_question_names_what_was_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer", "message", "question"),
+    ("asked", "message", "question"),
     [
         (
             "How many days of annual leave does an employee have?",
-            "29 days",
             "When does it expire?",
             "When does annual leave expire?",
         ),
-        (
-            "How much does the HP-90 cost?",
-            "5 EUR",
-            "What is its weight?",
-            "What is HP-90's weight?",
-        ),
-        (
-            "How much does the HP-90 cost?",
-            "5 EUR",
-            "And the HP-35?",
-            "How much does the HP-35 cost?",
-        ),
+        ("How much does the HP-90 cost?", "What is its weight?", "What is HP-90's weight?"),
+        ("How much does the HP-90 cost?", "And the HP-35?", "How much does the HP-35 cost?"),
         (
             "What is the daily allowance for Norway?",
-            "74 EUR",
             "What about France?",
             "What is the daily allowance for France?",
         ),
         (
             "What is the daily allowance for Norway?",
-            "74 EUR",
             "And the hotel limit?",
             "What is the hotel limit for Norway?",
         ),
         (
             "How long is the guarantee of the pump?",
-            "two years",
             "And of the motor?",
             "How long is the guarantee of the motor?",
         ),
         (
             "What is the notice period of the contract with Kessel?",
-            "six months",
             "When does it begin?",
             "When does the contract with Kessel begin?",
         ),
-        ("How long are invoices kept?", "10 years", "And e-mails?", "How long are e-mails kept?"),
+        ("How long are invoices kept?", "And e-mails?", "How long are e-mails kept?"),
         (
             "Where does the welding course take place?",
-            "Oslo",
             "But what does it cost?",
             "What does welding course cost?",
         ),
-        ("Who composed Norma?", "Bellini", "Where was he born?", "Where was Bellini born?"),
-        ("Who composed Norma?", "Bellini", "Why?", None),
-        ("Who composed Norma?", "Bellini", "How long does it take to learn it?", None),
+        ("Who composed Norma?", "Where was he born?", "Where was Bellini born?"),
+        ("Who composed Norma?", "Why?", None),
+        ("Who composed Norma?", "How long does it take to learn it?", None),
     ],
 )
-def test_what_is_meant_is_in_the_question(
-    asked: str, answer: str, message: str, question: str | None
-) -> None:
-    assert follow_up(message, [Pair(asked, answer)]) == question
+def test_what_is_meant_is_in_the_question(asked: str, message: str, question: str | None) -> None:
+    assert follow_up(message, [Pair(asked, "Bellini")]) == question
 
 
 def test_the_first_message_continues_nothing() -> None:
