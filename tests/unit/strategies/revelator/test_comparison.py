@@ -22,6 +22,10 @@ DIRECTED = [
 ]
 
 
+def each(form: str, answers: dict[str, str]) -> list[Pair]:
+    return [Pair(form.format(name), answer) for name, answer in answers.items()]
+
+
 @pytest.mark.parametrize(
     ("question", "pairs", "answer"),
     [
@@ -34,70 +38,35 @@ DIRECTED = [
         ("Was Ada Lovelace born after Alan Turing?", BORN, "no"),
         (FILMS.format("earlier"), DIRECTED, "Red Dawn"),
         (FILMS.format("later"), DIRECTED, "The Long Walk (1980 film)"),
-        (
-            "Which came out most recently, Vol. 4 or Sehnsucht?",
-            [Pair("When did Sehnsucht come out?", "22 August 1997"),
-             Pair("When did Vol. 4 come out?", "September 1972")],
-            "Sehnsucht",
-        ),
-        (
-            "Which battle was fought earlier, Cannae or Mount Gaurus?",
-            [Pair("When was Cannae fought?", "216 BC"),
-             Pair("When was Mount Gaurus fought?", "342 BC")],
-            "Mount Gaurus",
-        ),
-        (
-            "Which town has more inhabitants, Vik or Odda?",
-            [Pair("How many inhabitants has Vik?", "2,700"),
-             Pair("How many inhabitants has Odda?", "0.6 million")],
-            "Odda",
-        ),
-        (
-            "Which mountain is lower, Kebnekaise or Galdhøpiggen?",
-            [Pair("How high is Kebnekaise?", "2,097 metres"),
-             Pair("How high is Galdhøpiggen?", "2,469 metres")],
-            "Kebnekaise",
-        ),
-        (
-            "Who is older, Bo or Liv?",
-            [Pair("How old is Bo?", "61 years"), Pair("How old is Liv?", "16 years")],
-            "Bo",
-        ),
-        (
-            "Which film came out earlier, Así en el cielo como en la tierra or Aardvark?",
-            [Pair("When did Así en el cielo como en la tierra come out?", "1995"),
-             Pair("When did Aardvark come out?", "2017")],
-            "Así en el cielo como en la tierra",
-        ),
-        (
-            "Do Vik and Paris come from one country?",
-            [Pair("In which country is Vik?", "Norway"),
-             Pair("In which country is Paris?", "France")],
-            "no",
-        ),
-        (
-            "Do Vik and Odda share a county?",
-            [Pair("In which county is Vik?", "Vestland"),
-             Pair("In which county is Odda?", "Vestland")],
-            "yes",
-        ),
-        (
-            "Are Vik and Paris in the same country?",
-            [Pair("In which country is Vik?", "Norway"),
-             Pair("In which country is Paris?", "France")],
-            "no",
-        ),
-        (
-            "Do Lee Cole and Sam Dunn have the same nationality?",
-            [Pair("What is the nationality of Lee Cole?", "American"),
-             Pair("What is the nationality of Sam Dunn?", "the United States")],
-            "yes",
-        ),
-        (
-            "Are Vik and Odda both in the same country?",
-            [Pair("Where is Vik?", "Vestland, Norway"), Pair("Where is Odda?", "Norway")],
-            "yes",
-        ),
+        ("Which came out most recently, Vol. 4 or Sehnsucht?",
+         each("When did {} come out?", {"Sehnsucht": "22 August 1997", "Vol. 4": "September 1972"}),
+         "Sehnsucht"),
+        ("Which battle was fought earlier, Cannae or Mount Gaurus?",
+         each("When was {} fought?", {"Cannae": "216 BC", "Mount Gaurus": "342 BC"}),
+         "Mount Gaurus"),
+        ("Which town has more inhabitants, Vik or Odda?",
+         each("How many inhabitants has {}?", {"Vik": "2,700", "Odda": "0.6 million"}), "Odda"),
+        ("Which mountain is lower, Kebnekaise or Galdhøpiggen?",
+         each("How high is {}?", {"Kebnekaise": "2,097 metres", "Galdhøpiggen": "2,469 metres"}),
+         "Kebnekaise"),
+        ("Who is older, Bo or Liv?",
+         each("How old is {}?", {"Bo": "61 years", "Liv": "16 years"}), "Bo"),
+        ("Which film came out earlier, Así en el cielo como en la tierra or Aardvark?",
+         each("When did {} come out?",
+              {"Así en el cielo como en la tierra": "1995", "Aardvark": "2017"}),
+         "Así en el cielo como en la tierra"),
+        ("Do Vik and Paris come from one country?",
+         each("In which country is {}?", {"Vik": "Norway", "Paris": "France"}), "no"),
+        ("Do Vik and Odda share a county?",
+         each("In which county is {}?", {"Vik": "Vestland", "Odda": "Vestland"}), "yes"),
+        ("Are Vik and Paris in the same country?",
+         each("In which country is {}?", {"Vik": "Norway", "Paris": "France"}), "no"),
+        ("Do Lee Cole and Sam Dunn have the same nationality?",
+         each("What is the nationality of {}?",
+              {"Lee Cole": "American", "Sam Dunn": "the United States"}),
+         "yes"),
+        ("Are Vik and Odda both in the same country?",
+         each("Where is {}?", {"Vik": "Vestland, Norway", "Odda": "Norway"}), "yes"),
     ],
 )  # fmt: skip
 def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: str) -> None:
@@ -113,13 +82,8 @@ def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: s
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, None)]),
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "London")]),
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "፲፱፲፪")]),
-        (
-            "Which has more members, Alpha or Beta?",
-            [
-                Pair("How many members does Alpha have?", "Nan"),
-                Pair("How many members does Beta have?", "7"),
-            ],
-        ),
+        ("Which has more members, Alpha or Beta?",
+         each("How many members does {} have?", {"Alpha": "Nan", "Beta": "7"})),
         # Both are equal, as far as they are known.
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "1815")]),
         # No comparison, or another thing is asked for.
@@ -131,17 +95,11 @@ def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: s
         ("Who lived longer, Ada Lovelace or Alan Turing?", BORN),
         ("When was the inventor of the Turing machine born?", [Pair(ALAN, "23 June 1912")]),
         # The units differ.
-        (
-            "Which is longer, Ulrikstunnelen or Holmatunnelen?",
-            [Pair("How long is Ulrikstunnelen?", "7.8 kilometres"),
-             Pair("How long is Holmatunnelen?", "9 miles")],
-        ),
+        ("Which is longer, Ulrikstunnelen or Holmatunnelen?",
+         each("How long is {}?", {"Ulrikstunnelen": "7.8 kilometres", "Holmatunnelen": "9 miles"})),
         # A word of a name is no word of the question.
-        (
-            "Who directed First Blood and Last Night?",
-            [Pair("When did First Blood come out?", "1982"),
-             Pair("When did Last Night come out?", "1998")],
-        ),
+        ("Who directed First Blood and Last Night?",
+         each("When did {} come out?", {"First Blood": "1982", "Last Night": "1998"})),
     ],
 )  # fmt: skip
 def test_what_leaves_doubt_is_left_to_the_model(question: str, pairs: list[Pair]) -> None:
