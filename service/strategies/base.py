@@ -65,11 +65,9 @@ class Method:
     def may_go_on(self, steps: int = 0, most: float = math.inf) -> bool:
         """Whether the limits of the question allow another step, after so many `steps` of at `most`
         so many. If not, `stopped_by` says why."""
-        if why := self.inquiry.budget.exhausted():
-            self.stopped_by = why
-        elif steps >= most:
-            self.stopped_by = "max_steps"
-        return self.stopped_by == "answer"
+        why = self.inquiry.budget.exhausted() or ("max_steps" if steps >= most else None)
+        self.stopped_by = why or self.stopped_by
+        return why is None
 
     @contextmanager
     def limited(self) -> Iterator[None]:

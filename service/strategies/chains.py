@@ -192,7 +192,7 @@ class Ircot(Chain):
         """The request's `max_steps`, if given, is the maximum number of sentences."""
         collected, written = Collected(IRCOT_PASSAGES), list[str]()
         ended: StoppedBy | None = None
-        while ended is None and self.may_go_on():
+        while ended is None and self.stopped_by == "answer" and self.may_go_on():
             async with self.step("retrieve") as step:
                 query = next_query(self.question, written, self.request.retriever)
                 if query:
@@ -410,7 +410,7 @@ class SelfAsk(Chain):
             turn = Turn()
             with self.limited():
                 most = self.request.max_steps or MAX_FOLLOW_UPS
-                if self.may_go_on(len(self.pairs), most):
+                if self.stopped_by == "answer" and self.may_go_on(len(self.pairs), most):
                     turn = await self._turn(step)
             if turn.question is None:
                 step.kind, step.question = "answer", self.question

@@ -151,7 +151,9 @@ class Complex(Method):
                 async with self.step("ending") as step:
                     await self._look_ahead(step)
             most = self.request.max_steps or MAX_STEPS
-            while not self.ended and self.may_go_on(self._asked, most):
+            while (
+                not self.ended and self.stopped_by == "answer" and self.may_go_on(self._asked, most)
+            ):
                 await self._cycle()
         return await self._finish()
 

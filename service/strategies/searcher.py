@@ -347,7 +347,7 @@ class Corag(Searcher):
     async def run(self) -> Outcome:
         self.pairs: list[tuple[str, str]] = []
         self.asked, self.most = 0, self.request.max_steps or LINKS
-        while len(self.pairs) < self.most and self.may_go_on():
+        while len(self.pairs) < self.most and self.stopped_by == "answer" and self.may_go_on():
             async with self.step("retrieve") as step:
                 if not await self._link(step):
                     break
