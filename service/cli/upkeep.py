@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.cli.connect import open_client
-from service.cli.upload import AGAIN
+from service.cli.ingest import AGAIN
 from service.core.progress import shown_stages
 from service.core.settings import Settings
 from service.core.terminal import printable

@@ -13,8 +13,8 @@ import pytest
 from service.api import documents
 from service.api import wire as bodies
 from service.api.documents import BATCH
+from service.cli.ingest import Upload
 from service.cli.options import IngestOptions
-from service.cli.upload import Upload
 from service.core.errors import InvalidRequest
 from service.retrieval.ingest.pipeline import Listener
 from tests.api.test_bad_input import check_problem
