@@ -5,15 +5,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
+from pydantic import SecretStr
 
+from service.api import documents
+from service.api.app import create_app
 from service.cli import ingest as command
 from service.cli.options import IngestOptions
 from service.core.errors import (
@@ -25,12 +26,12 @@ from service.core.errors import (
 )
 from service.core.locks import acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
-from service.retrieval.collections.manifest import info_of
+from service.retrieval.documents import BadDocument, Document, parse_document
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
-from service.retrieval.factory import EmbeddedStores, open_embedded
-from tests.support.documents import ingest_documents
-from tests.support.stub_server import stub_server
+from service.retrieval.factory import open_embedded
+from tests.api.test_tenants import entry, tenants
+from tests.support.live import serving
 from tests.unit.retrieval.worlds import CORPUS
 
 
@@ -54,44 +55,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@asynccontextmanager
-async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
-    """As the service's own API answers; keeps what was asked in `app["seen"]`."""
-
-    @web.middleware
-    async def check_key(request: web.Request, handler: Any) -> web.StreamResponse:
-        key = request.headers.get("authorization")
-        if key == "Bearer reads-only":
-            problem = {"type": "urn:revelator:problem:not-allowed", "detail": "no such right"}
-            return web.json_response(problem, status=403)
-        if key != "Bearer k3y":
-            problem = {"type": "urn:revelator:problem:key-refused", "detail": "no such key"}
-            return web.json_response(problem, status=403)
-        return await handler(request)
-
-    async def put(request: web.Request) -> web.Response:
-        made = await stores.collections.create(request.match_info["name"])
-        return web.json_response(info_of(made).model_dump())
-
-    async def post(request: web.Request) -> web.Response:
-        assert request.content_type == "application/x-ndjson"
-        documents = [json.loads(line) for line in (await request.text()).splitlines()]
-        if request.match_info["name"] not in await stores.collections.names():
-            problem = {"type": "urn:revelator:problem:not-found", "detail": "there is none"}
-            return web.json_response(problem, status=404)
-        if documents and documents[0]["id"] == "norma":
-            documents[0]["text"] = ""  # refused there, though it was fine here
-        return web.json_response(
-            await ingest_documents(documents, request.match_info["name"], stores.collections)
-        )
-
-    app = web.Application(middlewares=[check_key])
-    app.router.add_put("/collections/{name}", put)
-    app.router.add_post("/collections/{name}/documents", post)
-    async with stub_server(app) as address:
-        yield f"http://{address}"
-
-
 async def test_in_this_process(
     tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,22 +73,35 @@ async def test_in_this_process(
 
 
 async def test_through_the_server_that_owns_the_directory(
-    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = settings(tmp_path, keys=["k3y"])
-    async with open_embedded(own) as stores, serving(stores) as url:
+    def parsed(value: object) -> Document:
+        """Refuse there what was fine here."""
+        document = parse_document(value)
+        if document.id == "norma":
+            raise BadDocument("it is refused")
+        return document
+
+    monkeypatch.setattr(documents, "parse_document", parsed)
+    all_rights = ["ask", "write", "administer"]
+    own = tenants(tmp_path, entry("k3y", rights=all_rights), entry("reads-only"))
+    keys = {key: settings(tmp_path).model_copy(update={"key": SecretStr(key)})
+            for key in ("k3y", "unknown", "reads-only")}  # fmt: skip
+    app = create_app(own)
+    async with serving(app, own) as (_, url):  # the command may block its own event loop
+        stores = app.state.runtime.stores
         stores.directory.set_url(url)
-        assert await run_ingest([file], "c", own) == 1
+        assert await run_ingest([file], "c", keys["k3y"]) == 1
         printed = " ".join(capsys.readouterr().out.split())
         assert f"Using the server at {url}." in printed
-        assert "corpus.jsonl:1: text is empty" in printed
+        assert "corpus.jsonl:1: it is refused" in printed
         assert "corpus.jsonl:3: not JSON:" in printed
         assert "4 documents indexed, 0 unchanged, 3 failed" in printed
         assert (await stores.collections.manifest("c")).documents == 4
-        with pytest.raises(ConfigurationError, match="no such key; give one of that"):
-            await run_ingest([file], "c", settings(tmp_path))
-        with pytest.raises(ConfigurationError, match="no such right; use a key that may do this"):
-            await run_ingest([file], "c", settings(tmp_path, keys=["reads-only"]))
+        with pytest.raises(ConfigurationError, match="server's keys; give one of that"):
+            await run_ingest([file], "c", keys["unknown"])
+        with pytest.raises(ConfigurationError, match=r"right 'write'.*; use a key that may do"):
+            await run_ingest([file], "c", keys["reads-only"])
 
 
 async def test_folders_formats_and_standard_input(
@@ -190,14 +166,16 @@ async def test_a_failed_replacement_says_that_it_starts_from_nothing(
 
 
 async def test_files_without_a_valid_document_leave_no_collection(tmp_path: Path) -> None:
-    own = settings(tmp_path, keys=["k3y"])
+    own = settings(tmp_path, port=0)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "bad.jsonl").write_text("no JSON")
     bad = [tmp_path / "empty.txt", tmp_path / "bad.jsonl"]
     assert await run_ingest(bad, "default", own) == 1
     with pytest.raises(InvalidRequest):
         await run_ingest(bad, "default", own, replace=True)
-    async with open_embedded(own) as stores, serving(stores) as url:
+    app = create_app(own)
+    async with serving(app, own) as (_, url):
+        stores = app.state.runtime.stores
         assert "default" not in await stores.collections.names()
         assert await run_ingest(bad, "default", own, url=url) == 1
         assert "default" not in await stores.collections.names()
