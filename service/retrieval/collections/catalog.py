@@ -204,9 +204,9 @@ class Collections:
                 )
             changed = collection.manifest.with_fields(metadata_fields)
             if analysis is not None:
-                changed = changed.model_copy(update={"detects": False})
+                changed = changed.having(detects=False)
             if description is not None:
-                changed = changed.model_copy(update={"description": description})
+                changed = changed.having(description=description)
             if changed != collection.manifest:
                 await collection.save(changed)
         return collection.manifest

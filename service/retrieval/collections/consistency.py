@@ -24,7 +24,7 @@ from service.core.progress import Follow, unseen
 from service.retrieval.base import SideName
 from service.retrieval.collections.backends import damaged, not_restored
 from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
+from service.retrieval.collections.manifest import EMPTY, EMPTY_HASH, add_to_hash
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.points import HASH_FIELDS
@@ -206,8 +206,7 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow = unsee
         await let_go(collection.bm25)
         bm25 = await backends.create_bm25(folder, manifest)
         if "dense" in lost:
-            empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
-            manifest = manifest.model_copy(update=empty)
+            manifest = manifest.having(**EMPTY, state="building")
         else:
             collection.bm25 = Unopened(backends.names[0], not_restored(manifest))
             restored = await _refill(collection, bm25, follow)

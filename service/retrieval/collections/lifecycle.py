@@ -127,7 +127,7 @@ class LifeCycle:
     async def _build(self, manifest: Manifest, *, replace: bool = True) -> Collection:
         """Create the empty stores of a generation; its manifest is in memory only."""
         await self._close_idle()
-        fresh = manifest.model_copy(update={"stores": self._backends.names})
+        fresh = manifest.having(stores=self._backends.names)
         folder = self._folder(fresh)
         stores = await self._backends.create(folder, fresh, replace=replace)
         return Collection(fresh, *stores, self._backends, folder)
@@ -190,7 +190,7 @@ class LifeCycle:
             )
         known = old.manifest.leaving(old.manifest.generation, time.time())
         left = known.without((new.manifest.generation,)).leftovers
-        await self._publish(new, new.manifest.model_copy(update={"leftovers": left}))
+        await self._publish(new, new.manifest.having(leftovers=left))
 
     async def drop(self, name: str) -> None:
         """Delete a collection, after its writer and the questions that use it have ended. Other

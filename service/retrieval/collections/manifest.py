@@ -35,6 +35,7 @@ from service.retrieval.embedding.contract import EmbeddingContract
 
 FILE = "manifest.json"
 EMPTY_HASH = "0" * 64
+EMPTY: Final = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH}
 EMBEDDED = ("tantivy", "qdrant_edge")  # the stores of a collection that no server holds
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
@@ -82,10 +83,14 @@ class Manifest(Model):
         """Whether documents that were announced are missing, or may be after a kill."""
         return self.state in {"building", "open"}
 
+    def having(self, **fields: Any) -> Manifest:
+        """Return the manifest with other values of these fields."""
+        return self.model_copy(update=fields)
+
     def rebuilding(self, *, restoring: bool) -> Manifest:
         """Return what the manifest says while a lost store is rebuilt."""
         state = self.state if self.awaits_more else "repairing"
-        return self.model_copy(update={"state": state, "restoring": restoring})
+        return self.having(state=state, restoring=restoring)
 
     @property
     def stored_name(self) -> str:
@@ -93,28 +98,22 @@ class Manifest(Model):
         return stored_name(self.name, self.generation)
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
-        known = tuple(sorted({*self.metadata_fields, *fields}))
-        return self.model_copy(update={"metadata_fields": known})
+        return self.having(metadata_fields=tuple(sorted({*self.metadata_fields, *fields})))
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
         """Return the manifest of an empty collection that is to replace this one."""
-        return self.model_copy(
-            update={
-                "generation": generation, "embedding": embedding, "leftovers": {}, "documents": 0,
-                "passages": 0, "content_hash": EMPTY_HASH, "state": "complete",
-            }
-        )  # fmt: skip
+        own = {"generation": generation, "embedding": embedding, "leftovers": {}}
+        return self.having(**own, **EMPTY, state="complete")
 
     def leaving(self, generation: int, since: float) -> Manifest:
         """Return the manifest with `generation` added to the leftovers, from `since` on."""
-        left = self.without((generation,)).leftovers
-        return self.model_copy(update={"leftovers": {**left, generation: since}})
+        return self.having(leftovers={**self.leftovers, generation: since})
 
     def without(self, generations: Iterable[int]) -> Manifest:
         """Return the manifest without these generations among the leftovers."""
         gone = set(generations)
         left = {each: since for each, since in self.leftovers.items() if each not in gone}
-        return self.model_copy(update={"leftovers": left})
+        return self.having(leftovers=left)
 
 
 def stored_name(name: str, generation: int | str) -> str:

@@ -85,8 +85,8 @@ class Sample:
     def expected(self, embedder: Embedder) -> Manifest:
         """Return the manifest with the counts of the complete sample."""
         documents = list(self.documents())
-        counts = {"documents": len(documents), "passages": len(_inputs(documents))}
-        return self.manifest(embedder).model_copy(update=counts)
+        passages = len(_inputs(documents))
+        return self.manifest(embedder).having(documents=len(documents), passages=passages)
 
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
         """Write every document, with the shipped vectors if they are of the embedder's model."""

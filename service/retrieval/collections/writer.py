@@ -190,7 +190,7 @@ class CollectionWriter:
             return False
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
-        await self._collection.save(manifest.model_copy(update={"deleting": doomed}))
+        await self._collection.save(manifest.having(deleting=doomed))
         await to_thread.run_sync(self._collection.unseal)
         self._wrote = self._cut_short = True
         await self._collection.bm25.replace([document_id], [])
@@ -258,8 +258,7 @@ class CollectionWriter:
 
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:
-            manifest = self._collection.manifest.model_copy(update={"state": state})
-            await self._collection.save(manifest)
+            await self._collection.save(self._collection.manifest.having(state=state))
             await to_thread.run_sync(self._collection.unseal)
             self._began = self._wrote = True
 
@@ -270,7 +269,7 @@ class CollectionWriter:
         if not manifest.detects:
             return
         found = analysis_for(document.text for document in documents)
-        chosen = manifest.model_copy(update={"analysis": found, "detects": False})
+        chosen = manifest.having(analysis=found, detects=False)
         if found != manifest.analysis:
             await let_go(collection.bm25)
             collection.bm25 = await collection.backends.create_bm25(collection.folder, chosen)
@@ -316,11 +315,12 @@ class CollectionWriter:
     ) -> None:
         """Count what BM25 holds in the manifest in memory, which the end writes, with the hashes of
         `old` documents that are gone and of `new` ones."""
-        counts = await self._collection.bm25.counts(EVERYTHING)
+        documents, passages = await self._collection.bm25.counts(EVERYTHING)
         manifest = self._collection.manifest.with_fields(self._fields)
         content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
-        update = {"content_hash": content_hash, "documents": counts[0], "passages": counts[1]}
-        self._collection.manifest = manifest.model_copy(update=update)
+        self._collection.manifest = manifest.having(
+            content_hash=content_hash, documents=documents, passages=passages
+        )
 
     async def repair(self) -> Tally:
         """Repair differences between the stores. The end completes the manifest."""
@@ -330,9 +330,8 @@ class CollectionWriter:
         tally = await repair_differences(self._collection, self._embed, self._follow)
         self._cut_short = self._repair = False
         self._fields |= tally.fields
-        self._collection.manifest = self._collection.manifest.model_copy(
-            update={"content_hash": tally.content_hash}
-        )
+        manifest = self._collection.manifest.having(content_hash=tally.content_hash)
+        self._collection.manifest = manifest
         return tally
 
     async def _finish(self) -> None:
@@ -342,8 +341,10 @@ class CollectionWriter:
             return
         await self._collection.rest(complete=True)
         await self._count()
-        done = {"state": "open" if self._more else "complete", "deleting": ()}
-        await self._collection.save(self._collection.manifest.model_copy(update=done))
+        done = self._collection.manifest.having(
+            state="open" if self._more else "complete", deleting=()
+        )
+        await self._collection.save(done)
         await self._collection.dense.optimize()
 
 
