@@ -17,26 +17,20 @@ from service.core.errors import BackendUnavailable, RevelatorError
 from service.core.metrics import BreakerState, Metrics
 from service.core.settings.retrieval import RetrievalSettings
 
+FAILURES, LOST_S, OPEN_S = 5, 3.0, 1.0  # in a row; seconds
+
 
 class Breaker:
     """Decides whether a backend is called. Each admitted call holds a ticket and ends with
     `succeeded`, `failed` or `left`. `on_change` is called with each new state.
 
-    The breaker opens after `failures` in a row, or once calls have waited `lost_s` since the last
-    success. Calls that wait at the same time count that time once. The end of a call that began
-    before the latest change of state is ignored, because it says nothing about the current backend.
+    The breaker opens for `OPEN_S` after `FAILURES` in a row, or once calls have waited `LOST_S`
+    since the last success. Calls that wait at the same time count that time once. The end of a call
+    that began before the latest change of state is ignored, because it says nothing about the
+    current backend.
     """
 
-    def __init__(
-        self,
-        failures: int,
-        lost_s: float,
-        open_s: float,
-        on_change: Callable[[BreakerState], None] = lambda state: None,
-    ) -> None:
-        self._most = failures
-        self._most_lost_s = lost_s
-        self._open_s = open_s
+    def __init__(self, on_change: Callable[[BreakerState], None] = lambda state: None) -> None:
         self._on_change = on_change
         self._failures = 0
         self._lost_s = 0.0
@@ -75,7 +69,7 @@ class Breaker:
             return
         self._failures += 1
         self._lose(began, now)
-        if self.state == "half-open" or self._failures >= self._most:
+        if self.state == "half-open" or self._failures >= FAILURES:
             self._open(now)
 
     def left(self, ticket: int, began: float, now: float) -> None:
@@ -91,11 +85,11 @@ class Breaker:
     def _lose(self, began: float, now: float) -> None:
         self._lost_s += max(0.0, now - max(began, self._counted))
         self._counted = now
-        if self.state == "closed" and self._lost_s >= self._most_lost_s:
+        if self.state == "closed" and self._lost_s >= LOST_S:
             self._open(now)
 
     def _open(self, now: float) -> None:
-        self._until = now + self._open_s
+        self._until = now + OPEN_S
         self._enter("open")
 
     def _enter(self, state: BreakerState) -> None:
@@ -107,7 +101,6 @@ class Breaker:
 
 CALLS = 64  # concurrent calls of a backend; further ones wait
 RETRIES = 2  # of a call that the backend did not accept
-FAILURES, LOST_S, OPEN_S = 5, 3.0, 1.0  # as in `Breaker`
 GRACE_S: Final = 0.05  # seconds that a question waits for a trial of a backend that was unavailable
 FIRST_PAUSE_S = 0.05  # longest pause before the first retry; doubles with every attempt
 
@@ -125,9 +118,8 @@ class Guard:
     def __init__(self, backend: str, settings: RetrievalSettings, metrics: Metrics) -> None:
         self._backend = backend
         self._timeout_s = settings.search_timeout_s(backend)
-        self._retries = RETRIES
         self._places = asyncio.Semaphore(CALLS)
-        self._breaker = Breaker(FAILURES, LOST_S, OPEN_S, self._show)
+        self._breaker = Breaker(self._show)
         self._trial: asyncio.Task[Any] | None = None
         self._metrics = metrics
         self._logged: BreakerState = self._breaker.state
@@ -214,7 +206,7 @@ class Guard:
         if ticket is None:
             raise self._refusal()
         try:
-            result = await retrying(ask, self._retries, until, self._retried)
+            result = await retrying(ask, until, self._retried)
         except BackendUnavailable:
             self._breaker.failed(ticket, began, time.monotonic())
             raise
@@ -251,10 +243,7 @@ class Guard:
 
 
 async def retrying(
-    call: Callable[[], Awaitable[Result]],
-    retries: int,
-    until: float,
-    on_retry: Callable[[], None],
+    call: Callable[[], Awaitable[Result]], until: float, on_retry: Callable[[], None]
 ) -> Result:
     """Return the result of the first call that does not fail with BackendUnavailable.
 
@@ -262,10 +251,10 @@ async def retrying(
     so that clients that failed together do not retry together (Brooker, Exponential Backoff And
     Jitter, AWS Architecture Blog, 2015).
 
-    Raises the last failure after `retries` more tries, or where the pause would end after `until`
+    Raises the last failure after `RETRIES` more tries, or where the pause would end after `until`
     (of `time.monotonic`).
     """
-    for turn in range(retries):
+    for turn in range(RETRIES):
         try:
             return await call()
         except BackendUnavailable:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from unittest import mock
 
 import anyio
@@ -19,6 +19,17 @@ from tests.support.observed import Observed
 LONG_S = 30.0  # never waited for
 
 
+@pytest.fixture(autouse=True)
+def _limits() -> Iterator[None]:
+    yield
+    mock.patch.stopall()
+
+
+def limit(**constants: float) -> None:
+    """Set constants of guards until the end of the test."""
+    mock.patch.multiple(guard, **constants).start()
+
+
 class World:
     """A guarded backend whose calls hang until the gate is open."""
 
@@ -31,10 +42,8 @@ class World:
         open_s: float = LONG_S,
     ) -> None:
         self.observed = Observed()
-        limits = {"FAILURES": failures, "LOST_S": lost_s, "OPEN_S": open_s}
-        with mock.patch.multiple(guard, CALLS=concurrency, RETRIES=1, **limits):
-            settings = RetrievalSettings(timeout_s=timeout_s)
-            self.guard = Guard("qdrant", settings, self.observed)
+        limit(CALLS=concurrency, RETRIES=1, FAILURES=failures, LOST_S=lost_s, OPEN_S=open_s)
+        self.guard = Guard("qdrant", RetrievalSettings(timeout_s=timeout_s), self.observed)
         self.gate = anyio.Event()
         self.running = self.most = self.calls = 0
 
@@ -246,13 +255,16 @@ async def test_a_probe_that_succeeds_does_not_end_a_trial() -> None:
 async def test_no_pause_goes_beyond_the_time() -> None:
     with pytest.raises(BackendUnavailable, match="out"):
         await guard.retrying(
-            failing(BackendUnavailable("out")), 2, time.monotonic(), lambda: pytest.fail("retried")
+            failing(BackendUnavailable("out")), time.monotonic(), lambda: pytest.fail("retried")
         )
 
 
 # The states of a circuit breaker, stepped by hand; times are made up.
 
-MOST_LOST_S = 3.0
+
+def breaker_of(failures: int) -> Breaker:
+    limit(FAILURES=failures, LOST_S=3.0, OPEN_S=5.0)
+    return Breaker()
 
 
 def lose(breaker: Breaker, began: float, until: float, *, left: bool = False) -> None:
@@ -263,7 +275,7 @@ def lose(breaker: Breaker, began: float, until: float, *, left: bool = False) ->
 
 @pytest.mark.parametrize("left", [False, True])
 def test_lost_time_opens_it_before_the_count_does(left: bool) -> None:
-    breaker = Breaker(5, MOST_LOST_S, 5.0)
+    breaker = breaker_of(5)
     lose(breaker, 0.0, 2.0, left=left)
     lose(breaker, 100.0, 100.9, left=left)  # nobody waited in between
     assert breaker.state == "closed"
@@ -274,7 +286,7 @@ def test_lost_time_opens_it_before_the_count_does(left: bool) -> None:
 
 
 def test_those_who_wait_at_once_lose_the_time_once() -> None:
-    breaker = Breaker(100, MOST_LOST_S, 5.0)
+    breaker = breaker_of(100)
     tickets = [breaker.admit(0.0) for _ in range(50)]
     for number, ticket in enumerate(tickets):
         assert ticket is not None
@@ -285,7 +297,7 @@ def test_those_who_wait_at_once_lose_the_time_once() -> None:
 
 
 def test_calls_from_before_a_change_of_state_tell_nothing() -> None:
-    breaker = Breaker(1, MOST_LOST_S, 5.0)
+    breaker = breaker_of(1)
     late, ticket = breaker.admit(0.0), breaker.admit(0.0)
     assert late is not None
     assert ticket is not None
@@ -304,7 +316,7 @@ def test_calls_from_before_a_change_of_state_tell_nothing() -> None:
 
 @given(st.lists(st.sampled_from(["succeeded", "failed", "left", "wait", "late"])))
 def test_whatever_happens_a_backend_that_is_well_again_is_asked_again(ends: list[str]) -> None:
-    breaker, now, late = Breaker(2, MOST_LOST_S, 5.0), 0.0, 0
+    breaker, now, late = breaker_of(2), 0.0, 0
     for end in ends:
         now += 5.0 if end == "wait" else 0.1
         ticket = breaker.admit(now)

@@ -367,10 +367,7 @@ class Gated(CountingEmbedder):
 
 def opened(embedder: CountingEmbedder, observed: Observed | None = None) -> QueryEmbedding:
     settings, observed = RetrievalSettings(), observed or Observed()
-    with (
-        mock.patch.object(guard, "RETRIES", 0),
-        mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05),
-    ):
+    with mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05):
         return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
 
 
