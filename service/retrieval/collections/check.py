@@ -8,7 +8,7 @@ from anyio import to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
-from service.core.progress import Follow, unseen
+from service.core.progress import Follow
 from service.retrieval.base import SIDES
 from service.retrieval.collections.backends import damaged
 from service.retrieval.collections.consistency import (
@@ -36,9 +36,7 @@ WORDS: Final[dict[Kind, str]] = {
 }
 
 
-async def check(
-    collection: Collection, embedder: Embedder, follow: Follow = unseen
-) -> CollectionReport:
+async def check(collection: Collection, embedder: Embedder, follow: Follow) -> CollectionReport:
     """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
@@ -82,9 +80,7 @@ async def check(
     return report
 
 
-async def repair(
-    collection: Collection, embedder: Embedder, follow: Follow = unseen
-) -> CollectionReport:
+async def repair(collection: Collection, embedder: Embedder, follow: Follow) -> CollectionReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
     report = await check(collection, embedder, follow)

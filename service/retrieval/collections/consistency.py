@@ -20,7 +20,7 @@ from anyio import to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import RevelatorError, StoreError, StoreLost
-from service.core.progress import Follow, unseen
+from service.core.progress import Follow
 from service.retrieval.base import SideName
 from service.retrieval.collections.backends import damaged, not_restored
 from service.retrieval.collections.lifecycle import Collection
@@ -94,9 +94,7 @@ async def differences(
             yield "surplus", surplus, ()
 
 
-async def repair_differences(
-    collection: Collection, embed: Embed, follow: Follow = unseen
-) -> Tally:
+async def repair_differences(collection: Collection, embed: Embed, follow: Follow) -> Tally:
     """Make the dense store hold the passages of the BM25 store and no others, as the collection's
     only writer. Raises StoreError if the BM25 store has lost everything, because following it would
     delete the vectors as well."""
@@ -188,7 +186,7 @@ async def count_passages(collection: Collection) -> Counts:
     }
 
 
-async def rebuild(collection: Collection, counts: Counts, follow: Follow = unseen) -> int:
+async def rebuild(collection: Collection, counts: Counts, follow: Follow) -> int:
     """Rebuild the sides that are lost according to `counts`, as the collection's only writer.
     Returns the number of passages restored to the BM25 store. The dense store stays empty.
     """

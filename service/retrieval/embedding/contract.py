@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from pydantic import Field
 
@@ -112,42 +113,31 @@ MINILM = EmbeddingContract(model="all-MiniLM-L6-v2", dimension=384, max_length=2
 HASHING = EmbeddingContract(model="hashing-384", dimension=384, max_length=None)
 
 
-def _e5(model: str, dimension: int) -> EmbeddingContract:
-    return EmbeddingContract(
-        model=f"intfloat/{model}",
-        dimension=dimension,
-        query_prefix="query: ",
-        passage_prefix="passage: ",
-    )
-
-
-def _contriever(model: str) -> EmbeddingContract:
-    return EmbeddingContract(
-        model=f"facebook/{model}", dimension=768, normalise=False, distance="dot"
-    )
-
-
-def _bge(model: str, dimension: int) -> EmbeddingContract:
-    return EmbeddingContract(
-        model=f"BAAI/{model}",
-        dimension=dimension,
-        query_prefix="Represent this sentence for searching relevant passages: ",
-        pooling="cls",
-    )
-
-
-PRESETS = {
-    "minilm": MINILM,
-    "e5-base-v2": _e5("e5-base-v2", 768),
-    "e5-large-v2": _e5("e5-large-v2", 1024),
-    "multilingual-e5-small": _e5("multilingual-e5-small", 384),
-    "multilingual-e5-base": _e5("multilingual-e5-base", 768),
-    "multilingual-e5-large": _e5("multilingual-e5-large", 1024),
-    "contriever": _contriever("contriever"),
-    "contriever-msmarco": _contriever("contriever-msmarco"),
-    "bge-small-en-v1.5": _bge("bge-small-en-v1.5", 384),
-    "bge-base-en-v1.5": _bge("bge-base-en-v1.5", 768),
-    "bge-large-en-v1.5": _bge("bge-large-en-v1.5", 1024),
+# Of each publisher: what all its models need, and the size of each one's vectors.
+_PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "intfloat": (
+        {"query_prefix": "query: ", "passage_prefix": "passage: "},
+        {
+            "e5-base-v2": 768, "e5-large-v2": 1024, "multilingual-e5-small": 384,
+            "multilingual-e5-base": 768, "multilingual-e5-large": 1024,
+        },
+    ),
+    "facebook": (
+        {"normalise": False, "distance": "dot"},
+        {"contriever": 768, "contriever-msmarco": 768},
+    ),
+    "BAAI": (
+        {
+            "query_prefix": "Represent this sentence for searching relevant passages: ",
+            "pooling": "cls",
+        },
+        {"bge-small-en-v1.5": 384, "bge-base-en-v1.5": 768, "bge-large-en-v1.5": 1024},
+    ),
+}  # fmt: skip
+PRESETS = {"minilm": MINILM} | {
+    name: EmbeddingContract(model=f"{owner}/{name}", dimension=dimension, **fields)
+    for owner, (fields, models) in _PUBLISHED.items()
+    for name, dimension in models.items()
 }
 
 
