@@ -46,7 +46,6 @@ from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.planner import CONFIDENCE
 from service.strategies.registry import RAW, SAMPLED, check_loop
-from service.telemetry.logs import log_question
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
@@ -129,9 +128,10 @@ class Runtime:
         answer_id: str | None = None,
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
+        ended: Callable[[Inquiry], None] | None = None,
     ) -> None:
         """Emit the events of one prepared question, which waited `queued_s` seconds for admission,
-        and is also measured, logged and traced.
+        and is also measured and traced, and pass it to `ended`.
 
         Cancelling the task cancels the question. `caller` contains the header fields of its trace.
         """
@@ -155,6 +155,8 @@ class Runtime:
                     await answer_question(inquiry, emit, queued_s)
                 finally:
                     self._ended(inquiry)
+                    if ended is not None:
+                        ended(inquiry)
 
     def _ended(self, inquiry: Inquiry) -> None:
         fold, seconds = inquiry.fold, inquiry.budget.elapsed_s
@@ -166,7 +168,6 @@ class Runtime:
             fold.usage(),
             fold.missing,
         )
-        log_question(inquiry)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""

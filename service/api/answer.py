@@ -58,6 +58,7 @@ from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
+from service.telemetry.logs import log_question
 
 log = structlog.get_logger(__name__)
 
@@ -150,6 +151,7 @@ class QuestionTask:
                     answer_id=self.id,
                     queued_s=self._place.waited_s,
                     caller=self._caller,
+                    ended=log_question,
                 )
         except Draining as error:
             self._cut = error
