@@ -307,7 +307,6 @@ class Report(Page):
             *([f"role {role}", engine] for role, engine in engines_of(self._run).items()),
             *([["LLM judge", judged_by(judge)]] if judge else []),
             *([["note", common["note"]]] if "note" in common else []),
-            ["digest of settings, request and scoring", self._run["digest"]],
         ]
         self.heading("Provenance")
         if len(processes) > 1:

@@ -1,10 +1,11 @@
 """The published dataset formats: how each is recognised and converted to rows.
 
-A format converts each element of its file to a row for `datasets.read_question`, or to a list of
-rows if an element has several questions. `route` is the gold route that HANRAG's protocol assigns
-to the dataset's questions (METHODS.md §1.6). `yes_no` says whether the dataset's own script applies
-the rule for yes and no to F1. Gold passages are identified by id if the dataset contains passages
-(the id that `ingest` derives from title and text), and by title if it names articles.
+A format converts each element of its file to a row for `datasets.read_question`, which ignores
+fields of other names, or to a list of rows if an element has several questions. `route` is the gold
+route that HANRAG's protocol assigns to the dataset's questions (METHODS.md §1.6). `yes_no` says
+whether the dataset's own script applies the rule for yes and no to F1. Gold passages are identified
+by id if the dataset contains passages (the id that `ingest` derives from title and text), and by
+title if it names articles.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ def _squad(article: Row) -> list[Row]:
         support = _passage_id(title, _field(paragraph, "context", str))
         rows += [
             {
-                "id": asked.get("id"),
-                "question": asked.get("question"),
+                **asked,
                 "answers": [own.get("text") for own in _objects(asked, "answers")],
                 "answerable": not asked.get("is_impossible"),
                 "supporting_passage_ids": [support],
@@ -97,12 +97,7 @@ def _popqa(row: Row) -> Row:
     except (ValueError, RecursionError):
         raise ValueError("`possible_answers` is not a JSON list") from None
     title = row.get("s_wiki_title")
-    return {
-        "id": row.get("id"),
-        "question": row.get("question"),
-        "answers": answers,
-        "supporting_titles": [title] if title else [],
-    }
+    return {**row, "answers": answers, "supporting_titles": [title] if title else []}
 
 
 _DESCRIPTION: Final = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')
@@ -132,13 +127,8 @@ def _facts(facts: Any) -> list[str]:
 
 
 def _hotpotqa(row: Row) -> Row:
-    return {
-        "id": row.get("_id", row.get("id")),
-        "question": row.get("question"),
-        "answer": row.get("answer"),
-        "answer_aliases": row.get("answer_aliases"),
-        "supporting_titles": _facts(row.get("supporting_facts", [])),
-    }
+    facts = _facts(row.get("supporting_facts", []))
+    return {**row, "id": row.get("_id", row.get("id")), "supporting_titles": facts}
 
 
 def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
@@ -154,11 +144,8 @@ def _musique(row: Row) -> Row:
     it."""
     answerable, own = row.get("answerable", True), row.get("id")
     return {
+        **row,
         "id": own if answerable or own is None else f"{own}-unanswerable",
-        "question": row.get("question"),
-        "answer": row.get("answer"),
-        "answer_aliases": row.get("answer_aliases"),
-        "answerable": answerable,
         "supporting_passage_ids": _gold_ids(_objects(row, "paragraphs"), "paragraph_text"),
     }
 
@@ -169,10 +156,9 @@ def _hipporag(row: Row) -> Row:
     answers = _popqa(row)["answers"] if name is None else row[name]
     paragraphs = _objects(row, "contexts" if "contexts" in row else "paragraphs")
     return {
+        **row,
         "id": row.get("id", row.get("_id")),
-        "question": row.get("question"),
         "answers": answers,
-        "answer_aliases": row.get("answer_aliases"),
         "supporting_passage_ids": _gold_ids(paragraphs, "text"),
     }
 
@@ -206,7 +192,7 @@ def _strategyqa(row: Row) -> Row:
     evidence = row.get("evidence")
     first = evidence[0] if isinstance(evidence, list) and evidence else []
     return {
-        **{name: row.get(name) for name in ("question", "answer")},
+        **row,
         "id": row.get("qid", row.get("id")),
         "supporting_passage_ids": [
             own for own in _strings(first) if own not in {"operation", "no_evidence"}
@@ -225,12 +211,8 @@ def _strings(value: object) -> Iterator[str]:
 def _flashrag(row: Row) -> Row:
     about = row.get("metadata")
     facts = about.get("supporting_facts") if isinstance(about, dict) else None
-    return {
-        "id": row.get("id"),
-        "question": row.get("question"),
-        "answers": row.get("golden_answers"),
-        "supporting_titles": _facts(facts) if facts else [],
-    }
+    titles = _facts(facts) if facts else []
+    return {**row, "answers": row.get("golden_answers"), "supporting_titles": titles}
 
 
 def _beir(row: Row) -> Row:
@@ -243,12 +225,7 @@ def _beir(row: Row) -> Row:
     if "title" in row or not answers:
         what = "a corpus has" if "title" in row else "these queries have"
         raise ValueError(f"{what} no answers to compare with; add `answer` to each query")
-    return {
-        "id": row.get("_id"),
-        "question": row.get("text"),
-        "answers": answers,
-        "supporting_passage_ids": row.get("supporting_passage_ids"),
-    }
+    return {**row, "id": row.get("_id"), "question": row.get("text"), "answers": answers}
 
 
 # The question types of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.

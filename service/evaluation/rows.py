@@ -34,7 +34,6 @@ if datasets or methods are added, or another commit or machine continues:
 | Field | Meaning |
 |---|---|
 | `version` | of this layout |
-| `digest` | SHA-256 of `common` |
 | `common` | version of the service and its settings, or the server; request, evaluators, judge and note |
 | `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description), `request` (of a bundle) |
 | `methods` | by name: `route`, `loop` and `last_resort` |
@@ -43,7 +42,6 @@ if datasets or methods are added, or another commit or machine continues:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -196,9 +194,7 @@ class RunFolder:
         folder = self._folder
         stored = read_run(folder)
         # In the types that reading the file gives, with lists instead of tuples.
-        new = json.loads(
-            json.dumps({"version": VERSION, "digest": digest_of(run["common"]), **run})
-        )
+        new = json.loads(json.dumps({"version": VERSION, **run}))
         if stored is None and self.rows:
             raise ConfigurationError(
                 f"{folder} has rows, but no {RUN} that describes them; choose another folder"
@@ -257,11 +253,6 @@ def read_run(folder: Path) -> dict[str, Any] | None:
             f"{path}: was not written by this version ({error}); choose another folder"
         ) from None
     return dict(value)
-
-
-def digest_of(value: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object, independent of the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def conflicts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

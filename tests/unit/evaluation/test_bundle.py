@@ -33,7 +33,6 @@ def run_of(name: str, data: str) -> dict[str, Any]:
     engine = EngineSettings(model=f"meta/{figure.model}")
     settings = Settings().model_copy(update={"engines": {"default": engine}})
     return {
-        "digest": "x",
         "common": {
             "settings": described(bundle.applied(settings)),
             "request": {},

@@ -26,7 +26,7 @@ from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, fi
 from service.evaluation.rows import Row, commit
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row, rows
 
-RUN = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
+RUN = {"common": {}, "datasets": {}, "methods": {}}
 HOSTILE = "<script>alert('x')</script> | \n# Who? & `why` [a](http://example.org)"
 
 
@@ -65,7 +65,7 @@ def test_a_folder_without_rows_has_no_report(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    run = {"version": 1, "digest": "", "common": {}, "datasets": {}, "methods": {}}
+    run = {"version": 1, "common": {}, "datasets": {}, "methods": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "rows.jsonl").write_bytes(row("m", "1", 1).as_line() + b"\n")
     (tmp_path / "report.html").mkdir()
@@ -95,7 +95,7 @@ def test_the_html_asks_for_nothing_and_runs_nothing() -> None:
               confidence=0.9),
     ]  # fmt: skip
     known = {"commit": HOSTILE, "machine": HOSTILE}
-    run = {"digest": "x", "common": {"version": HOSTILE}, "datasets": {}, "methods": {},
+    run = {"common": {"version": HOSTILE}, "datasets": {}, "methods": {},
            "processes": [known]}  # fmt: skip
     report = Report(run, own)
     html = report.html()
