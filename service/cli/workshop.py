@@ -46,17 +46,17 @@ def train(
         ),
     ],
     data: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Option(
             help="File written by `synthesize`; for router also a folder of questions and "
             "passages, or of an evaluation. May be repeated."
         ),
-    ] = None,
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
     held_out: Annotated[
         list[Path] | None,
         typer.Option(help="File with rows that are used for evaluation only. May be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the checkpoint.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="Preset of settings, such as hanrag or autorag.")
     ] = None,
@@ -81,7 +81,7 @@ def train(
 
     try:
         train_recipe(
-            recipe, data=data or [], held_out=held_out or [], out=out, resume=resume,
+            recipe, data=data, held_out=held_out or [], out=out, resume=resume,
             preset=preset, assignments=assignments or [],
         )  # fmt: skip
     except RevelatorError as error:

@@ -191,8 +191,7 @@ class RunFolder:
 
     def _joined(self, run: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Write `run.json`, including the datasets and methods of earlier commands."""
-        folder = self._folder
-        stored = read_run(folder)
+        folder, stored = self._folder, read_run(self._folder)
         # In the types that reading the file gives, with lists instead of tuples.
         new = json.loads(json.dumps({"version": VERSION, **run}))
         if stored is None and self.rows:

@@ -137,7 +137,7 @@ def train_recipe(
     *,
     data: Sequence[Path],
     held_out: Sequence[Path] = (),
-    out: Path | None,
+    out: Path,
     resume: bool = False,
     preset: str | None = None,
     assignments: Sequence[str] = (),
@@ -148,10 +148,6 @@ def train_recipe(
     possible.
     """
     recipe = load_recipe(name)
-    if out is None:
-        raise ConfigurationError("--out FOLDER is missing; the checkpoint is written there")
-    if not data:
-        raise ConfigurationError("name the file or files to train on (--data)")
     settings, values = read_settings(recipe, preset, assignments)
     arguments = _arguments(recipe, values, out)
     described = {

@@ -100,8 +100,6 @@ def test_settings_over_preset(data: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--data", "x"], "--out FOLDER"),
-        (["--out", "x"], "--data"),
         (["--data", "x", "--out", "x"], "x: cannot be read: No such file"),
         (["--data", "x", "--out", "x", "--set", "wdth=3"], "wdth: Extra inputs are not perm"),
         (["--data", "x", "--out", "x", "--set", "width=a"], "width: Input should be a valid integ"),
