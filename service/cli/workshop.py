@@ -69,11 +69,10 @@ def train(
             "transformers. May be repeated.",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the interrupted run in --out.")
-    ] = False,
 ) -> None:
     """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
+
+    Running the same command again continues an interrupted run.
 
     To use several GPUs: accelerate launch --module service train RECIPE …
     """
@@ -81,7 +80,7 @@ def train(
 
     try:
         train_recipe(
-            recipe, data=data, held_out=held_out or [], out=out, resume=resume,
+            recipe, data=data, held_out=held_out or [], out=out,
             preset=preset, assignments=assignments or [],
         )  # fmt: skip
     except RevelatorError as error:

@@ -59,7 +59,7 @@ def test_a_killed_run_ends_with_the_same_losses(tmp_path: Path) -> None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)  # at any point of a save or an update
     assert not (cut / "checkpoint.json").exists()
-    finished(*options, "--out", str(cut), "--resume")
+    finished(*options, "--out", str(cut))
     one, other = (json.loads((each / "checkpoint.json").read_text()) for each in (whole, cut))
     assert one == other
     assert len(one["losses"]) == 60

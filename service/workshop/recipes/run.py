@@ -138,11 +138,11 @@ def train_recipe(
     data: Sequence[Path],
     held_out: Sequence[Path] = (),
     out: Path,
-    resume: bool = False,
     preset: str | None = None,
     assignments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train a recipe, print the result, and return its record. A finished run is not trained again.
+    """Train a recipe, print the result, and return its record. An interrupted run in `out` goes on,
+    and a finished one is not trained again.
 
     Raises RevelatorError for errors that the caller can fix, before training where that is
     possible.
@@ -159,8 +159,8 @@ def train_recipe(
     }
     main = arguments.process_index == 0
     if main:
-        open_run(out, described, resume=resume)
-    if resume and (out / FINISHED).exists():
+        open_run(out, described)
+    if (out / FINISHED).exists():
         record = _read_record(out / FINISHED)
     else:
         trainer, scores = recipe.train(settings, TrainingRun(out, data, held_out, arguments))
@@ -301,28 +301,20 @@ def shown(record: Mapping[str, Any]) -> list[str]:
     return [loss, *(scores or ["no scores: no held-out rows were given"])]
 
 
-def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
-    """Start a run in `folder`, or check that the run there is the same.
+def open_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Start a run in `folder`, or check that the one there is the same, which then goes on.
 
-    Raises ConfigurationError if the folder contains a run and `resume` is false, if it contains
-    none and `resume` is true, or if the settings or the data differ.
+    Raises ConfigurationError if its settings or its data differ.
     """
     begun = folder / RUN
-    if not resume:
-        if begun.exists():
-            raise ConfigurationError(
-                f"{folder} already holds a run; continue it with --resume, or choose another --out"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
+    if not begun.exists():
         _write_record(begun, run)
         return
-    if not begun.exists():
-        raise ConfigurationError(f"{folder} holds no run to resume; omit --resume")
     now = json.loads(json.dumps(run))
     if changed := differences(_compared(_read_record(begun)), _compared(now)):
         raise ConfigurationError(
-            f"{folder} was started differently: {'; '.join(changed)}; resume as it was started, or "
-            "choose another --out"
+            f"{folder} holds another run: {'; '.join(changed)}; train as it was started, or choose "
+            "another --out"
         )
 
 

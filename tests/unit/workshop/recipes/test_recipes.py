@@ -90,14 +90,14 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
         train_recipe(recipe, out=cut, **options)
     monkeypatch.setattr(Trainer, "training_step", step)
     assert str(last_point(cut / POINTS)).endswith("checkpoint-4")
-    again = train_recipe(recipe, out=cut, resume=True, **options)
+    again = train_recipe(recipe, out=cut, **options)
     assert again["losses"] == record["losses"]
     assert again["scores"] == record["scores"]
     name = WEIGHTS.get(recipe, "model.safetensors")
     if (whole / name).exists():
         one, other = load_file(whole / name), load_file(cut / name)
         assert all((one[key] == other[key]).all() for key in one)
-    assert train_recipe(recipe, out=cut, resume=True, **options) == again  # not trained again
+    assert train_recipe(recipe, out=cut, **options) == again  # not trained again
 
 
 async def read_all(recipe: str, served: Path, rows: list[dict[str, Any]]) -> int:

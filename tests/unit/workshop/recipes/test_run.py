@@ -108,7 +108,6 @@ def test_settings_over_preset(data: tuple[Path, Path], tmp_path: Path) -> None:
         (["--data", "x", "--out", "x", "--set", "warmup_steps=-1"], "settings: warmup_steps must"),
         (["--data", "x", "--out", "x", "--preset", "tall"], "the presets of this recipe are wide"),
         (["--data", "empty", "--out", "y"], "no rows in empty"),
-        (["--data", "empty", "--out", "x", "--resume"], "holds no run to resume"),
     ],
 )
 def test_refusals_are_one_line_and_exit_code_2(
@@ -122,22 +121,21 @@ def test_refusals_are_one_line_and_exit_code_2(
     assert "Traceback" not in output
 
 
-def test_a_run_is_resumed_as_it_was_started_or_not_at_all(
+def test_a_run_goes_on_as_it_was_started_or_not_at_all(
     data: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     options = ["--data", data[0], "--preset", "wide", "--out", out]
     assert train(*options)[0] == 0
-    assert "already holds a run; continue it with --resume" in train(*options)[1]
-    code, said = train(*options, "--resume", "--set", "save_steps=9")  # without effect on weights
+    code, said = train(*options, "--set", "save_steps=9")  # without effect on weights
     assert (code, "2 updates" in said, "no scores: no held-out rows" in said) == (0, True, True)
-    code, said = train(*options, "--resume", "--set", "width=3")
-    assert (code, "was started differently: width was 9 and is 3" in said) == (2, True)
+    code, said = train(*options, "--set", "width=3")
+    assert (code, "holds another run: width was 9 and is 3" in said) == (2, True)
     data[0].write_text(data[0].read_text().replace("0.2", "0.3"))
-    assert "the data was" in train(*options, "--resume")[1]
+    assert "the data was" in train(*options)[1]
     for content in ("{}", '{"format": 1}'):
         (out / RUN).write_text(content)
-        assert "is damaged, or another version" in train(*options, "--resume")[1]
+        assert "is damaged, or another version" in train(*options)[1]
 
 
 def test_other_processes_write_nothing(
