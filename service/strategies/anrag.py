@@ -15,7 +15,7 @@ from service.core.domain import LoopName, Passage, ScoredPassage, StoppedBy
 from service.core.errors import LimitReached, RetrievalFailure
 from service.prompts.templates import Titled
 from service.retrieval.base import SearchResult
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.reader import Reader, Verdict, answer_from_memory, reader_of
 
 TOP_K: Final = 3
@@ -33,10 +33,10 @@ class Anrag(Method):
     sampled = True
     judged = True
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         async with self.within(self.scope.only_step("retrieve", self.question)) as step:
             await search_and_read(step, self.question, self.as_role, judged=self.judged)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
 
 class OneRetrieval(Anrag):
@@ -54,10 +54,10 @@ class NoRetrieval(Method):
     name = "no_retrieval"
     sampled = True
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         async with self.within(self.scope.only_step("answer", self.question)) as step:
             await answer_from_memory(step, self.question, self.as_role)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
 
 async def search_and_read(
@@ -181,9 +181,7 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
 # ---- a loop that ended without an answer
 
 
-async def answer_from(
-    scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
-) -> Outcome:
+async def answer_from(scope: Scope, question: str, passages: Sequence[RetrievedPassage]) -> None:
     """Answer from the passages that were kept before a limit of the question was reached, best
     first, with the reserve kept for the answer, and as many passages as the reader's model can
     take."""
@@ -196,15 +194,15 @@ async def answer_from(
             step.flag("shortened")
         texts = [Passage(each.passage_id, each.title, each.text) for each in shown]
         await reader.read(texts, "answer")
-    return Outcome(step.answer, stopped_by)
 
 
-async def search_once(scope: Scope, question: str, stopped_by: StoppedBy) -> Outcome:
-    """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
+async def search_once(scope: Scope, question: str) -> StoppedBy:
+    """Run one ANRAG cycle for the question itself, so that no loop is worse than that. Return what
+    stopped it."""
     async with scope.step("retrieve", question) as step:
         step.flag("last_resort")
         await search_and_read(step, question, "answer")
-    return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
+    return step.stopped_by
 
 
 def best_first(

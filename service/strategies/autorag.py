@@ -40,7 +40,7 @@ from service.strategies.autorag_dialogue import (
     reasoning_of,
     reminder,
 )
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.reader import verify, write_answer
 from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
@@ -94,7 +94,7 @@ class Autorag(Method):
         self.owed: Counter[str] = Counter()  # what calls used that no step has been charged with
         self.drafted = False  # in the open step
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         with self.limited():
             while self.action.kind not in ("conclude", "give_up") and self.may_go_on():
                 await self._cycle()
@@ -102,7 +102,7 @@ class Autorag(Method):
         if read_answer(self.answer, self.policy.question).declined:
             self.open_step.flag("declined")
             await self._withdraw("repair")
-        return Outcome(await self._close(), self.stopped_by)
+        return await self._close()
 
     @property
     def _unfounded(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from service.answer.calls import Role, Roles
 from service.answer.events import TokenRole
@@ -14,13 +14,6 @@ from service.core.domain import LoopName, StepKind, StoppedBy
 from service.core.errors import LimitReached
 from service.core.settings import Settings
 from service.prompts.templates import TemplateSet
-
-
-class Outcome(NamedTuple):
-    """How a route or a method ended: its answer, or None, and what stopped it."""
-
-    answer: str | None
-    stopped_by: StoppedBy = "answer"
 
 
 class Method:
@@ -51,10 +44,17 @@ class Method:
         """Return what this deployment lacks for the method and how to obtain it, or None."""
         return lacking_template(roles.reader.templates, cls.needs)
 
-    async def run(self) -> Outcome:
-        """Answer the question; when time or budget runs out, from what was found. Raises
-        LimitReached, EngineFailure and RetrievalFailure."""
+    async def run(self) -> str | None:
+        """Answer the question; when time or budget runs out, from what was found. Return the
+        answer; what stopped it is `stopped_by`. Raises LimitReached, EngineFailure and
+        RetrievalFailure."""
         raise NotImplementedError
+
+    async def instead(self, method: Method) -> str | None:
+        """Let another method answer, and end as it does."""
+        answer = await method.run()
+        self.stopped_by = method.stopped_by
+        return answer
 
     @property
     def final(self) -> bool:

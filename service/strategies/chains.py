@@ -20,7 +20,7 @@ from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, Pair, Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.anrag import TOKENS_PER_LETTER, best_first
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall
 from service.strategies.draft_text import (
     ROLES,
@@ -132,14 +132,14 @@ class Chain(Method):
             if passage not in shown:
                 await step.judged(passage.passage_id, Choice(False, reason))
 
-    async def answer_from(self, collected: Collected) -> Outcome:
+    async def answer_from(self, collected: Collected) -> str | None:
         """Answer from the collected passages, in a separate step: best ranks first, as many as the
         reader's model can take. Without any passage the answer is from memory if
         `answers.no_evidence` allows it, else there is none.
         """
         count = len(collected.found)
         if not count and self.inquiry.abstains:
-            return Outcome(None, self.stopped_by)
+            return None
         shown = best_first(collected.passages, self.able.passages, self.able.context_tokens)
         opened = self.scope.step("answer", self.question)
         await self.leave_out(collected, shown)
@@ -149,7 +149,7 @@ class Chain(Method):
             elif len(shown) < min(self.able.passages or count, count):
                 step.flag("shortened")
             await self.read(step, shown, self.as_role)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
     async def read(
         self, step: OpenStep, shown: Sequence[RetrievedPassage], as_role: TokenRole
@@ -188,7 +188,7 @@ class Ircot(Chain):
     raw = True
     needs = ROLES
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         """The request's `max_steps`, if given, is the maximum number of sentences."""
         collected, written = Collected(IRCOT_PASSAGES), list[str]()
         ended: StoppedBy | None = None
@@ -280,7 +280,7 @@ class IterRetgen(Chain):
     raw = True
     needs = ROLES
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         """T is the request's `max_steps`, if given."""
         self.text, self.declined = "", False
         self.answer: str | None = None
@@ -303,12 +303,12 @@ class IterRetgen(Chain):
                         shown = True
                         await step.say(self.answer, self.as_role)
         if shown or (self.answer is None and self.declined):
-            return Outcome(self.answer, self.stopped_by)
+            return self.answer
         if self.answer is None:
             return await self.answer_from(self.collected)
         async with self.step("answer") as step:
             await step.say(self.answer, self.as_role)
-        return Outcome(self.answer, self.stopped_by)
+        return self.answer
 
     async def _write(self, step: OpenStep, *, last: bool) -> None:
         """Write one chain of thought over the passages. Text copied from a demonstration is neither
@@ -402,7 +402,7 @@ class SelfAsk(Chain):
 
     name = "self_ask"
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         """The request's `max_steps`, if given, is the maximum number of follow-up questions."""
         self.pairs: list[Pair] = []
         while True:
@@ -416,7 +416,7 @@ class SelfAsk(Chain):
                 step.kind, step.question = "answer", self.question
                 async with self.within(step):
                     await self._conclude(step, turn.answer)
-                return Outcome(step.answer, self.stopped_by)
+                return step.answer
             step.question = turn.question
             async with self.within(step):
                 await self._answer_by_search(step, turn.question)

@@ -22,7 +22,7 @@ from service.core.domain import LoopName, Passage
 from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
 from service.retrieval.base import SearchResult
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.calls import RETRY_TEMPERATURE
 from service.strategies.draft_text import (
     ANSWER_TOKENS,
@@ -85,7 +85,7 @@ class Drafting(Method):
     needs = ROLES
     splitter: Splitter
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         """The request's `max_steps`, if given, is the maximum number of retrievals."""
         self.options = self.resolved_options()
         self.splitter = await anyio.to_thread.run_sync(open_splitter, self.options.splitter)
@@ -250,12 +250,12 @@ class Drafting(Method):
 
     # ---- the end
 
-    async def conclude(self) -> Outcome:
+    async def conclude(self) -> str | None:
         """Extract the answer from the text, after another call if the text has none. If all
         retrievals found nothing, and the settings require it, there is no answer."""
         if self.inquiry.abstains and self.retrievals > 0 and not self.seen:
             await self.open_step.end()
-            return Outcome(None, self.stopped_by)
+            return None
         step = self.open_step
         if step.kind != "answer":
             step = await self.open("answer")
@@ -279,7 +279,7 @@ class Drafting(Method):
             await step.say(answer, self.as_role)
             await verify(step, self.question, list(self.found.values()))
         await step.end()
-        return Outcome(answer or None, self.stopped_by)
+        return answer or None
 
     def _declines(self, answer: str) -> bool:
         return answers.read_answer(answer, self.question).declined

@@ -34,7 +34,6 @@ from service.engines.signals import (
     context_rows,
 )
 from service.strategies import rind
-from service.strategies.base import Outcome
 from service.strategies.draft_text import Continuation, declines, join
 from service.strategies.drafting import (
     MAX_RETRIEVALS,
@@ -126,7 +125,7 @@ class Dragin(Drafting):
             )
         return super().missing(roles, settings) or missing(settings.dragin.tagger)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         name = self.inquiry.settings.dragin.tagger
         self.tagger = await anyio.to_thread.run_sync(open_tagger, name)
         return await super().run()

@@ -25,7 +25,7 @@ from service.encoders.inputs import passage_text
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet, passage_line
 from service.strategies.anrag import count_fitting
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.reader import reader_of, verify, write_answer
 from service.strategies.reading.answers import DECLINED, NOTHING, AnswerReading, read_answer
 from service.strategies.reading.text import (
@@ -139,7 +139,7 @@ class EfficientRag(Method):
             raise AssertionError("a loop that cannot run must be refused before it starts")
         return self.inquiry.roles.labelling
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         """The maximum number of retrievals is the request's `max_steps`, or 4."""
         self.official = self.request.conditions.efficientrag == "official"
         self.pool: list[Candidate] = []
@@ -214,12 +214,12 @@ class EfficientRag(Method):
             self.pool.append(Candidate(passage, step, Tag.CONTINUE, 0.0, why))
             await step.judged(passage.passage_id, Choice(True, why), False)
 
-    async def _conclude(self) -> Outcome:
+    async def _conclude(self) -> str | None:
         """Read the pool (line 10). An empty pool is read too if the profile or
         `answers.no_evidence` says so."""
         closed_book = self.official or not self.inquiry.abstains
         if not self.pool and (self.stopped_by == "deadline" or not closed_book):
-            return Outcome(None, self.stopped_by)
+            return None
         opened = self.scope.step("answer", self.question)
         most, context = None, None
         if self.official or self.inquiry.roles.extractor is None:
@@ -238,7 +238,7 @@ class EfficientRag(Method):
             elif len(shown) < min(most or len(self.pool), len(self.pool)):
                 step.flag("shortened")
             await self._read(step, [candidate.passage for candidate in shown])
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
     async def _leave_out(self, shown: Sequence[Candidate]) -> None:
         """Emit which passages were kept by their step but are not shown to the reader."""

@@ -16,7 +16,7 @@ from service.answer.inquiry import OpenStep
 from service.core.domain import LoopName
 from service.core.settings import Settings
 from service.strategies.anrag import search_and_read
-from service.strategies.base import Method, Outcome, lacking_logprobs
+from service.strategies.base import Method, lacking_logprobs
 from service.strategies.reader import answer_from_memory
 
 PROBABILITY: Final = 0.8  # the least geometric mean of the probabilities of the tokens
@@ -46,7 +46,7 @@ class EntropyGate(Method):
     def is_sure(self, step: OpenStep) -> bool:
         return step.probability is not None and step.probability >= PROBABILITY
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         async with self.step("answer") as step:
             step.weighed = self.seen
             await answer_from_memory(step, self.question, self.as_role)
@@ -59,7 +59,7 @@ class EntropyGate(Method):
         if not kept:
             async with self.step("retrieve") as step:
                 await search_and_read(step, self.question, self.as_role, judged=False)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
 
 class MarginGate(EntropyGate):

@@ -38,7 +38,6 @@ from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.native import is_failure
 from service.core.private import withhold
 from service.strategies.anrag import answer_from, search_once
-from service.strategies.base import Outcome
 from service.strategies.conversation import condense, shorten
 from service.strategies.planner import planner_of
 from service.strategies.registry import handle
@@ -137,34 +136,31 @@ async def _answer(inquiry: Inquiry) -> None:
     with inquiry.routing_time:
         await _route(inquiry, scope)
     try:
-        outcome = await handle(scope, fold.route or "single", fold.loop or "anrag")
+        stopped_by = await handle(scope, fold.route or "single", fold.loop or "anrag")
     except LimitReached as limit:
-        outcome = Outcome(None, limit.stopped_by)
-    outcome = await _last_resort(scope, outcome)
-    return await _end(outcome.stopped_by, scope)
+        stopped_by = limit.stopped_by
+    return await _end(await _last_resort(scope, stopped_by), scope)
 
 
-async def _last_resort(scope: Scope, outcome: Outcome) -> Outcome:
+async def _last_resort(scope: Scope, stopped_by: StoppedBy) -> StoppedBy:
     """Answer if the handler wrote no answer: at a limit of the question from the passages kept by
     then; if a loop kept none, by one search for the question itself, unless that was made. With
-    `answers.require_search`, an answer before any search is none.
+    `answers.require_search`, an answer before any search is none. Return what stopped the question.
     """
     inquiry, fold = scope.inquiry, scope.inquiry.fold
     final = fold.final
     if final is not None and inquiry.settings.answers.require_search and not fold.searched:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
         final = None
-    if final is not None or not inquiry.budget.may_answer:
-        return outcome
-    if fold.loop == "no_retrieval":
-        return outcome
-    kept, stopped_by = fold.kept, outcome.stopped_by
+    if final is not None or not inquiry.budget.may_answer or fold.loop == "no_retrieval":
+        return stopped_by
+    kept, resorts = fold.kept, inquiry.last_resort and fold.route != "compound"
     if kept and stopped_by in ("deadline", "budget"):
-        return await answer_from(scope, inquiry.question, kept, stopped_by)
-    resorts = inquiry.last_resort and fold.route != "compound"
-    if not kept and resorts and _may_find_more(inquiry):
-        return await search_once(scope, inquiry.question, stopped_by)
-    return outcome
+        await answer_from(scope, inquiry.question, kept)
+    elif not kept and resorts and _may_find_more(inquiry):
+        limit = await search_once(scope, inquiry.question)
+        return stopped_by if limit == "answer" else limit
+    return stopped_by
 
 
 def _may_find_more(inquiry: Inquiry) -> bool:

@@ -6,12 +6,12 @@ from typing import Final
 
 from service.answer.calls import Roles
 from service.answer.inquiry import Scope
-from service.core.domain import LoopName, RouteName
+from service.core.domain import LoopName, RouteName, StoppedBy
 from service.core.errors import LoopUnavailable
 from service.core.settings import Settings
 from service.strategies.anrag import Anrag, NoRetrieval, OneRetrieval
 from service.strategies.autorag import Autorag
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.chains import Ircot, IterRetgen, SelfAsk
 from service.strategies.drafting import FixedLength, FixedSentence
 from service.strategies.dragin import Dragin
@@ -43,8 +43,8 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
         )
 
 
-async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
-    """Answer a routed question in steps of `scope`."""
+async def handle(scope: Scope, route: RouteName, loop: LoopName) -> StoppedBy:
+    """Answer a routed question in steps of `scope`. Return what stopped it."""
     question = scope.inquiry.question
     method: Method
     if route == "direct":
@@ -56,4 +56,5 @@ async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
         method = Complex(scope, question) if route == "complex" else Single(scope, question)
     else:
         method = LOOPS[loop](scope, question)
-    return await method.run()
+    await method.run()
+    return method.stopped_by

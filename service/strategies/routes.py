@@ -28,13 +28,14 @@ from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.anrag import best_first, search_and_read
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.planner import planner_of
 from service.strategies.reader import PROSE_TOKENS, write_answer
 from service.strategies.reading.questions import Decomposed
 from service.strategies.rules import PROSE_JOINT, asks_for_survey
 from service.text.grounding import bears, is_yes_no
 
+Ended = tuple[str | None, StoppedBy]  # the answer of a part, and what stopped it
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
 MAX_STEPS: Final = 5
 MAX_PARTS: Final = 8
@@ -84,7 +85,7 @@ class Single(Method):
     the answer that was shown is withdrawn. It is restored if the complex route finds none.
     """
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         escalates = may_escalate(self.inquiry)
         below = self.inquiry.settings.routes.escalate_below
         async with self.step("retrieve") as step:
@@ -93,17 +94,16 @@ class Single(Method):
         sure = step.probability is None or step.probability >= below
         failed = not sure or not {"no_evidence", "declined"}.isdisjoint(step.flags)
         if not (escalates and failed) or self.inquiry.budget.exhausted():
-            return Outcome(step.answer, step.stopped_by)
+            return step.answer
         if step.answer:
             await step.emit(Withdraw(role="answer", reason="restart"))
         async with self.step("route") as route:
             route.flag("escalated")
             await route.emit(RouteChosen(route=AFTER, loop="anrag", by="escalation"))
-        outcome = await Complex(self.scope, self.question, failed=True).run()
-        if outcome.answer or not step.answer:
-            return outcome
-        await step.emit(Token(role="answer", text=step.answer))
-        return Outcome(step.answer, outcome.stopped_by)
+        answer = await self.instead(Complex(self.scope, self.question, failed=True))
+        if step.answer and not answer:
+            await step.emit(Token(role="answer", text=step.answer))
+        return answer or step.answer
 
 
 def may_escalate(inquiry: Inquiry) -> bool:
@@ -144,7 +144,7 @@ class Complex(Method):
     def _asked(self) -> int:
         return len(self.pairs) + len(self.failed)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         with self.limited():
             if "ending" not in self.skipped and not self.failed:
                 # ENDING or NEXT on an empty history, once before any retrieval
@@ -201,7 +201,7 @@ class Complex(Method):
         self.ended, self.ahead = ahead
         await step.emit(Judgement(ending=self.ended))
 
-    async def _finish(self) -> Outcome:
+    async def _finish(self) -> str | None:
         """Run GEN_FINAL over the pairs. Nothing is written if the retrievals found nothing, or if
         the newest evidence could not be read any more, since the passages are then worth more than
         the pairs.
@@ -209,12 +209,12 @@ class Complex(Method):
         found = any(pair.answer for pair in self.pairs)
         limited = self.stopped_by in ("deadline", "budget")
         if self.unread or (not found and (self._asked or limited)):
-            return Outcome(None, self.stopped_by)
+            return None
         async with self.step("answer") as step:
             if not self._asked:
                 step.flag("closed_book")
             await self._conclude(step)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
     async def _conclude(self, step: OpenStep) -> None:
         """Run GEN_FINAL. What a small reader would guess is computed where possible."""
@@ -240,7 +240,7 @@ class Compound(Method):
         super().__init__(scope, question)
         self.loop = loop
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         async with self.step("decompose") as step:
             try:
                 planner = planner_of(self.inquiry.roles.revelator)
@@ -251,32 +251,32 @@ class Compound(Method):
                 await step.emit(ThoughtWritten(text=parts.thought))
             await step.emit(Decomposition(questions=list(parts.questions)))
         if len(parts.questions) == 1:
-            return await self.loop(self.scope, self.question, "answer").run()
+            return await self.instead(self.loop(self.scope, self.question, "answer"))
         scopes = self.scope.parts(len(parts.questions))
         each = [*zip(scopes, parts.questions, strict=True)]
-        outcomes = await gather([partial(self._part, own, part) for own, part in each])
-        return await self._conclude(scopes, parts.questions, outcomes)
+        ended = await gather([partial(self._part, own, part) for own, part in each])
+        return await self._conclude(scopes, parts.questions, ended)
 
     async def _conclude(
-        self, scopes: Sequence[Scope], asked: Sequence[str], outcomes: Sequence[Outcome]
-    ) -> Outcome:
+        self, scopes: Sequence[Scope], asked: Sequence[str], ended: Sequence[Ended]
+    ) -> str | None:
         """Merge what the parts found."""
-        pairs = [Pair(part, ended.answer) for part, ended in zip(asked, outcomes, strict=True)]
-        limits = [ended.stopped_by for ended in outcomes if ended.stopped_by != "answer"]
+        pairs = [Pair(part, answer) for part, (answer, _) in zip(asked, ended, strict=True)]
+        limits = [stopped_by for _, stopped_by in ended if stopped_by != "answer"]
         self.stopped_by = limits[-1] if limits else self.stopped_by
         if not any(pair.answer for pair in pairs):
-            return Outcome(None, self.stopped_by)
+            return None
         async with self.step("merge") as step:
             sound = [pair for pair, own in zip(pairs, scopes, strict=True) if own.supported]
             await self._merge(step, pairs, sound)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
-    async def _part(self, scope: Scope, question: str) -> Outcome:
+    async def _part(self, scope: Scope, question: str) -> Ended:
         """Answer one part. A part that meets a limit ends without an answer."""
-        try:
-            return await self.loop(scope, question, "draft").run()
-        except LimitReached as limit:
-            return Outcome(None, limit.stopped_by)
+        method, answer = self.loop(scope, question, "draft"), None
+        with method.limited():
+            answer = await method.run()
+        return answer, method.stopped_by
 
     async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
         """Run GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score
@@ -309,7 +309,7 @@ class Survey(Compound):
     merge_template = "survey_merge"
     merged_tokens = SURVEY_TOKENS
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         documents: dict[str, list[RetrievedPassage]] = {}
         async with self.step("retrieve") as step:
             result = await step.search(self.question, self.request.top_k or SURVEYED)
@@ -326,12 +326,10 @@ class Survey(Compound):
         asked = [f"{self.question} ({_name(*document)})" for document in read]
         scopes = self.scope.parts(len(read))
         work = zip(scopes, asked, [passages for _, passages in read], strict=True)
-        outcomes = await gather([partial(self._read, *each) for each in work])
-        return await self._conclude(scopes, asked, outcomes)
+        ended = await gather([partial(self._read, *each) for each in work])
+        return await self._conclude(scopes, asked, ended)
 
-    async def _read(
-        self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]
-    ) -> Outcome:
+    async def _read(self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]) -> Ended:
         """Answer from one document, as far as the limits of the question allow."""
         async with scope.only_step("retrieve", asked) as step:
             shown = best_first(passages, self.able.passages, self.able.context_tokens)
@@ -340,7 +338,7 @@ class Survey(Compound):
             await step.emit(PassagesFound(passages=shown))
             prompt = self.templates.fill("survey", self.question, passages=shown)
             await write_answer(step, prompt, "draft", SURVEY_TOKENS)
-        return Outcome(step.answer, step.stopped_by)
+        return step.answer, step.stopped_by
 
     async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
         told = [pair for pair in pairs if pair.answer]

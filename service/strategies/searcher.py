@@ -22,7 +22,7 @@ from service.engines.base import FinishReason, GenerationRequest
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.strategies.anrag import TOKENS_PER_LETTER
-from service.strategies.base import Method, Outcome, lacking_template
+from service.strategies.base import Method, lacking_template
 from service.strategies.calls import RETRY_TEMPERATURE
 from service.strategies.reader import write_answer
 from service.strategies.reading.answers import read_answer
@@ -244,10 +244,10 @@ class Searcher(Method):
             )
         return lacking_template(roles.reader.templates, CHATS if name == "corag" else [TEMPLATE])
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
         if name == "corag":
-            return await Corag(self.scope, self.question, self.as_role).run()
+            return await self.instead(Corag(self.scope, self.question, self.as_role))
         self.protocol = PROTOCOLS[name]
         self.text = instruction(self.templates, name, self.question.strip())
         self.most = self.request.max_steps or self.protocol.searches
@@ -263,7 +263,7 @@ class Searcher(Method):
             step.kind = "answer"
             async with self.within(step):
                 await self._conclude(step, turn)
-            return Outcome(step.answer, self.stopped_by)
+            return step.answer
 
     async def _turn(self, step: OpenStep) -> Turn:
         """Let the model write until it searches or answers. A turn that does neither counts."""
@@ -344,7 +344,7 @@ class Corag(Searcher):
     message, with the least relevant passage first.
     """
 
-    async def run(self) -> Outcome:
+    async def run(self) -> str | None:
         self.pairs: list[tuple[str, str]] = []
         self.asked, self.most = 0, self.request.max_steps or LINKS
         while len(self.pairs) < self.most and self.stopped_by == "answer" and self.may_go_on():
@@ -354,7 +354,7 @@ class Corag(Searcher):
         async with self.step("answer") as step:
             if self.stopped_by == "answer":
                 await self._combine(step)
-        return Outcome(step.answer, self.stopped_by)
+        return step.answer
 
     async def _link(self, step: OpenStep) -> bool:
         """Return whether there was a new sub-query. A repeated one is asked for again, at a higher

@@ -98,8 +98,9 @@ def loop_events(
 
     async def work(emit: Emit) -> None:
         asked.emit = emit
-        answer, stopped_by = await loop(Scope(asked, part), question, as_role).run()
-        await emit(Stop(stopped_by=stopped_by, answered=answer is not None))
+        method = loop(Scope(asked, part), question, as_role)
+        answer = await method.run()
+        await emit(Stop(stopped_by=method.stopped_by, answered=answer is not None))
 
     return emitted(work)
 

@@ -10,7 +10,7 @@ from service.core.domain import Answer, LoopName, Passage, RouteName
 from service.core.settings import Settings
 from service.core.settings.server import AnswerSettings
 from service.strategies import routes
-from service.strategies.base import Method, Outcome
+from service.strategies.base import Method
 from service.strategies.registry import LOOPS
 from tests.support.asking import body_of
 from tests.support.scripted import ScriptStep
@@ -70,10 +70,9 @@ async def test_a_loop_without_an_answer_has_none(
 ) -> None:
     """Whatever a search would find: no other method answers for it, not even by a call."""
 
-    async def run(self: Method) -> Outcome:
+    async def run(self: Method) -> None:
         async with self.step("retrieve") as step:
             await step.search("other words", 3)
-        return Outcome(None)
 
     for kind in (LOOPS[loop], routes.Complex):
         monkeypatch.setattr(kind, "run", run)
