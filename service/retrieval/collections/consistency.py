@@ -195,7 +195,7 @@ async def rebuild(collection: Collection, counts: Counts, follow: Follow) -> int
         return 0
     manifest, folder, backends = collection.manifest, collection.folder, collection.backends
     await collection.intend(manifest.rebuilding(restoring="bm25" in lost))
-    await to_thread.run_sync(collection.unseal)
+    await collection.unseal()
     if "dense" in lost:
         await let_go(collection.dense)
         collection.dense = await backends.create_dense(folder, manifest)

@@ -462,10 +462,10 @@ class Collection:
         sides = zip(SIDES, self.manifest.stores, strict=True)
         return [self.folder / side for side, backend in sides if backend in EMBEDDED]
 
-    def unseal(self) -> None:
-        """Remove the digests of the files, before they change. Blocking."""
+    async def unseal(self) -> None:
+        """Remove the digests of the files, before they change."""
         for side in self.embedded:
-            unseal(side)
+            await to_thread.run_sync(unseal, side)
 
     async def held(self, hits: Sequence[ScoredPassage]) -> Sequence[ScoredPassage]:
         """Return the hits that BM25 holds with the same text; all if it does not answer, or if the

@@ -1,10 +1,9 @@
 """The sample collection that the wheel carries: real passages and their vectors.
 
-    python -m service.retrieval.collections.sample        # writes vectors.f16 for corpus.jsonl
-
 `vectors.f16` is the corpus file's SHA-256 (32 bytes) followed by one row of 384 little-endian
 half floats for each passage, in the order of corpus and passages. Plain, because a base install
-has no numpy; bound to its corpus, because stale vectors would be silently wrong.
+has no numpy; bound to its corpus, because stale vectors would be silently wrong. This module of
+commit 2a63a3c0 wrote them; without them the passages are embedded at the first use.
 """
 
 from __future__ import annotations
@@ -16,18 +15,14 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import anyio
 import orjson
 from anyio import to_thread
 
-from service.core.files import write_whole
-from service.core.settings import RetrievalSettings
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import Document, parse_document, passages_of
 from service.retrieval.embedding.contract import MINILM, Embedder, Vector, passage_input
-from service.retrieval.embedding.embedders import open_embedder
 
 SAMPLE = "sample"
 DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."
@@ -71,8 +66,7 @@ class Sample:
 
     def documents(self) -> Iterator[Document]:
         for line in (self.folder / CORPUS).read_bytes().splitlines():
-            if line.strip():
-                yield parse_document(orjson.loads(line))
+            yield parse_document(orjson.loads(line))
 
     def manifest(self, embedder: Embedder) -> Manifest:
         return Manifest(
@@ -109,29 +103,8 @@ class Sample:
             return {}
         return dict(zip(texts, map(list, struct.iter_unpack(f"<{DIMENSION}e", rows)), strict=True))
 
-    async def write_vectors(self, embedder: Embedder) -> int:
-        """Embed the corpus and write vectors.f16; returns the number of passages."""
-        inputs = _inputs(list(self.documents()))
-        vectors = await embedder.embed_passages(inputs)
-        rows = b"".join(struct.pack(f"<{DIMENSION}e", *vector) for vector in vectors)
-        content = bytes.fromhex(self.source()) + rows
-        await to_thread.run_sync(write_whole, self.folder / VECTORS, content)
-        return len(inputs)
-
 
 def _inputs(documents: Sequence[Document]) -> list[str]:
     return [
         passage_input(record.passage) for document in documents for record in passages_of(document)
     ]
-
-
-def main() -> None:
-    sample = Sample.shipped()
-    if not sample.exists:
-        raise SystemExit(f"there is no {sample.folder / CORPUS}")
-    count = anyio.run(sample.write_vectors, open_embedder(RetrievalSettings()))
-    print(f"{count} passages -> {sample.folder / VECTORS}")
-
-
-if __name__ == "__main__":
-    main()

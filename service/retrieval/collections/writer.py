@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, Self
 
 import anyio
@@ -103,12 +102,7 @@ class CollectionWriter:
         self._repair = self._lacking or self.restored > 0 or interrupted
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is not None:
                 with contextlib.suppress(Exception):  # the first failure is raised
@@ -191,7 +185,7 @@ class CollectionWriter:
         manifest = self._collection.manifest
         doomed = (*manifest.deleting, document_id)
         await self._collection.save(manifest.having(deleting=doomed))
-        await to_thread.run_sync(self._collection.unseal)
+        await self._collection.unseal()
         self._wrote = self._cut_short = True
         await self._collection.bm25.replace([document_id], [])
         await self._collection.dense.delete([record.passage.passage_id for record in stored])
@@ -259,7 +253,7 @@ class CollectionWriter:
     async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
         if not self._began:
             await self._collection.save(self._collection.manifest.having(state=state))
-            await to_thread.run_sync(self._collection.unseal)
+            await self._collection.unseal()
             self._began = self._wrote = True
 
     async def _choose_analysis(self, documents: Sequence[Document]) -> None:
