@@ -8,7 +8,6 @@ remainder.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -42,7 +41,7 @@ from service.api.wire import (
 )
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
-from service.core.settings.urls import origin_of
+from service.core.settings.urls import is_loopback, origin_of
 from service.retrieval.base import EVERYTHING, NOBODY, Principals
 from service.runtime import Runtime
 
@@ -136,18 +135,6 @@ def check_exposure(settings: ServerSettings) -> None:
         f"server.host {settings.host!r} can be reached from other machines. Set server.keys, "
         "server.tenants_file or server.oidc, or pass --insecure to allow requests without a key."
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached only from this machine. Names other than localhost do not
-    count.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def hostname(host: str) -> str:

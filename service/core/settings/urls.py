@@ -7,6 +7,7 @@ credentials; a key that contains `/`, `?`, `#` or `@` may be percent-encoded or 
 from __future__ import annotations
 
 import base64
+import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,18 @@ def origin_of(url: str) -> str:
         return url
     place = rest.partition("/")[0]
     return f"{scheme}://{place.removesuffix(PORTS.get(scheme, ' '))}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached only from this machine. Names other than localhost do not
+    count.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def authorization(url: str, key: SecretStr | None) -> dict[str, str]:

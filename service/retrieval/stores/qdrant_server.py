@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 import threading
@@ -24,23 +23,12 @@ from service.core.errors import (
     StoreError,
     StoreLost,
 )
-from service.core.settings.urls import address_of, shown, without
+from service.core.settings.urls import address_of, is_loopback, shown, without
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
 _log = structlog.get_logger(__name__)
-
-
-def _is_private(url: str) -> bool:
-    """Return whether nobody else can read the connection: it uses TLS, or stays on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return False
 
 
 # HTTP status, or the equivalent of a gRPC code, to our error. Any other: RetrievalFailure.
@@ -235,7 +223,7 @@ class QdrantServer:
             roots = b"\n".join(file.read_bytes() for file in authorities)
             options["verify"] = context
             options["grpc_options"] = options.get("grpc_options", {}) | {"root_certificates": roots}
-        if self._key and not _is_private(url):
+        if self._key and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             why = "Qdrant's API key is sent over unencrypted http; use https"
             _log.warning("key_unencrypted", server=url, reason=why)
         with warnings.catch_warnings():
