@@ -32,7 +32,7 @@ from tests.conftest import unavailable
 from tests.server_nodes import Node, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.support.live import config, live
-from tests.support.stub_server import stub_server
+from tests.support.stub_server import stubbed
 from tests.unit.retrieval.worlds import CORPUS, opened
 
 KEY = "zq/vx?y#x@z:1-secret"
@@ -101,12 +101,7 @@ class Echo:
         return web.json_response(body, status=self.status, headers=headers)
 
 
-@pytest.fixture
-async def echo() -> AsyncIterator[Echo]:
-    made = Echo()
-    async with stub_server(made.handle) as address:
-        made.url = f"http://{address}"
-        yield made
+echo = stubbed(Echo)
 
 
 def settings_of(folder: Path, url: str, place: str) -> dict[str, Any]:

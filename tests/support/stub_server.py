@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from aiohttp import web
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -25,3 +27,16 @@ async def stub_server(served: web.Application | Handler, port: int = 0) -> Async
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def stubbed(kind: Callable[[], Any], url: str = "http://{}") -> Any:
+    """A fixture: a stub of this kind, whose `handle` answers at its `url`."""
+
+    @pytest.fixture
+    async def stub() -> AsyncIterator[Any]:
+        made = kind()
+        async with stub_server(made.handle) as address:
+            made.url = url.format(address)
+            yield made
+
+    return stub

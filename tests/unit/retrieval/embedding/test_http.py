@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -17,7 +16,7 @@ from service.retrieval.embedding import http
 from service.retrieval.embedding.contract import PRESETS, EmbeddingContract, Vector
 from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
-from tests.support.stub_server import stub_server
+from tests.support.stub_server import stubbed
 
 CONTRACT = EmbeddingContract(
     model="m", dimension=2, query_prefix="query: ", passage_prefix="passage: "
@@ -42,12 +41,7 @@ class Stub:
         return web.json_response({"object": "list", "model": "m", "data": rows})
 
 
-@pytest.fixture
-async def stub() -> AsyncIterator[Stub]:
-    made = Stub()
-    async with stub_server(made.handle) as address:
-        made.url = f"http://{address}/v1"
-        yield made
+stub = stubbed(Stub, "http://{}/v1")
 
 
 def embedder_of(

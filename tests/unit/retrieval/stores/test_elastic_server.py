@@ -14,7 +14,7 @@ from service.core.errors import (
 )
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
-from tests.support.stub_server import stub_server
+from tests.support.stub_server import stubbed
 
 ACTIONS: list[Action] = [
     (b'{"index":{"_id":"%d"}}' % n, b'{"n":%d}' % n) for n in range(3)
@@ -46,12 +46,7 @@ class Wrong:
         return [body.count(b'"_id"') for body in self.bodies]
 
 
-@pytest.fixture
-async def wrong() -> AsyncIterator[Wrong]:
-    made = Wrong()
-    async with stub_server(made.handle) as address:
-        made.url = f"http://user:secret@{address}"
-        yield made
+wrong = stubbed(Wrong, "http://user:secret@{}")
 
 
 @pytest.fixture

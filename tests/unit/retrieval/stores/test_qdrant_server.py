@@ -23,7 +23,7 @@ from service.core.errors import (
     StoreLost,
 )
 from service.retrieval.stores.qdrant_server import QdrantServer
-from tests.support.stub_server import stub_server
+from tests.support.stub_server import stubbed
 
 VERSION = {"title": "qdrant", "version": "1.19.0"}
 
@@ -49,12 +49,7 @@ class Wrong:
         return web.json_response(body, status=500)
 
 
-@pytest.fixture
-async def wrong() -> AsyncIterator[Wrong]:
-    made = Wrong()
-    async with stub_server(made.handle) as address:
-        made.url = f"http://:secret@{address}"
-        yield made
+wrong = stubbed(Wrong, "http://:secret@{}")
 
 
 async def failing(server: QdrantServer, expected: type[RevelatorError], told: str) -> None:

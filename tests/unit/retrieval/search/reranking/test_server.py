@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -17,7 +17,7 @@ from service.retrieval.search import guard
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking, open_reranker
 from tests.support.observed import Observed
-from tests.support.stub_server import stub_server
+from tests.support.stub_server import stubbed
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 
@@ -41,12 +41,7 @@ class Stub:
         return web.json_response([{"index": i, "score": scores[i]} for i in best_first])
 
 
-@pytest.fixture
-async def stub() -> AsyncIterator[Stub]:
-    made = Stub()
-    async with stub_server(made.handle) as address:
-        made.url = f"http://{address}"
-        yield made
+stub = stubbed(Stub)
 
 
 async def scores(stub: Stub, kind: str, **settings: Any) -> list[float]:
