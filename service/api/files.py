@@ -38,7 +38,7 @@ from service.api.wire import (
 from service.core.errors import NotFound
 from service.core.progress import Follow
 from service.retrieval.collections.manifest import FileReport, FilesReport
-from service.retrieval.documents import check_principals
+from service.retrieval.documents import check_access
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ async def add_files(
     `total` count files."""
     content_type(request, MULTIPART)
     principals = access or []
-    check_principals(principals)
+    if principals:
+        check_access(principals)
     await stores.resolve(name)
     form = await _form(request)
 

@@ -24,7 +24,7 @@ from service.core.progress import shown_stages
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
-from service.retrieval.documents import Document, check_principals
+from service.retrieval.documents import Document, check_access
 from service.retrieval.embedding.contract import Embedder
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.formats import FORMATS
@@ -70,7 +70,8 @@ async def run_ingest(files: Sequence[Source], options: IngestOptions, settings: 
     if options.format not in (None, *FORMATS):
         known = ", ".join(FORMATS)
         raise InvalidRequest(f"--format {options.format!r} is unknown; known: {known}")
-    check_principals(options.access)
+    if options.access:
+        check_access(list(options.access))
     base = find_server(settings.data_dir, options.url)
     if options.ray and base:
         raise ConfigurationError(

@@ -2,6 +2,7 @@
 
 RevelatorError
 ├── InvalidRequest        422 invalid-request        the input is not valid
+│   ├── BadDocument       422 invalid-request        not valid as a document
 │   └── LoopUnavailable   422 loop-unavailable       a known loop that this deployment cannot run
 ├── NotFound              404 not-found              no such collection or document
 │   └── UnknownCollection 404 not-found              no collection of this name

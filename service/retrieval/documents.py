@@ -31,7 +31,7 @@ _PASSAGE_ID = re.compile(r"#\d+\Z")
 _SORTED = orjson.OPT_SORT_KEYS
 
 
-class BadDocument(ValueError):
+class BadDocument(InvalidRequest):
     """An invalid document; the text says why."""
 
 
@@ -157,15 +157,6 @@ def check_access(value: object) -> None:
             )
         if each in EVERYTHING:
             raise BadDocument(f"access must not name {each!r}, which stands for all documents")
-
-
-def check_principals(access: Sequence[str]) -> None:
-    """Raise InvalidRequest if documents may not have this `access`; empty stands for none."""
-    try:
-        if access:
-            check_access(list(access))
-    except BadDocument as error:
-        raise InvalidRequest(str(error)) from None
 
 
 def _is_deeper(value: object, levels: int) -> bool:
