@@ -45,7 +45,7 @@ from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.planner import CONFIDENCE
-from service.strategies.registry import RAW, SAMPLED, check_loop
+from service.strategies.registry import LOOPS, SAMPLED, check_loop
 from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Runtime:
             )
         if asked.route != "direct":
             loop = resolve_loop("single", asked.loop)
-            if loop in RAW:
+            if LOOPS[loop].raw:
                 await self.roles.reader.generator.find_raw()
             check_loop(loop, self.roles, self.settings)
             if (asked.samples or 1) > 1 and loop not in SAMPLED:

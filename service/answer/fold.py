@@ -30,7 +30,6 @@ from service.answer.evidence import (
     StepState,
     cite,
     is_unfounded,
-    same_question,
     shown_text,
 )
 from service.core.concurrency import closing
@@ -71,7 +70,7 @@ class Fold:
         self.route: RouteName | None = None
         self.loop: LoopName | None = None
         self.surveys = False  # the answer is to be a survey of documents
-        self._steps: dict[str, StepState] = {}
+        self.steps: list[StepState] = []  # in order
         self.result: Answer | Problem | None = None
         self.missing: list[str] = []  # retrievers that were unavailable
         self._stop: Stop | None = None
@@ -86,13 +85,17 @@ class Fold:
         elif isinstance(event, Stop):
             self._stop = event
         elif isinstance(event, StepStart) and event.step:
-            self._steps[event.step] = StepState(event.step, event.kind, event.question, event.ms)
+            self.steps.append(StepState(event.step, event.kind, event.question, event.ms))
         elif isinstance(event, AnswerReady):
             self.result = event.body
         elif isinstance(event, Failed):
             self.result = event.problem
-        elif event.step in self._steps:
-            self._add_to_step(self._steps[event.step], event)
+        elif step := self._step(event):
+            self._add_to_step(step, event)
+
+    def _step(self, event: BaseEvent) -> StepState | None:
+        """Return the step of an event, most often one of the last."""
+        return next((step for step in reversed(self.steps) if step.id == event.step), None)
 
     def _add_to_step(self, step: StepState, event: BaseEvent) -> None:
         match event:
@@ -125,16 +128,6 @@ class Fold:
         if isinstance(self.result, Answer):
             return "answered" if self.result.answered else "unanswered"
         return "cancelled" if self.result is None else "error"
-
-    @property
-    def steps(self) -> list[StepState]:
-        """The steps so far, in order."""
-        return list(self._steps.values())
-
-    @property
-    def last_step(self) -> str | None:
-        """The id of the step opened last."""
-        return next(reversed(self._steps), None)
 
     @property
     def answer_text(self) -> str:
@@ -177,7 +170,7 @@ class Fold:
         """
         if end.confidence is not None:
             return None
-        step = next((step for step in self.steps if step.id == end.step), None)
+        step = self._step(end)
         if step is None or not end.answer or not self._claims(step) or is_unfounded(end.flags):
             return None
         within = self._within(step)
@@ -228,11 +221,6 @@ class Fold:
     def kept(self) -> list[RetrievedPassage]:
         """The passages that readers were shown, or were about to be shown."""
         return [passage for step in self.steps if not step.withdrawn for passage in step.shown()]
-
-    def has_searched(self, question: str) -> bool:
-        """Whether this exact question was used as a query."""
-        wanted = same_question(question)
-        return any(same_question(query) == wanted for step in self.steps for query in step.queries)
 
     def citations(self) -> list[Citation]:
         """Return a sentence of each passage that supports the answer, or a supported sub-answer

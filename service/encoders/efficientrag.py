@@ -25,9 +25,11 @@ from service.encoders.checkpoint import (
 from service.encoders.in_process import (
     Gone,
     InProcess,
+    check_finite,
     file_tokenizer,
     packs,
     padded_rows,
+    softmax,
 )
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.retrieval.embedding.embedders import default_threads
@@ -149,26 +151,16 @@ def _open_tokenizer(folder: Path, card: CheckpointCard) -> Any:
 
 
 def _pass(run: Run, inputs: Sequence[Encoded]) -> list[Read]:
-    import numpy as np  # noqa: PLC0415
-
     fields = (
         [each.ids for each in inputs],
         [[1] * len(each.ids) for each in inputs],
         [each.types for each in inputs],
     )
     tokens, *tags = run(dict(zip(INPUTS, map(padded_rows, fields), strict=True)))
-    if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
-        raise ValueError("its outputs are not all finite")
+    check_finite(tokens, *tags)
     margins = (tokens[..., 1] - tokens[..., 0]).tolist()
-    shares = [_softmax(row).tolist() for row in tags[0]] if tags else [[] for _ in inputs]
+    shares = softmax(tags[0]).tolist() if tags else [[] for _ in inputs]
     return [Read(marked_text(*pair), s) for *pair, s in zip(inputs, margins, shares, strict=True)]
-
-
-def _softmax(logits: Any) -> Any:
-    import numpy as np  # noqa: PLC0415
-
-    raised = np.exp(logits - logits.max())
-    return raised / raised.sum()
 
 
 class Labelling(NamedTuple):

@@ -110,6 +110,22 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
     return array
 
 
+def softmax(logits: Any) -> Any:
+    """Return the probabilities over the last axis."""
+    import numpy as np  # noqa: PLC0415
+
+    raised = np.exp(logits - logits.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def check_finite(*outputs: Any) -> None:
+    """Raise ValueError for outputs of a model with NaN or infinity."""
+    import numpy as np  # noqa: PLC0415
+
+    if not all(np.isfinite(each).all() for each in outputs):
+        raise ValueError("its outputs are not all finite")
+
+
 def file_tokenizer(path: Path) -> Any:
     """Return the tokenizer of a `tokenizer.json`, without padding and truncation. Raises
     ConfigurationError naming the file."""

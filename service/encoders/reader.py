@@ -27,6 +27,7 @@ from service.encoders.editions import resolve
 from service.encoders.in_process import (
     Gone,
     InProcess,
+    check_finite,
     file_tokenizer,
     open_chosen,
     open_model,
@@ -183,14 +184,11 @@ class _Model:
         return in_order(best.values()), sum(lengths)
 
     def _pass(self, windows: Sequence[Window]) -> tuple[Any, Any]:
-        import numpy as np  # noqa: PLC0415
-
         ids = padded_rows([window.ids for window in windows])
         mask = padded_rows([[1] * len(window.ids) for window in windows])
         ids[mask == 0] = self._windows.padding
         places, kinds = self._session.run(list(OUTPUTS), {"ids": ids, "mask": mask})
-        if not (np.isfinite(places).all() and np.isfinite(kinds).all()):
-            raise ValueError("its outputs are not all finite")
+        check_finite(places, kinds)
         return places, kinds
 
 

@@ -17,7 +17,7 @@ from service.core.domain import Model, RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.encoders.base import ROUTES, Routed
-from service.encoders.in_process import open_chosen, read_card
+from service.encoders.in_process import open_chosen, read_card, softmax
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.embedders import InProcessEmbedder, minilm_embedder, minilm_problem
 
@@ -58,9 +58,7 @@ class Head(NamedTuple):
         import numpy as np  # noqa: PLC0415
 
         hidden = np.maximum(np.asarray(vectors, np.float32) @ self.inner.T + self.inner_bias, 0)
-        logits = (hidden @ self.outer.T + self.outer_bias) / self.card.temperature
-        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return raised / raised.sum(axis=1, keepdims=True)
+        return softmax((hidden @ self.outer.T + self.outer_bias) / self.card.temperature)
 
 
 def normal_form(question: str) -> str:

@@ -21,7 +21,7 @@ from service.answer.events import (
     Token,
     Withdraw,
 )
-from service.answer.evidence import StepState
+from service.answer.evidence import StepState, same_question
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import OutputForm
 from service.core.channel import emitted
@@ -105,8 +105,8 @@ def _numbered(inquiry: Inquiry, emit: Emit) -> Emit:
             _ground(event, inquiry)
         event.seq = next(numbers)
         event.ms = event.ms or round(inquiry.budget.elapsed_s * 1000, 3)
-        if event.step is None:
-            event.step = fold.last_step
+        if event.step is None and fold.steps:
+            event.step = fold.steps[-1].id
         fold.add(event)
         if trace is not None:
             trace.see(event)
@@ -168,8 +168,8 @@ def _may_find_more(inquiry: Inquiry) -> bool:
     searched, or only the labeler of EfficientRAG, which rejects more than the model does, judged
     the result.
     """
-    fold = inquiry.fold
-    if not fold.has_searched(inquiry.question):
+    fold, asked = inquiry.fold, same_question(inquiry.question)
+    if asked not in [same_question(query) for step in fold.steps for query in step.queries]:
         return True
     labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps)
     return labelled and inquiry.request.conditions.efficientrag == "service"

@@ -27,7 +27,6 @@ _ALL: Final[tuple[type[Method], ...]] = (
 )  # fmt: skip
 LOOPS: Final = {loop.name: loop for loop in _ALL}
 SAMPLED: Final = tuple(loop.name for loop in _ALL if loop.sampled)
-RAW: Final = frozenset(loop.name for loop in _ALL if loop.raw)
 
 
 def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
@@ -35,7 +34,7 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     if lacking := LOOPS[name].missing(roles, settings):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
     reader = roles.reader.generator
-    if name in RAW and not reader.capabilities.raw:
+    if LOOPS[name].raw and not reader.capabilities.raw:
         raise LoopUnavailable(
             f"the loop {name!r} cannot run in this deployment: the server of the engine "
             f"{reader.name!r} has no /v1/completions, which the loop needs; use another loop, or a "
