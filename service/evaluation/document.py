@@ -465,19 +465,19 @@ def bins_of(rows: Sequence[Row]) -> list[tuple[int, float, float]]:
 
 
 def calibration_error(bins: Sequence[tuple[int, float, float]]) -> float:
-    """Return the expected calibration error (Naeini and others, 2015), or 0 without bins.
+    """Return the expected calibration error (Naeini and others, 2015).
 
     It is the mean distance between confidence and accuracy, weighted by the sizes of the bins.
     """
     total = sum(count for count, _, _ in bins)
     off = sum(count * abs(sure - accuracy) for count, sure, accuracy in bins)
-    return off / total if total else 0.0
+    return off / total
 
 
 # ---- questions
 
 
-def worst(rows: Sequence[Row], most: int = WORST) -> list[list[Row]]:
+def worst(rows: Sequence[Row]) -> list[list[Row]]:
     """Return the rows of the questions with the lowest mean score over the methods.
 
     Among equals, the question with the highest cost comes first. Questions that all methods
@@ -493,7 +493,7 @@ def worst(rows: Sequence[Row], most: int = WORST) -> list[list[Row]]:
         return sum(values(own, MEASURE)) / len(own), -tokens / len(own), own[0].id
 
     missed = [own for own in groups.values() if min(values(own, MEASURE)) < 1]
-    return sorted(missed, key=rank)[:most]
+    return sorted(missed, key=rank)[:WORST]
 
 
 def question_lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:

@@ -60,7 +60,6 @@ class RouterSettings(Section):
     dropout: float = Field(
         0.3, ge=0, lt=1, description="Dropout of the hidden layer. That of the input is half of it."
     )
-    threads: int = Field(1, ge=1)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -146,9 +145,9 @@ def questions_of(path: Path, side: Split) -> list[RoutedQuestion]:
     return found
 
 
-def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard, threads: int) -> torch.Tensor:
+def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard) -> torch.Tensor:
     """Return (rows, 384) vectors by the encoder that the service uses."""
-    encoder = encoder_of(card, threads)
+    encoder = encoder_of(card)
     return torch.tensor(anyio.run(encoder.embed_queries, [row.question for row in rows]))
 
 
@@ -158,7 +157,7 @@ def train(settings: RouterSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
     held_out = [row for path in run.held_out for row in questions_of(path, "test")]
     rows, aside = ([row for row in asked if row.validates is side] for side in (False, True))
     card = RouterCard(layers=settings.layers, longest=settings.longest, temperature=1.0)
-    vectors = vectors_of(rows, card, settings.threads)
+    vectors = vectors_of(rows, card)
     torch.manual_seed(run.arguments.seed)
     network = RouterNetwork(settings, vectors)
     inputs: Any = [
@@ -170,14 +169,14 @@ def train(settings: RouterSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
         return trainer, {}
     network.cpu()
     if aside:
-        logits = network.logits(vectors_of(aside, card, settings.threads))
+        logits = network.logits(vectors_of(aside, card))
         temperature = fit_temperature(logits, [ROUTES.index(row.route) for row in aside])
         card = card.model_copy(update={"temperature": temperature})
     head = network.head(card)
     save_head(head, run.folder)
     if not held_out:
         return trainer, {}
-    chances = head.probabilities(vectors_of(held_out, card, settings.threads))
+    chances = head.probabilities(vectors_of(held_out, card))
     return trainer, scores_of(held_out, [ROUTES[n] for n in chances.argmax(1)])
 
 

@@ -28,6 +28,7 @@ from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 UNCOUNTED = -100
+MOST_OF_TASK = 60_000  # rows (METHODS.md §1.5)
 SCORED = 200  # most held-out rows that are answered at the end
 CHAT_TEMPLATES = {name: Path(__file__).with_name(f"{name}.jinja") for name in ("turns", "raw")}
 
@@ -41,11 +42,9 @@ class SftSettings(Section):
         8, ge=0, description="Rank of LoRA's matrices. With 0, all weights are trained."
     )
     lora_alpha: int = Field(16, ge=1)
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
     merge: bool = Field(
         False, description="Write the whole model, with the adapter merged into it."
     )
-    cap_per_task: int = Field(60_000, ge=1)
     chat_template: str | None = Field(
         None,
         description="Jinja file used instead of the model's template, `turns` for plain turns, or "
@@ -60,7 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "hanrag": {
         "num_train_epochs": 1, "learning_rate": 1e-4, "lr_scheduler_type": "cosine",
         "warmup_steps": 0.1, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
-        "lora_rank": 8, "lora_alpha": 16, "cap_per_task": 60_000, "longest": 2048, "bf16": True,
+        "lora_rank": 8, "lora_alpha": 16, "longest": 2048, "bf16": True,
     },
     "autorag": {
         "num_train_epochs": 5, "learning_rate": 1e-5, "lr_scheduler_type": "cosine",
@@ -113,7 +112,7 @@ def token_rows(
     Prints the number of rows that are left out as too long. Raises InvalidRequest if none is left
     or the model's template rejects one.
     """
-    order = mix([row.task for row in rows], seed=seed, cap=settings.cap_per_task)
+    order = mix([row.task for row in rows], seed=seed, cap=MOST_OF_TASK)
     encoded: dict[int, list[TokenRow]] = {}
     for place in set(order):
         try:
@@ -164,7 +163,6 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
     return LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
