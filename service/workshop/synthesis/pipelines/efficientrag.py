@@ -278,26 +278,23 @@ async def work(item: Item[MultiHop], session: Session) -> list[OutputRow]:
     infos = {part.id: _info(part, marks[part.id]) for part in parts}
     queries, rewrites = await next_queries(question, parts, infos, session)
     last = max(part.id for part in parts)  # the last id in string order ends the search
-    hops: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
-    negatives: list[tuple[str, Passage, TagName, Sequence[Mark]]] = []
+    rows: list[OutputRow] = []
+
+    def label(query: str, passage: Passage, tag: TagName, marks: Sequence[Mark]) -> None:
+        words, shows = _words(passage), (passage.title,)
+        fields = {"query": query, "passage": shown(passage), "tag": tag}
+        rows.append(_row(item, len(rows) + 1, "labeler", words, marks, shows, **fields))
+
     for part in parts:
-        if part.id not in queries:
-            continue
-        query, tag = queries[part.id], "finish" if part.id == last else "continue"
-        hops.append((query, part.passage, tag, marks[part.id]))  # type: ignore[arg-type]
-        # Step 5: the first passage found that is not a gold passage of the item.
-        found = await session.search(query, DEPTH)
-        others = [passage for passage in found if passage.passage_id not in item.source.ids]
-        if not others:
-            session.lost["search: no negative"] += 1
-        negatives += [(query, other, "terminate", [0] * len(_words(other))) for other in others[:1]]
-    rows = [
-        _row(
-            item, n, "labeler", _words(passage), marks, (passage.title,),
-            query=query, passage=shown(passage), tag=tag,
-        )
-        for n, (query, passage, tag, marks) in enumerate([*hops, *negatives], 1)
-    ]  # fmt: skip
+        if part.id in queries:
+            query = queries[part.id]
+            label(query, part.passage, "finish" if part.id == last else "continue", marks[part.id])
+            # Step 5: the first passage found that is not a gold passage of the item.
+            found = await session.search(query, DEPTH)
+            others = [passage for passage in found if passage.passage_id not in item.source.ids]
+            for other in others[:1]:
+                label(query, other, "terminate", [0] * len(_words(other)))
+            session.lost["search: no negative"] += not others
     rows += [
         _row(
             item, n, "filter", sentence_words(made.query, made.infos), made.marks,
@@ -339,5 +336,5 @@ def _row(
 
 
 PIPELINE: Final = Pipeline(
-    "efficientrag", 1, PROMPTS, read_questions, work, searches=True, kinds=("labeler", "filter")
+    "efficientrag", 2, PROMPTS, read_questions, work, searches=True, kinds=("labeler", "filter")
 )

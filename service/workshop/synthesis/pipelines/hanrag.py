@@ -110,35 +110,6 @@ def read_words(text: str, entity: str, answer: str) -> str:
 CANDIDATES: Final = 10  # BM25 hits per question
 
 
-async def label(
-    question: str, gold: Passage | None, session: Session
-) -> list[tuple[Passage, bool]]:
-    """Return the passages found and the gold passage, each with the teacher's label.
-
-    A passage that cannot be labelled is left out and counted.
-    """
-    found = await session.search(question, CANDIDATES, "bm25")
-    labelled: list[tuple[Passage, bool]] = []
-    for passage in with_gold(found, gold):
-        shown = passage_line(passage)
-        prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
-        is_gold = gold is not None and passage.passage_id == gold.passage_id
-        with session.leaving_out():
-            verdict = await session.ask(
-                AskTeacher(prompt, stage="relevance"), partial(read_verdict, gold=is_gold)
-            )
-            labelled.append((passage, verdict))
-    return labelled
-
-
-def with_gold(found: Sequence[Passage], gold: Passage | None) -> list[Passage]:
-    """Return the passages found, with the gold passage in place of the last one if it is
-    missing."""
-    if gold is None or any(passage.passage_id == gold.passage_id for passage in found):
-        return list(found)
-    return [*found[: CANDIDATES - 1], gold]
-
-
 def read_verdict(text: str, gold: bool) -> bool:
     """Return the label, true or false.
 
@@ -265,14 +236,27 @@ def _chained(
 
 
 async def _judged(item: Item[ChainedQuestion], hop: Link, session: Session) -> list[OutputRow]:
-    labelled = await label(hop.question, hop.passage, session)
-    return [
-        row_of(
-            session.templates, "relevance", hop.question, "true" if relevant else "false",
-            _source_of(item, hop, passage), passage=passage,
-        )
-        for passage, relevant in labelled
-    ]  # fmt: skip
+    """Return the teacher's label of each passage found, and of the hop's own, which takes the place
+    of the last one if it was not found. A passage that cannot be labelled is left out and counted.
+    """
+    question, gold = hop.question, hop.passage
+    passages = list(await session.search(question, CANDIDATES, "bm25"))
+    if gold is not None and gold.passage_id not in {each.passage_id for each in passages}:
+        passages = [*passages[: CANDIDATES - 1], gold]
+    rows: list[OutputRow] = []
+    for passage in passages:
+        shown = passage_line(passage)
+        prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
+        is_gold = gold is not None and passage.passage_id == gold.passage_id
+        read = partial(read_verdict, gold=is_gold)
+        with session.leaving_out():
+            relevant = await session.ask(AskTeacher(prompt, stage="relevance"), read)
+            source = _source_of(item, hop, passage)
+            reply = "true" if relevant else "false"
+            rows.append(
+                row_of(session.templates, "relevance", question, reply, source, passage=passage)
+            )
+    return rows
 
 
 def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:

@@ -86,12 +86,12 @@ def test_all_steps() -> None:
 
     labeler = rows_of(outcome, "labeler")
     assert [(row.tag, row.query) for row in labeler] == [
-        ("continue", QUESTION), ("finish", NEXT), ("terminate", QUESTION), ("terminate", NEXT),
+        ("continue", QUESTION), ("terminate", QUESTION), ("finish", NEXT), ("terminate", NEXT),
     ]  # fmt: skip
     assert marked(labeler[0]) == ["Norma", "opera", "Vincenzo", "Bellini"]
-    assert marked(labeler[1]) == ["Bellini", "born", "Catania"]
-    assert [row.passage for row in labeler[2:]] == ["Giuseppe Sarti: Sarti was born in Faenza."] * 2
-    assert outcome.rows[2].source.titles == ("Norma (opera)", "Vincenzo Bellini", "Giuseppe Sarti")
+    assert marked(labeler[2]) == ["Bellini", "born", "Catania"]
+    assert [row.passage for row in labeler[1::2]] == ["Giuseppe Sarti: Sarti was born in Faenza."] * 2
+    assert outcome.rows[1].source.titles == ("Norma (opera)", "Vincenzo Bellini", "Giuseppe Sarti")
 
     (made,) = rows_of(outcome, "filter")
     assert (made.query, made.infos) == (QUESTION, ["Norma opera Vincenzo Bellini"])
