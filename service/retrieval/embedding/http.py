@@ -194,7 +194,7 @@ def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
             "retrieval.embedding.dimension"
         )
     length = math.sqrt(sum(number * number for number in vector))
-    if not math.isfinite(length) or length == 0:
+    if length == 0:
         raise RetrievalFailure("returned a zero vector; check the server's log")
     if contract.normalise:
         return [number / length for number in vector]

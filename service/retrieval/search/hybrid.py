@@ -178,7 +178,7 @@ class HybridRetriever:
         await self._catalog.aclose()
 
     async def _one(self, request: SearchRequest, stores: Collection, until: float) -> SearchResult:
-        name: SideName = "bm25" if request.retriever == "bm25" else "dense"
+        (name,) = SIDES_OF[request.retriever]
         hits = await self._side(name, request, stores, until)
         if isinstance(hits, str):
             raise RetrievalFailure(f"{name} is unavailable: {hits}")

@@ -69,13 +69,15 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
     from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415
 
     tree = LexborHTMLParser(html)
-    title, url = _title(tree), _address(tree)
+    title, url = _text_of(tree.css_first("head title")), _address(tree)
     sections = list(_sections(tree))
     if not sections:
         yield SourceRow(0, NO_TEXT)
         return
-    titled = title or _first_heading(tree)
-    yield from _documents(source, sections, titled, {}, url)
+    # The first heading, even one without text below it: DOCX files use it as the title.
+    root = _content(tree)
+    title = title or _text_of(root.css_first(", ".join(SECTIONS)) if root else None)
+    yield from _documents(source, sections, title, {}, url)
 
 
 def _documents(
@@ -150,16 +152,8 @@ def _meant(declared: str) -> str:
     return "cp1252" if name in LATIN else declared
 
 
-def _title(tree: LexborHTMLParser) -> str:
-    found = tree.css_first("head title")
-    return _plain(found.text()) if found else ""
-
-
-def _first_heading(tree: LexborHTMLParser) -> str:
-    """Return the first heading, even one without text below it. DOCX files use it as the title."""
-    root = _content(tree)
-    found = root.css_first(", ".join(SECTIONS)) if root else None
-    return _plain(found.text()) if found else ""
+def _text_of(node: LexborNode | None) -> str:
+    return _plain(node.text()) if node else ""
 
 
 def _address(tree: LexborHTMLParser) -> str:

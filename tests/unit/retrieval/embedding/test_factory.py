@@ -13,7 +13,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from service.core.domain import Passage
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding.contract import (
@@ -24,7 +23,6 @@ from service.retrieval.embedding.contract import (
     EmbeddingContract,
     Vector,
     differences,
-    passage_input,
     preset_of,
 )
 from service.retrieval.embedding.embedders import (
@@ -114,11 +112,6 @@ def test_the_settings_pick_the_embedder() -> None:
     hashing = open_embedder(settings("hashing"))
     assert isinstance(hashing, HashingEmbedder)
     assert hashing.contract == HASHING
-
-
-def test_the_title_is_embedded_with_the_text() -> None:
-    assert passage_input(Passage("i", "T", "x")) == "T. x"
-    assert passage_input(Passage("i", "", "x")) == "x"
 
 
 def test_importing_the_retriever_imports_nothing_heavy() -> None:

@@ -89,11 +89,6 @@ def test_metadata_is_nested_only_as_deeply_as_all_stores_can_hold(listed: bool) 
             parse_document({"id": "x", "text": "t", "n": 1, "m": nested(levels, listed)})
 
 
-def test_ids_may_have_every_other_character() -> None:
-    for name in ("a b", "日本.pdf#page=1", "x#²", "👩‍🚀", "a\u00a0b", "é" * 256):
-        assert parse_document({"id": name, "text": "t"}).id == name
-
-
 def test_filter_tokens_compare_as_json_does() -> None:
     metadata = {"a": 1.0, "b": True, "c": ["x", 2, None], "d": {"e": 1}, "f": None}
     assert metadata_tokens(metadata) == [
@@ -125,14 +120,6 @@ def test_chunks_cover_the_text_within_the_limits(text: str) -> None:
         reached = end
     assert spans[0][0] == 0
     assert reached == len(text)
-
-
-def test_a_short_document_is_one_passage_under_its_own_id() -> None:
-    text = "  One sentence. Another.\n"
-    [record] = passages_of(Document("d", "T", text, {"kind": "x"}))
-    assert (record.passage.passage_id, record.passage.text) == ("d", text)
-    assert record.passage.metadata == {"kind": "x"}
-    assert (record.part, record.parts) == (0, 1)
 
 
 def test_a_long_document_is_cut_at_sentences_with_one_of_overlap() -> None:

@@ -339,16 +339,6 @@ async def test_a_side_that_failed_is_asked_again_where_the_other_one_fails() -> 
             await held.search(request())
 
 
-async def test_the_next_question_asks_it_again() -> None:
-    world = Question()
-    world.breaks()
-    async with world.question() as held:
-        await held.search(request())
-    world.dense.failure = None
-    async with world.question() as held:
-        assert (await held.search(request())).missing == ()
-
-
 class Gated(CountingEmbedder):
     """Embeds when the gate is open."""
 
@@ -417,16 +407,6 @@ async def test_those_that_come_while_others_are_embedded_wait_for_company() -> N
             await embedder.second.wait()
             assert embedder.queries == [["a"], ["b", "c"]]
             embedder.gate.set()
-
-
-async def test_a_failure_is_not_remembered() -> None:
-    embedder = CountingEmbedder()
-    embedder.failure = BackendUnavailable("out")
-    embedding = opened(embedder)
-    with pytest.raises(BackendUnavailable):
-        await embed(embedding, "a")
-    embedder.failure = None
-    assert len(await embed(embedding, "a")) == 1
 
 
 # What a fusion of two rankings keeps, and in which order.
