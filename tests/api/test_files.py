@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,14 +58,6 @@ async def test_each_file_is_read_and_its_result_named(mine: Live) -> None:
     (again,) = await send(mine, ("rules.pdf", pdf(["One."])))
     assert (again["indexed"], again["unchanged"], again["removed"]) == (0, 1, 1)
     assert (await mine.get("/collections/mine")).json()["state"] == "complete"
-
-
-async def test_progress_is_streamed(mine: Live) -> None:
-    headers = {"Accept": "text/event-stream"}
-    response = await mine.post(URL, data=form(("a.md", "Text.")), headers=headers)
-    events = [line for line in response.text.splitlines() if line]
-    assert events[-2] == "event: report"
-    assert json.loads(events[-1].removeprefix("data: "))["files"][0]["indexed"] == 1
 
 
 async def test_refusals(mine: Live, monkeypatch: pytest.MonkeyPatch) -> None:

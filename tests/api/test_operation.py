@@ -124,17 +124,14 @@ def test_the_schema_has_every_event_and_every_problem() -> None:
     assert references <= set(schemas)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
-def test_another_host_than_loopback_needs_keys_or_insecure(host: str) -> None:
-    with pytest.raises(ConfigurationError, match="--insecure"):
+def test_another_host_than_loopback_needs_keys_or_insecure() -> None:
+    for host in ("0.0.0.0", "::", "192.168.1.7", "example.org"):
+        with pytest.raises(ConfigurationError, match="--insecure"):
+            create_app(config(server={"host": host}))
+        create_app(config(server={"host": host, "keys": ["k"]}))
+        create_app(config(server={"host": host, "insecure": True}))
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         create_app(config(server={"host": host}))
-    create_app(config(server={"host": host, "keys": ["k"]}))
-    create_app(config(server={"host": host, "insecure": True}))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_keys(host: str) -> None:
-    create_app(config(server={"host": host}))
 
 
 async def until_ready(service: Live, status: int) -> str:

@@ -88,16 +88,6 @@ def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> 
     assert "Traceback" not in output
 
 
-def test_an_engine_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__KIND", "openai")
-    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__URLS", "http://127.0.0.1:9/v1")
-    code, output = run("check")
-    assert code == 1
-    assert "127.0.0.1:9" in output.replace("\n", "")
-
-
 @pytest.mark.parametrize(
     ("posts", "words"),
     [(True, ["ask", "Who?"]), (True, ["collections", "list"]), (False, ["ask", "Who?"])],
