@@ -93,12 +93,6 @@ def test_a_conversation_is_the_last_message_and_what_was_said_before() -> None:
     )
 
 
-def test_two_hundred_messages_are_a_conversation() -> None:
-    said = [{"role": ("user", "assistant")[n % 2], "content": f"{n}"} for n in range(199)]
-    asked = answer_request(parse_chat(body(*said[:198], USER)))
-    assert (len(asked.history), asked.question) == (198, USER["content"])
-
-
 def test_of_a_long_conversation_the_last_messages_are_read() -> None:
     said = [{"role": "user", "content": f"{n}" + "x" * 40_000} for n in range(4)]
     asked = answer_request(parse_chat(body(*said, USER)))

@@ -226,28 +226,6 @@ async def test_a_turn_has_room_for_so_many_and_the_rest_go_on_in_order(
     assert went[-1][1] - went[0][1] <= 5 + 1
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_takes_nothing() -> None:
-    turns = Turns()
-    ended: list[int] = []
-
-    async def one(number: int) -> None:
-        await turns.take(SHARES)
-        ended.append(number)
-
-    tasks = [asyncio.create_task(one(number)) for number in range(4)]
-    await asyncio.sleep(0)
-    tasks[1].cancel()
-    await asyncio.wait(tasks)
-    assert ended == [0, 2, 3]
-
-
-async def test_where_nothing_waits_nobody_does() -> None:
-    turns = Turns()
-    for _ in range(3 * SHARES):
-        await asyncio.sleep(0)
-        check_free(turns)
-
-
 @pytest.mark.parametrize("seed", range(10))
 async def test_the_events_of_a_question_do_not_overtake_each_other(seed: int) -> None:
     """Several parts of a question number their events, and other questions use up the turns."""

@@ -27,15 +27,6 @@ async def test_a_channel_gives_what_waits_then_the_end() -> None:
     assert [item async for item in channel] == [1, 2, 3]
 
 
-async def test_closing_frees_a_putter_that_waits() -> None:
-    channel: Channel[int] = Channel(0)
-    channel.put_nowait(1)
-    async with asyncio.timeout(10), anyio.create_task_group() as group:
-        group.start_soon(channel.room)
-        await anyio.wait_all_tasks_blocked()
-        channel.close()
-
-
 async def count(emit: Emit) -> None:
     for number in range(3 * BUFFERED):
         await emit(number)

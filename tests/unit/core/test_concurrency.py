@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from service.core.concurrency import Batcher, as_done, closing, gather
-
-
-def returns(value: int, delay: float) -> Callable[[], Awaitable[int]]:
-    async def call() -> int:
-        await anyio.sleep(delay)
-        return value
-
-    return call
-
-
-async def test_gather_keeps_the_order_given() -> None:
-    assert await gather([returns(1, 0.02), returns(2, 0.0)]) == [1, 2]
 
 
 async def test_gather_raises_the_failure_itself_and_cancels_the_others() -> None:
@@ -116,24 +104,6 @@ async def test_queries_of_one_turn_go_together_and_each_gets_its_own() -> None:
     assert sorted(map(len, server.sent)) == [1, 3]
     assert await batcher.ask(5) == 10
     assert server.sent[-1] == [5]
-
-
-async def test_one_that_fails_fails_alone() -> None:
-    server = Server()
-    batcher = Batcher[int, int](server.send, 8)
-    answers: list[int] = []
-    failures: list[str] = []
-
-    async def ask(number: int) -> None:
-        try:
-            answers.append(await batcher.ask(number))
-        except ValueError as error:
-            failures.append(str(error))
-
-    async with anyio.create_task_group() as group:
-        for number in (1, 0, 2):
-            group.start_soon(ask, number)
-    assert (sorted(answers), failures, len(server.sent)) == ([2, 4], ["nought"], 1)
 
 
 async def test_a_failed_request_fails_all_of_it() -> None:

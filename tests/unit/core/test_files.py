@@ -41,16 +41,6 @@ def _write_in_vain(path: Path) -> None:
         raise OSError("the disk is full")
 
 
-def test_a_reader_sees_the_old_file_until_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_whole(path, "old")
-    with whole_file(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-
-
 def test_folders_are_discarded_and_remains_are_swept(tmp_path: Path) -> None:
     (tmp_path / "c" / "1").mkdir(parents=True)
     (tmp_path / "c" / ".deleted-2-x").mkdir()
