@@ -51,7 +51,7 @@ from service.api.wire import (
     problem_response,
     request_id,
 )
-from service.core.channel import Channel
+from service.core.channel import BUFFERED, Channel
 from service.core.concurrency import running
 from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
@@ -62,7 +62,6 @@ from service.telemetry.logs import log_question
 
 log = structlog.get_logger(__name__)
 
-BUFFERED_EVENTS: Final = 64
 ENDS: Final = (AnswerReady, Failed, Done)
 HOPS: Final = 4  # turns of the event loop that an event takes from here to the socket
 STALLED_S: Final = 60.0  # seconds that an event may wait for a client that does not read
@@ -89,7 +88,7 @@ class QuestionTask:
             self._seen = partial(state.answered.put, tenant_of(request), question.collection)
         self._producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
-        self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
+        self._channel: Channel[BaseEvent] = Channel()
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[QuestionTask]:
@@ -125,7 +124,7 @@ class QuestionTask:
         ready: list[bytes] = []
         async for event in self.events():
             ready.append(encode(self.id, event))
-            if not self._channel.more or len(ready) == BUFFERED_EVENTS:
+            if not self._channel.more or len(ready) == BUFFERED:
                 yield b"".join(ready)
                 ready.clear()
 

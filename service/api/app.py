@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from operator import attrgetter
@@ -152,7 +152,13 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
     app.state.turns = Turns()
     app.state.access = TenantAccess(settings.server)
     app.state.opening = opening or partial(open_runtime, settings)
-    _add_middleware(app, settings.server.cors_origins)
+    app.add_middleware(RequestIds)
+    app.add_middleware(GZipMiddleware, minimum_size=LARGE, compresslevel=5)
+    if origins := settings.server.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins,
+            allow_methods=ANY, allow_headers=ANY, expose_headers=ANY,
+        )  # fmt: skip
     add_handlers(app)
     app.state.error_forms = {"/v1/": error_response}
     for part in (answer, openai, search, feedback, files, documents, health):
@@ -161,19 +167,6 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
     app.router.routes.append(mcp_route())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app
-
-
-def _add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
-    app.add_middleware(RequestIds)
-    app.add_middleware(GZipMiddleware, minimum_size=LARGE, compresslevel=5)
-    if origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=ANY,
-            allow_headers=ANY,
-            expose_headers=ANY,
-        )
 
 
 @asynccontextmanager

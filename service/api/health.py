@@ -94,23 +94,18 @@ class Readiness:
 
     async def _run_round(self) -> None:
         try:
-            self._checks = await self._run_checks()
+            with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
+                checks = await self._runtime.checks()
+            if waiting.cancelled_caught:
+                checks = [Check("checks", False, f"no response within {CHECK_TIMEOUT_S:.0f} s")]
+            for check in checks:
+                engine = self._runtime.engines.get(check.name.removeprefix("engine "))
+                if engine is not None:
+                    self._runtime.metrics.worker_up(engine.name, check.ok)
+            self._checks = checks
             self._until = time.monotonic() + FRESH_S
         finally:
             self._round = None
-
-    async def _run_checks(self) -> list[Check]:
-        checks: list[Check] = []
-        with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
-            checks = await self._runtime.checks()
-        if waiting.cancelled_caught:
-            return [Check("checks", False, f"no response within {CHECK_TIMEOUT_S:.0f} s")]
-        engines = self._runtime.engines
-        for check in checks:
-            engine = engines.get(check.name.removeprefix("engine "))
-            if engine is not None:
-                self._runtime.metrics.worker_up(engine.name, check.ok)
-        return checks
 
 
 def _descriptions(checks: Iterable[Check]) -> list[str]:

@@ -147,10 +147,8 @@ def _chooser(chosen: RouteChosen) -> str:
 
 
 def sample_questions() -> Iterator[dict[str, object]]:
-    """Yield the shipped sample questions: `question`, `route`, `answer` and supporting passages."""
-    with SAMPLE_QUESTIONS.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+    """Iterate over the shipped sample questions, with `route`, `answer` and supporting passages."""
+    return map(json.loads, SAMPLE_QUESTIONS.read_text(encoding="utf-8").splitlines())
 
 
 def print_banner(url: str, *, keys: bool = False) -> None:

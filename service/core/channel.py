@@ -20,19 +20,18 @@ BUFFERED: Final = 64
 class Channel(Generic[T]):
     """A queue for one reader, in the order in which items were put. Either side may close it.
 
-    A producer that has put an item waits while more than `size` items are unread.
+    A producer that has put an item waits while more than `BUFFERED` items are unread.
     """
 
-    def __init__(self, size: int = BUFFERED) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._closed = False
         self._changed = asyncio.Event()  # for the reader: an item, or the end
         self._room = asyncio.Event()  # for the producers: an item was taken, or the end
 
     def full(self) -> bool:
-        """Whether more than `size` items are unread."""
-        return len(self._items) > self._size and not self._closed
+        """Whether more than `BUFFERED` items are unread."""
+        return len(self._items) > BUFFERED and not self._closed
 
     @property
     def more(self) -> bool:

@@ -65,7 +65,13 @@ def acquire(data_dir: Path) -> DataDirectory:
         raise _unusable(data_dir, error) from error
     if owner := _lock(handle, fcntl.LOCK_EX, LOOK_S):
         os.close(handle)
-        raise _owned(data_dir, owner)
+        who = f"process {owner.pid}" if owner.pid else "another process"
+        where = f" (it serves {owner.url})" if owner.url else ""
+        raise StoreBusy(
+            f"the data directory {data_dir} is in use by {who}{where}; stop that process, choose "
+            "another directory with --data, or, if it serves HTTP and the command has the option "
+            "--url, pass its URL"
+        )
     directory = DataDirectory(handle)
     try:
         directory.set_url(None)
@@ -73,16 +79,6 @@ def acquire(data_dir: Path) -> DataDirectory:
         os.close(handle)
         raise _unusable(data_dir, error) from error
     return directory
-
-
-def _owned(data_dir: Path, owner: Owner) -> StoreBusy:
-    who = f"process {owner.pid}" if owner.pid else "another process"
-    where = f" (it serves {owner.url})" if owner.url else ""
-    return StoreBusy(
-        f"the data directory {data_dir} is in use by {who}{where}; stop that process, choose "
-        "another directory with --data, or, if it serves HTTP and the command has the option "
-        "--url, pass its URL"
-    )
 
 
 def _unusable(data_dir: Path, error: OSError) -> StoreError:

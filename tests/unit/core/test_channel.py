@@ -16,15 +16,14 @@ Emit = Callable[[int], Awaitable[None]]
 
 
 async def test_a_channel_gives_what_waits_then_the_end() -> None:
-    channel: Channel[int] = Channel(2)
-    channel.put_nowait(1)
-    channel.put_nowait(2)
-    assert not channel.full()
-    channel.put_nowait(3)
+    channel: Channel[int] = Channel()
+    for number in range(BUFFERED + 1):
+        assert not channel.full()
+        channel.put_nowait(number)
     assert channel.full()
     channel.close()
-    channel.put_nowait(4)
-    assert [item async for item in channel] == [1, 2, 3]
+    channel.put_nowait(-1)
+    assert [item async for item in channel] == [*range(BUFFERED + 1)]
 
 
 async def count(emit: Emit) -> None:
