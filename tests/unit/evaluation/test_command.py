@@ -28,7 +28,6 @@ from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
 from tests.conftest import need
-from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated
 
 
@@ -274,27 +273,6 @@ async def test_names_of_datasets_are_not_read_as_markup(tmp_path: Path, opened: 
     code, shown = await evaluated(f"run[/old]:smile:={file}")
     assert code == 0
     assert "run[/old]:smile:: means per question" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize("length", [0, 100_000])
-async def test_answers_without_text_and_of_100_kb(
-    tmp_path: Path, opened: Opened, length: int
-) -> None:
-    """The service cuts so long an answer itself."""
-    aliases = [f"Rome {n}" for n in range(300)]
-    file = tmp_path / "d.jsonl"
-    file.write_text(json.dumps({"question": "Question 1 of d?", "answers": ["Rome", *aliases]}))
-    engine, out = Engine(), tmp_path / "out"
-    engine.generator = ScriptedGenerator([ScriptStep(["Rome " * (length // 5)], times=None)])
-    opened(engine)
-    assert (await evaluated(file, methods=["direct"], out=out))[0] in {0, 1}
-    (row,) = read_rows(out)
-    assert row.scores["em"] == 0
-    if length:
-        assert len(row.prediction or "") > 10_000
-        assert row.scores["accuracy"] == 1
-    else:
-        assert not row.answered
 
 
 async def test_gold_routes_replace_the_choice_of_the_service(

@@ -84,26 +84,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         list(read_rows_of(TrainingRow, tmp_path / "absent.jsonl"))
 
 
-def test_a_row_out_of_a_held_out_passage_never_trains(tmp_path: Path) -> None:
-    file = written(tmp_path, row(provenance=provenance(titles=[KNOWN, HELD_OUT])))
-    with pytest.raises(InvalidRequest, match=r":1: made from what is held out: .* neither"):
-        list(read_rows_of(TrainingRow, file))
-
-
-def test_it_tests_only_where_the_answer_is_held_out(tmp_path: Path) -> None:
-    tests = provenance(titles=[KNOWN, HELD_OUT], answer_title=HELD_OUT)
-    file = written(tmp_path, row(provenance=tests))
-    assert len(list(read_rows_of(TrainingRow, file, "test"))) == 1
-    with pytest.raises(InvalidRequest, match="only to test"):
-        list(read_rows_of(TrainingRow, file))
-
-
-def test_a_question_people_wrote_is_held_out_by_its_own_text(tmp_path: Path) -> None:
-    people = provenance(titles=[], written=True)
-    file = written(tmp_path, row(question=HELD_OUT, provenance=people))
-    assert len(list(read_rows_of(TrainingRow, file, "test"))) == 1
-    with pytest.raises(InvalidRequest, match="only to test"):
-        list(read_rows_of(TrainingRow, file))
+def test_a_row_is_used_on_its_side_alone(tmp_path: Path) -> None:
+    people, tests = provenance(titles=[], written=True), [KNOWN, HELD_OUT]
+    for own, told in [
+        (row(provenance=provenance(titles=tests)), "made from what is held out: .* neither"),
+        (row(provenance=provenance(titles=tests, answer_title=HELD_OUT)), "only to test"),
+        (row(question=HELD_OUT, provenance=people), "only to test"),
+    ]:
+        file = written(tmp_path, own)
+        with pytest.raises(InvalidRequest, match=f":1: .*{told}"):
+            list(read_rows_of(TrainingRow, file))
+        if told == "only to test":
+            assert len(list(read_rows_of(TrainingRow, file, "test"))) == 1
     assert TrainingRow.model_validate(row(question=KNOWN, provenance=people)).side == "train"
 
 

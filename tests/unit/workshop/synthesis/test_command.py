@@ -88,11 +88,8 @@ async def test_what_is_held_out_is_not_found_for_training() -> None:
     assert [p.passage_id for p in await find("words", 3, "bm25")] == ["0", "2", "4"]
     (request,) = retriever.requests
     assert (request.top_k, request.retriever) == (3 * SPARE, "bm25")
-
-
-async def test_tests_search_everything() -> None:
-    find = await finder_of(FakeRetriever({"c": PASSAGES}), "c", "test")
-    assert [p.passage_id for p in await find("words", 3, "hybrid")] == ["0", "1", "2"]
+    tests = await finder_of(retriever, "c", "test")
+    assert [p.passage_id for p in await tests("words", 3, "hybrid")] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("name", get_args(PipelineName))
@@ -102,23 +99,13 @@ def test_a_pipeline_goes_by_its_name_and_has_prompts(name: PipelineName) -> None
     assert len(pipeline.prompts.digest) == 12
 
 
-def test_rows_have_the_prompts_of_tuned_models_where_nobody_says_otherwise() -> None:
+def test_rows_have_the_prompts_of_a_template_set(tmp_path: Path) -> None:
     assert pipeline_of("hanrag").templates == "compact"
     assert pipeline_of("autorag").templates == "full"  # its system message is that of checkpoints
-    assert pipeline_of("hanrag", "full").templates == "full"
-
-
-def test_a_folder_of_one_s_own_will_do(tmp_path: Path) -> None:
     for role in ("route", "decompose", "refine", "relevance", "ending"):
-        text = (SHIPPED / "compact" / f"{role}.txt").read_text()
-        (tmp_path / f"{role}.txt").write_text(text)
+        with pytest.raises(ConfigurationError, match=rf"has no {role}\.txt"):
+            pipeline_of("hanrag", str(tmp_path))
+        (tmp_path / f"{role}.txt").write_text((SHIPPED / "compact" / f"{role}.txt").read_text())
     assert pipeline_of("hanrag", str(tmp_path)).templates == str(tmp_path)
-
-
-def test_templates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--templates nowhere: there is no template set"):
         pipeline_of("autorag", "nowhere")
-    with pytest.raises(ConfigurationError, match=r"has no route\.txt"):
-        pipeline_of("hanrag", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="leave out --templates"):
-        pipeline_of("compound", "full")

@@ -22,7 +22,6 @@ from service.workshop.synthesis.pipelines.compound import (
     split_of,
 )
 from service.workshop.synthesis.pipelines.published import Link
-from service.workshop.synthesis.teacher import SHIPPED
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN, read_by, run_by_hand
 
 HEIGHT = Passage("h", KNOWN, f"{KNOWN} lies at 578 metres.")
@@ -180,13 +179,3 @@ def test_dev_is_cut_off_train_by_entity() -> None:
     splits = [split_of(Entity(f"entity {n}", ())) for n in range(4000)]
     trained = splits.count("train") + splits.count("dev")
     assert 0.11 < splits.count("dev") / trained < 0.17  # 8,000 of 58,000 are 0.138
-
-
-@pytest.mark.parametrize("name", ["ask", "combine"])
-def test_the_templates_have_two_shots(name: str) -> None:
-    text = (SHIPPED / "compound" / f"{name}.txt").read_text(encoding="utf-8")
-    shots = text.split("\n\n")[2:-1]
-    assert len(shots) == 2
-    for shot in shots if name == "ask" else []:
-        title, document, output = (row.partition(": ")[2] for row in shot.splitlines())
-        assert read_part(output, Passage("", title, document)).answer

@@ -11,12 +11,6 @@ import pytest
 from service.core.domain import Passage
 from service.prompts.templates import Pair, TemplateSet
 from service.strategies.planner import ROUTE_LABELS
-from service.strategies.reading.questions import (
-    parse_decomposition,
-    parse_question,
-    parse_route,
-    parse_verdict,
-)
 from service.workshop.synthesis.contract import Dropped, Item, OutputRow, RowOrigin, UnusableReply
 from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
@@ -108,18 +102,6 @@ def test_a_compound_question_teaches_its_parts() -> None:
     ((_, target),) = said(outcome, "decompose")
     assert json.loads(target) == {"thought": "asks 2 things", "decomposition": [WHO, WHERE]}
     assert not calls
-
-
-def test_every_target_is_what_the_role_reads() -> None:
-    outcome, _, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
-    assert all(parse_route(target) for _, target in said(outcome, "route"))
-    assert all(parse_question(target) == target for _, target in said(outcome, "refine"))
-    assert [parse_verdict(target) for _, target in said(outcome, "ending")] == [False, False, True]
-    compound = ChainedQuestion("Both?", "compound", ("a && b",), (Link(WHO, "a"), Link(WHERE, "b")))
-    ((_, target),) = said(run_by_hand(PIPELINE, item_of(compound), judge)[0], "decompose")
-    decomposed = parse_decomposition(target)
-    assert decomposed is not None
-    assert decomposed.questions == (WHO, WHERE)
 
 
 def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
