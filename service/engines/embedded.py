@@ -14,7 +14,7 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -25,7 +25,7 @@ from service.engines.base import Capabilities
 from service.engines.in_process import InProcessGenerator
 
 if TYPE_CHECKING:
-    from service.engines.decoding import LanguageModel
+    from service.engines.decoding import Network
 
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
@@ -122,21 +122,14 @@ class EmbeddedGenerator(InProcessGenerator):
         if problem := missing_packages(what, PACKAGES, "local"):
             raise EngineFailure(f"{problem}, or set engines.{self._name}.kind")
 
-    def _open(self) -> LanguageModel:
-        """Verify the files, then open them."""
-        self._verify()
+    def _load(self) -> tuple[Network, Any, frozenset[int]]:
         from tokenizers import Tokenizer  # noqa: PLC0415
 
         from service.engines.compiled import CompiledTokenizer, OnnxNetwork  # noqa: PLC0415
-        from service.engines.decoding import LanguageModel  # noqa: PLC0415
-        from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 
         folder = Path(self._model)
         card = read_card(self._name, folder)
         threads = max(1, min(os.cpu_count() or 1, self._threads))
         network = OnnxNetwork(folder / MODEL_FILE, card.shape, threads=threads)
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        variables = self._settings.template_variables
-        encoder = PromptEncoder(CompiledTokenizer(tokenizer, card), variables)
-        ends = frozenset(card.ends)
-        return LanguageModel(network, encoder, ends, constrained=self._constrained)
+        return network, CompiledTokenizer(tokenizer, card), frozenset(card.ends)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from service.core.concurrency import running
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
@@ -25,7 +25,7 @@ from service.engines.signals import ScoreRequest, Scoring, Span
 from service.engines.training_notes import read_training_notes
 
 if TYPE_CHECKING:
-    from service.engines.decoding import LanguageModel
+    from service.engines.decoding import LanguageModel, Network
 
 T = TypeVar("T", Delta, Scoring)
 Item = Delta | Scoring | EngineFailure
@@ -70,8 +70,9 @@ class InProcessGenerator(Generator):
         """Check the model's files without opening them. Raises EngineFailure."""
 
     @abstractmethod
-    def _open(self) -> LanguageModel:
-        """Open the model; runs in the engine's thread. Raises EngineFailure."""
+    def _load(self) -> tuple[Network, Any, frozenset[int]]:
+        """Load the network, its tokenizer and the tokens that end an output. Raises
+        EngineFailure."""
 
     @property
     def name(self) -> str:
@@ -214,6 +215,16 @@ class InProcessGenerator(Generator):
             f"{len(self._calls)} calls running or waiting; check the load of this machine, or "
             f"raise engines.{self._name}.timeout_s"
         )
+
+    def _open(self) -> LanguageModel:
+        """Open the model; runs in the engine's thread."""
+        self._verify()
+        network, tokenizer, ends = self._load()
+        from service.engines.decoding import LanguageModel  # noqa: PLC0415
+        from service.engines.encoding import PromptEncoder  # noqa: PLC0415
+
+        encoder = PromptEncoder(tokenizer, self._settings.template_variables)
+        return LanguageModel(network, encoder, ends, constrained=self._constrained)
 
     async def _opened(self) -> LanguageModel:
         """Return the model, and open it first if need be, which does not count towards a call's

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.engines.decoding import LanguageModel
+    from service.engines.decoding import Network
 
     Array = NDArray[np.float32]
 
@@ -57,16 +57,13 @@ class LocalGenerator(InProcessGenerator):
                 f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
             )
 
-    def _open(self) -> LanguageModel:
+    def _load(self) -> tuple[Network, Any, frozenset[int]]:
         """Load model and tokenizer without network access. Raises EngineFailure with what is
         missing.
         """
         name, model = self._name, self._model
-        self._verify()
         try:
             torch, transformers = import_transformers()
-            from service.engines.decoding import LanguageModel  # noqa: PLC0415
-            from service.engines.encoding import PromptEncoder  # noqa: PLC0415
         except ImportError as error:
             raise EngineFailure(
                 lacking(f"engine {name!r} of kind local", error, "transformers")
@@ -87,9 +84,7 @@ class LocalGenerator(InProcessGenerator):
                 f"again, or set engines.{name}.model to another folder"
             ) from error
         network = TorchNetwork(loaded.to("cuda" if on_gpu else "cpu").eval())
-        encoder = PromptEncoder(tokenizer, self._settings.template_variables)
-        ends = _end_tokens(loaded, tokenizer)
-        return LanguageModel(network, encoder, ends, constrained=self._constrained)
+        return network, tokenizer, _end_tokens(loaded, tokenizer)
 
 
 class TorchNetwork:
