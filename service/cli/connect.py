@@ -35,7 +35,7 @@ async def open_server(
     settings = settings.model_copy(update={"server": server})
     async with (
         open_runtime(settings) as runtime,
-        serving(create_app(settings, lambda: nullcontext(runtime)), server) as address,
+        serving(create_app(settings, lambda: nullcontext(runtime))) as (_, address),
     ):
         yield address, key
 

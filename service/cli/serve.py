@@ -184,6 +184,7 @@ class Connection(HttpToolsProtocol):
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S: Final = 5
+STARTING_S: Final = 0.005  # seconds between two looks at a server that starts
 FLUSH_S: Final = 5  # seconds for sending the last bytes to clients after the last question
 BACKLOG: Final = 2048
 COLLECTED: Final = (10_000, 10, 20)  # thresholds of the garbage collector's three generations
@@ -192,10 +193,9 @@ COLLECTED: Final = (10_000, 10, 20)  # thresholds of the garbage collector's thr
 class Server(uvicorn.Server):
     """A uvicorn server with a draining phase between the first signal and the end of listening."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
-        self._drain_s = drain_s
 
     @property
     def _drain(self) -> Drain:
@@ -205,7 +205,8 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         await super().main_loop()
         self._drain.begin()
-        await self._drain.finished(0 if self.force_exit else self._drain_s)
+        drain_s = self._app.state.settings.server.drain_s
+        await self._drain.finished(0 if self.force_exit else drain_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal without raising it again, so that the process can clean up and exit with
@@ -254,28 +255,30 @@ async def serve(
         on_started(url)
         async with anyio.create_task_group() as group:
             group.start_soon(_warm, runtime)
-            await make_server(app, settings.server).serve([listener])
+            await make_server(app).serve([listener])
             group.cancel_scope.cancel()
         _announce(runtime, None)
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, settings: ServerSettings) -> AsyncIterator[str]:
-    """Serve beside the body, which gets the base URL; signals are left to the caller."""
-    with bind(settings) as listener:
-        listener.listen()  # what connects before the server has started waits for it
-        server = make_server(app, settings)
+async def serving(app: FastAPI) -> AsyncIterator[tuple[Server, str]]:
+    """Serve beside the body, which gets the server and its base URL; signals are left to the
+    caller."""
+    with bind(app.state.settings.server) as listener:
+        server = make_server(app)
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         async with running(server.serve([listener])) as task:
+            while not (server.started or task.done()):  # noqa: ASYNC110 (uvicorn sets a flag)
+                await asyncio.sleep(STARTING_S)
             try:
-                yield base_url(listener)
+                yield server, base_url(listener)
             finally:
                 server.should_exit = True
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([task])
 
 
-def make_server(app: FastAPI, settings: ServerSettings) -> Server:
+def make_server(app: FastAPI) -> Server:
     """Return a server of `app` that drains as configured."""
     config = uvicorn.Config(
         app,
@@ -290,7 +293,7 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=FLUSH_S,
     )
-    return Server(config, app, settings.drain_s)
+    return Server(config, app)
 
 
 def bind(settings: ServerSettings) -> socket.socket:

@@ -20,12 +20,13 @@ from service.api import wire as bodies
 from service.api.app import create_app
 from service.cli.ingest import run_ingest
 from service.cli.options import IngestOptions
+from service.cli.serve import serving
 from service.client import Client
 from service.retrieval.documents import Document
 from service.runtime import open_runtime
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need
-from tests.support.live import Live, answering, config, live, serving
+from tests.support.live import Live, answering, config, live
 from tests.support.office import pdf
 from tests.support.scripted import ScriptedGenerator
 
@@ -152,7 +153,7 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
         settings,
         partial(open_runtime, settings, engines={"default": ScriptedGenerator(answering())}),
     )
-    async with serving(app, settings) as (_, url), aiohttp.ClientSession(url) as http:
+    async with serving(app) as (_, url), aiohttp.ClientSession(url) as http:
         for pages, told in (
             (["Norma.", "Tosca.", "Aida.", "Etna."], "4 documents indexed"),
             (["Norma.", "Etna."], "2 removed, because their files no longer contain them"),

@@ -26,6 +26,7 @@ from service.answer.events import (
 )
 from service.answer.fold import Fold
 from service.api.app import create_app
+from service.cli.serve import serving
 from service.cli.terminal import sample_questions
 from service.core.domain import Answer
 from service.core.errors import ConfigurationError
@@ -40,7 +41,7 @@ from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.conftest import need
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.word_labelling import write_checkpoint
-from tests.support.live import Live, answering, config, live, serving, typed
+from tests.support.live import Live, answering, config, live, typed
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.support.tiny import open_tiny
 
@@ -100,7 +101,7 @@ async def shipped(folder: Path, **sections: Any) -> AsyncIterator[Live]:
     need("onnxruntime")
     settings: Settings = config(data_dir=folder, engines=PATIENT, **sections)
     app = create_app(settings)
-    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+    async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
         yield Live(url, app, server, http)
 
 

@@ -66,9 +66,9 @@ async def main() -> None:
         partial(open_runtime, settings, engines={"default": engine}, retriever=StubRetriever()),
     )
     listener = bind(settings.server)
-    server = make_server(app, settings.server)
-    server.on_started = lambda: print(base_url(listener), flush=True)
-    await server.serve([listener])
+    listener.listen()
+    print(base_url(listener), flush=True)
+    await make_server(app).serve([listener])
     await engine.aclose()
 
 

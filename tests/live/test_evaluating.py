@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from service.api.app import create_app
+from service.cli.serve import serving
 from service.core.errors import (
     ConfigurationError,
     EngineFailure,
@@ -34,7 +35,7 @@ from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.rows import Row, read_rows
 from service.runtime import open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
-from tests.support.live import Live, answering, config, serving
+from tests.support.live import Live, answering, config
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 
@@ -51,7 +52,7 @@ async def live(
     retriever = None if own_stores else FakeRetriever()
     opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
     app = create_app(settings, opening)
-    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+    async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
         yield Live(url, app, server, http)
 
 

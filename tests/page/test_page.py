@@ -26,6 +26,7 @@ from service.api import recordings
 from service.api.app import create_app
 from service.api.openai.completions import links_to
 from service.api.openapi import event_models
+from service.cli.serve import serving
 from service.core.domain import CallUsage, Citation
 from service.core.errors import Draining
 from service.runtime import open_runtime
@@ -34,7 +35,7 @@ from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
 from tests.page.streams import answered, body, every_event, passage, sse
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
-from tests.support.live import answering, config, live, serving
+from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = pytest.mark.timeout(100)
@@ -365,7 +366,7 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
         settings, partial(open_runtime, settings, engines=quick, retriever=FakeRetriever())
     )
     async with (
-        serving(other, settings) as (_, other_url),
+        serving(other) as (_, other_url),
         live(slow) as service,
         proxied(service.url) as proxy,
     ):

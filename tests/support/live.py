@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from service.answer.events import BaseEvent, Event
 from service.api.app import create_app
-from service.cli.serve import Server, base_url, bind, make_server
+from service.cli.serve import Server, serving
 from service.core.settings import Settings
 from service.engines.base import Generator
 from service.retrieval.base import Retriever
@@ -127,7 +127,7 @@ async def live(
         retriever = retriever or FakeRetriever()
     opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
     app = create_app(settings, opening)
-    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+    async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
         configure_logging("error")
         with blockbuster_ctx("service") as detector:
             for function in detector.functions.values():  # reads the source lines of a traceback
@@ -135,25 +135,6 @@ async def live(
                 # gRPC joins its thread wherever its last channel is garbage-collected.
                 function.can_block_in("threading.py", {"_wait_for_tstate_lock"})
             yield Live(url, app, server, http)
-
-
-@asynccontextmanager
-async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[tuple[Server, str]]:
-    """Serve the app on a socket. The signal handlers of the test runner are kept."""
-    listener = bind(settings.server)
-    server = make_server(app, settings.server)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-    task = asyncio.create_task(server.serve([listener]))
-    try:
-        async with asyncio.timeout(20):
-            while not server.started:
-                assert not task.done(), "the server did not start"
-                await asyncio.sleep(0.005)
-        yield server, base_url(listener)
-    finally:
-        server.should_exit = True
-        await asyncio.wait_for(task, 20)
-        listener.close()
 
 
 def answering(reply: str = "Vincenzo Bellini", **step: Any) -> list[ScriptStep]:

@@ -17,6 +17,7 @@ from service.api import documents
 from service.api.app import create_app
 from service.cli import ingest as command
 from service.cli.options import IngestOptions
+from service.cli.serve import serving
 from service.core.errors import (
     ConfigurationError,
     EngineFailure,
@@ -31,7 +32,6 @@ from service.retrieval.embedding.contract import Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.factory import open_embedded
 from tests.api.test_tenants import entry, tenants
-from tests.support.live import serving
 from tests.unit.retrieval.worlds import CORPUS
 
 
@@ -88,7 +88,7 @@ async def test_through_the_server_that_owns_the_directory(
     keys = {key: settings(tmp_path).model_copy(update={"key": SecretStr(key)})
             for key in ("k3y", "unknown", "reads-only")}  # fmt: skip
     app = create_app(own)
-    async with serving(app, own) as (_, url):  # the command may block its own event loop
+    async with serving(app) as (_, url):  # the command may block its own event loop
         stores = app.state.runtime.stores
         stores.directory.set_url(url)
         assert await run_ingest([file], "c", keys["k3y"]) == 1
@@ -174,7 +174,7 @@ async def test_files_without_a_valid_document_leave_no_collection(tmp_path: Path
     with pytest.raises(InvalidRequest):
         await run_ingest(bad, "default", own, replace=True)
     app = create_app(own)
-    async with serving(app, own) as (_, url):
+    async with serving(app) as (_, url):
         stores = app.state.runtime.stores
         assert "default" not in await stores.collections.names()
         assert await run_ingest(bad, "default", own, url=url) == 1
