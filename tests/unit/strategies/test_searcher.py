@@ -56,16 +56,17 @@ def written(turns: Sequence[str], prompts: list[str]) -> ScriptStep:
     return ScriptStep(reply, times=None)
 
 
+def asking(name: SearcherProtocol, **options: Any) -> dict[str, Any]:
+    own = {"route": "complex", "loop": "searcher", "prompts": "full", "last_resort": False}
+    return own | {"capabilities": ABLE, "settings": settings(name)} | options
+
+
 async def ask(
     name: SearcherProtocol, turns: Sequence[str], prompts: list[str] | None = None, **options: Any
 ) -> Answer:
     script = [written(turns, [] if prompts is None else prompts)]
     hits = options.pop("hits", HITS)
-    given = {"route": "complex", "loop": "searcher", "prompts": "full", "last_resort": False}
-    return await body_of(
-        script, hits, QUESTION, capabilities=ABLE,
-        **{**given, "settings": settings(name), **options},
-    )  # fmt: skip
+    return await body_of(script, hits, QUESTION, **asking(name, **options))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,10 +97,7 @@ async def test_a_step_takes_the_time_of_its_call() -> None:
         ScriptStep(searches(own, "Bellini born"), match="Norma", delay=0.02),
         ScriptStep(answers(own, "Catania"), match="Norma", delay=0.02),
     ]
-    events = await events_of(
-        script, HITS, QUESTION, capabilities=ABLE, prompts="full", route="complex",
-        loop="searcher", settings=settings("search_r1"), last_resort=False,
-    )  # fmt: skip
+    events = await events_of(script, HITS, QUESTION, **asking("search_r1"))
     for step in ("1", "2"):
         own_events = [event for event in events if event.step == step]
         assert own_events[-1].ms - own_events[0].ms > 60
@@ -113,10 +111,7 @@ async def test_a_step_takes_the_time_of_its_call() -> None:
 async def test_a_tag_that_is_never_closed_is_no_query(name: SearcherProtocol) -> None:
     own = PROTOCOLS[name]
     cut = ScriptStep(f"{own.search[0]} who wrote Norma", times=None, finish="length")
-    events = await events_of(
-        [cut], HITS, QUESTION, capabilities=ABLE, prompts="full", route="complex",
-        loop="searcher", settings=settings(name), last_resort=False,
-    )  # fmt: skip
+    events = await events_of([cut], HITS, QUESTION, **asking(name))
     assert not any(isinstance(event, QueryIssued) for event in events)
     assert stop(events).answered is False
 
@@ -158,11 +153,8 @@ async def test_searches_are_limited_and_the_last_turn_may_answer(name: SearcherP
 async def test_a_text_that_fills_the_context_ends() -> None:
     own = PROTOCOLS["search_r1"]
     able = Capabilities(raw=True, context_tokens=700)
-    script = [written([searches(own, f"Bellini {n}") for n in range(9)], [])]
-    body = await body_of(
-        script, HITS, QUESTION, capabilities=able, prompts="full", route="complex",
-        loop="searcher", settings=settings("search_r1"), last_resort=False,
-    )  # fmt: skip
+    turns = [searches(own, f"Bellini {n}") for n in range(9)]
+    body = await ask("search_r1", turns, capabilities=able)
     assert body.stopped_by == "budget"
     assert any("shortened" in step.flags for step in body.steps)
 
@@ -201,10 +193,7 @@ async def test_a_chain_that_repeats_its_sub_query_ends() -> None:
         ScriptStep("No relevant information found", match="Answer the question from the documents"),
         ScriptStep("no answer found", match="Answer the last question", times=None),
     ]
-    body = await body_of(
-        script, HITS, QUESTION, prompts="full", route="complex", loop="searcher",
-        capabilities=ABLE, settings=settings("corag"), last_resort=False,
-    )  # fmt: skip
+    body = await body_of(script, HITS, QUESTION, **asking("corag"))
     assert (body.answered, body.usage.retrievals) == (False, 2)
     assert ["no_progress" in step.flags for step in body.steps] == [False, True, False]
 
