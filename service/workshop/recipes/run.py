@@ -19,6 +19,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +32,7 @@ from pydantic import ValidationError
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
 from service.core.extras import lacking, missing_packages
-from service.core.files import save_whole
+from service.core.files import open_lines, save_whole
 from service.core.settings.base import Section
 from service.core.validation import explain
 from service.evaluation.rows import differences
@@ -41,6 +42,7 @@ S = TypeVar("S", bound=Section)
 FORMAT: Final = 2
 RUN, FINISHED = "run.json", "checkpoint.json"
 POINTS: Final = "points"  # folder of the saved states, deleted at the end of the run
+LOCK: Final = "lock"  # there; open while a process trains
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
 # Arguments of the Trainer in every recipe, which settings may replace.
 ARGUMENTS: Final[Mapping[str, Any]] = {
@@ -142,7 +144,7 @@ def train_recipe(
     assignments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train a recipe, print the result, and return its record. An interrupted run in `out` goes on,
-    and a finished one is not trained again.
+    and a finished one is not trained again. One process trains at a time.
 
     Raises RevelatorError for errors that the caller can fix, before training where that is
     possible.
@@ -158,21 +160,23 @@ def train_recipe(
         "versions": installed_versions(),
     }
     main = arguments.process_index == 0
-    if main:
-        open_run(out, described)
-    if (out / FINISHED).exists():
-        record = _read_record(out / FINISHED)
-    else:
-        trainer, scores = recipe.train(settings, TrainingRun(out, data, held_out, arguments))
-        record = finished_record(described, trainer.state, scores)
+    with ExitStack() as stack:
         if main:
-            _write_record(out / FINISHED, record)
+            open_run(out, described)
+            stack.enter_context(open_lines(out / POINTS / LOCK))
+        if (out / FINISHED).exists():
+            record = _read_record(out / FINISHED)
+        else:
+            trainer, scores = recipe.train(settings, TrainingRun(out, data, held_out, arguments))
+            record = finished_record(described, trainer.state, scores)
+            if main:
+                _write_record(out / FINISHED, record)
+            del trainer
+            _leave_group()
+        if main:
             shutil.rmtree(out / POINTS, ignore_errors=True)
-        del trainer
-        _leave_group()
-    if main:
-        for line in shown(record):
-            typer.echo(line)
+            for line in shown(record):
+                typer.echo(line)
     return record
 
 

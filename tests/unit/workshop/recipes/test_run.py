@@ -19,6 +19,7 @@ from transformers import Trainer
 
 from service.cli.main import app
 from service.core.errors import ConfigurationError
+from service.core.files import open_lines
 from service.core.settings.base import Section
 from service.workshop.facts.rows import Sourced
 from service.workshop.recipes import run as runs
@@ -126,6 +127,8 @@ def test_a_run_goes_on_as_it_was_started_or_not_at_all(
 ) -> None:
     out = tmp_path / "out"
     options = ["--data", data[0], "--preset", "wide", "--out", out]
+    with open_lines(out / "points" / "lock"):
+        assert "another process is writing" in train(*options)[1]
     assert train(*options)[0] == 0
     code, said = train(*options, "--set", "save_steps=9")  # without effect on weights
     assert (code, "2 updates" in said, "no scores: no held-out rows" in said) == (0, True, True)
