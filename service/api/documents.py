@@ -222,8 +222,6 @@ async def ingest(
     more: bool = False,
 ) -> IngestReport:
     """Index documents. Raises NotFound, Draining, and the errors of reading the items."""
-    drain: Drain = request.app.state.drain
-    drain.check()
     await stores.resolve(name)
     work = Ingest(
         lambda more: stores.writing(name, more=more),
