@@ -62,7 +62,7 @@ class Snapshots:
         self.embedder = CountingEmbedder()
         self.made: list[Path] = []
         self.embedded: list[int] = []
-        self._lock = threading.Lock()  # both stores write at once, each in a thread of its own
+        self._lock = threading.Lock()  # some steps are made in threads
 
     def _copying(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_copy(*arguments: Any, **named: Any) -> Any:
