@@ -15,6 +15,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from service.core.concurrency import running
 from service.core.errors import (
     InvalidRequest,
     NotFound,
@@ -353,10 +354,8 @@ class Collections:
         async with self._round:
             if time.monotonic() >= self._round_over:
                 embedded = self._backends.names == EMBEDDED
-                # Not by anyio: what gRPC raises when it is cancelled would pass its scope.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(EMBEDDED_TIMEOUT_S if embedded else TIMEOUT_S):
-                        await self._inspect()
+                with anyio.move_on_after(EMBEDDED_TIMEOUT_S if embedded else TIMEOUT_S):
+                    await self._inspect()
                 self._round_over = time.monotonic() + INTERVAL_S
         return dict(self._problems)
 
@@ -390,8 +389,10 @@ class Collections:
                 return counted or self._of_embedding(manifest)
             collection = await life.get(name)
             manifest = collection.manifest
-            passages = await collection.bm25.count_passages()
-            vectors = await collection.dense.count_passages()
+            # In a task: what gRPC raises where it is cancelled would pass the scope of the round.
+            async with running(_counted(collection)) as counting:
+                await asyncio.wait({counting})
+            passages, vectors = counting.result()
         except RevelatorError as error:
             return error.detail
         if life.lock(name).locked() or collection.manifest is not manifest:
@@ -461,6 +462,10 @@ def _check_writable(name: str) -> None:
         raise InvalidRequest(
             "collection 'sample' is shipped and cannot be changed; use another name"
         )
+
+
+async def _counted(collection: Collection) -> tuple[int, int]:
+    return await collection.bm25.count_passages(), await collection.dense.count_passages()
 
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
