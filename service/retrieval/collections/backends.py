@@ -24,7 +24,7 @@ from service.retrieval.base import SIDES, SideName
 from service.retrieval.collections.elasticsearch import PATIENCE_S, ElasticManifests, drop_manifest
 from service.retrieval.collections.manifest import EMBEDDED, FileManifests, Manifest, stored_name
 from service.retrieval.stores import elastic_store, qdrant_store
-from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
+from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore, to_its_end
 from service.retrieval.stores.digests import damage, seal, set_aside
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
@@ -90,7 +90,9 @@ class Backends:
     ) -> LexicalStore:
         if self._elastic:
             name, analysis = manifest.stored_name, manifest.analysis
-            return await elastic_store.create(self._elastic, name, analysis, replace=replace)
+            return await to_its_end(
+                elastic_store.create(self._elastic, name, analysis, replace=replace)
+            )
         await to_thread.run_sync(discard, folder / "bm25")
         return await to_thread.run_sync(self._tantivy, folder, manifest)
 
@@ -99,8 +101,9 @@ class Backends:
     ) -> VectorStore:
         if self._qdrant:
             name, contract = manifest.stored_name, manifest.embedding
-            return await qdrant_store.create(
-                self._qdrant, name, contract, self._quantization, replace=replace
+            create = qdrant_store.create
+            return await to_its_end(
+                create(self._qdrant, name, contract, self._quantization, replace=replace)
             )
         await to_thread.run_sync(discard, folder / "dense")
         return await to_thread.run_sync(self._edge, folder, manifest)

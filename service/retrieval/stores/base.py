@@ -6,9 +6,13 @@ a later one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
+import anyio
+
+from service.core.concurrency import retrieve
 from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import Principals, SearchStore
@@ -149,3 +153,16 @@ def parts(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
     """Yield the items in lists of at most `size`."""
     for start in range(0, len(items), size):
         yield list(items[start : start + size])
+
+
+async def to_its_end(work: Coroutine[Any, Any, Item]) -> Item:
+    """Await `work`, which is bounded in time. A caller that is cancelled meanwhile waits for its
+    end."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(retrieve)
+    with anyio.CancelScope(shield=True):
+        try:
+            await asyncio.wait({task})
+        finally:
+            await asyncio.wait({task})
+    return task.result()

@@ -23,7 +23,6 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import anyio
 import orjson
 from anyio import to_thread
 
@@ -31,7 +30,7 @@ from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Key, LexicalStore, foreign, parts
+from service.retrieval.stores.base import Key, LexicalStore, foreign, parts, to_its_end
 from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.retrieval.stores.records import (
     RESTRICTED,
@@ -62,31 +61,30 @@ async def create(
     """Create an empty index under the collection's alias. Raises StoreError if one with documents
     exists, unless `replace`."""
     alias = alias_of(name)
-    with anyio.CancelScope(shield=True):
-        if await _indices(server, alias) and not replace:
-            held = (await server.call(lambda client: client.count(index=alias)))["count"]
-            if held:
-                raise foreign(f"Elasticsearch at {server.place}", held, alias)
-        await drop(server, name)
-        # What the index is made by, and which an operator's own template may change.
-        await server.call(
-            lambda client: client.cluster.put_component_template(name=OURS, template=_template())
+    if await _indices(server, alias) and not replace:
+        held = (await server.call(lambda client: client.count(index=alias)))["count"]
+        if held:
+            raise foreign(f"Elasticsearch at {server.place}", held, alias)
+    await drop(server, name)
+    # What the index is made by, and which an operator's own template may change.
+    await server.call(
+        lambda client: client.cluster.put_component_template(name=OURS, template=_template())
+    )
+    await server.call(
+        lambda client: client.indices.put_index_template(
+            name=TEMPLATE,
+            index_patterns=["revelator-*"],
+            composed_of=[OURS, CUSTOM],
+            ignore_missing_component_templates=[CUSTOM],
+            priority=PRIORITY,
         )
-        await server.call(
-            lambda client: client.indices.put_index_template(
-                name=TEMPLATE,
-                index_patterns=["revelator-*"],
-                composed_of=[OURS, CUSTOM],
-                ignore_missing_component_templates=[CUSTOM],
-                priority=PRIORITY,
-            )
-        )
-        # No collection name contains a dot, so no index has the name of another's alias.
-        index, own = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
-        words = _analysed(analysis)
-        await server.call(
-            lambda client: client.indices.create(index=index, mappings=words, aliases=own)
-        )
+    )
+    # No collection name contains a dot, so no index has the name of another's alias.
+    index, own = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
+    words = _analysed(analysis)
+    await server.call(
+        lambda client: client.indices.create(index=index, mappings=words, aliases=own)
+    )
     return ElasticStore(server, name)
 
 
@@ -291,8 +289,9 @@ class ElasticStore(LexicalStore):
                 old |= {hit["_id"]: hit.get("_routing") for hit in hits}
         heads_last = sorted(records, key=lambda record: record.part == 0)
         new = await to_thread.run_sync(lambda: [_index(record) for record in heads_last])
-        gone = old.keys() - {_id(record) for record in records}
-        await self._write([*new, *(_delete(own_id, old[own_id]) for own_id in sorted(gone))])
+        left = sorted(old.keys() - {_id(record) for record in records})
+        gone = [_delete(own_id, old[own_id]) for own_id in left]
+        await to_its_end(self._write([*new, *gone]))
 
     async def tidy(self) -> None:
         """Undo a `replace` that was interrupted by a kill."""
@@ -307,7 +306,7 @@ class ElasticStore(LexicalStore):
             if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
         ]
         if stray:
-            await self._write(stray)
+            await to_its_end(self._write(stray))
 
     async def release(self) -> None:
         """Do nothing: the client belongs to the server."""
@@ -333,9 +332,8 @@ class ElasticStore(LexicalStore):
         return ranked((hit["_score"], passage_of(_fields(hit))) for hit in hits)
 
     async def _write(self, actions: Sequence[Action]) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._server.bulk(self._alias, actions)
-            await self._refresh()
+        await self._server.bulk(self._alias, actions)
+        await self._refresh()
 
     async def _refresh(self) -> None:
         await self._server.call(lambda client: client.indices.refresh(index=self._alias))

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import anyio
-
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.core.errors import StoreError
@@ -18,7 +16,7 @@ from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores.base import foreign, parts
+from service.retrieval.stores.base import foreign, parts, to_its_end
 from service.retrieval.stores.points import (
     HASH_FIELDS,
     PAGE,
@@ -81,9 +79,8 @@ class QdrantStore(PointStore):
             for record, vector in zip(records, vectors, strict=True)
         ]
         most = await self._limit("upsert_max_batchsize")
-        with anyio.CancelScope(shield=True):
-            for part in parts(points, min(UPSERT, most)):
-                await self._call("upsert", part, wait=True)
+        for part in parts(points, min(UPSERT, most)):
+            await to_its_end(self._call("upsert", part, wait=True))
 
     async def flush(self) -> None:
         """Do nothing: every call waited for the write-ahead log."""
@@ -142,8 +139,7 @@ class QdrantStore(PointStore):
         return await self._call("scroll", limit=most, offset=offset, with_payload=fields)  # type: ignore[no-any-return]
 
     async def _delete(self, ids: list[Any]) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._call("delete", ids, wait=True)
+        await to_its_end(self._call("delete", ids, wait=True))
 
 
 async def create(
@@ -156,22 +152,19 @@ async def create(
 ) -> QdrantStore:
     """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
     own = collection_of(name)
-    with anyio.CancelScope(shield=True):
-        if await server.call(lambda client: client.collection_exists(own)):
-            held = (await server.call(lambda client: client.count(own, exact=True))).count
-            if held and not replace:
-                raise foreign(f"Qdrant at {server.place}", held, own)
-            await server.call(lambda client: client.delete_collection(own))
-        from qdrant_client import models  # noqa: PLC0415
+    if await server.call(lambda client: client.collection_exists(own)):
+        held = (await server.call(lambda client: client.count(own, exact=True))).count
+        if held and not replace:
+            raise foreign(f"Qdrant at {server.place}", held, own)
+        await server.call(lambda client: client.delete_collection(own))
+    from qdrant_client import models  # noqa: PLC0415
 
-        vectors = {VECTOR: _vector_params(models, contract, quantization)}
-        await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
-        keyword = models.PayloadSchemaType.KEYWORD
-        await server.call(
-            lambda client: client.create_payload_index(
-                own, "filter", field_schema=keyword, wait=True
-            )
-        )
+    vectors = {VECTOR: _vector_params(models, contract, quantization)}
+    await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
+    keyword = models.PayloadSchemaType.KEYWORD
+    await server.call(
+        lambda client: client.create_payload_index(own, "filter", field_schema=keyword, wait=True)
+    )
     return QdrantStore(server, name, quantization)
 
 
