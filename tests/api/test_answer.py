@@ -79,11 +79,14 @@ async def test_engine_and_store_failures_end_the_stream_and_the_body_alike() -> 
 
 async def test_an_unexpected_failure_is_a_problem_without_its_secrets() -> None:
     script = [ScriptStep(match=None, reply=RuntimeError("password hunter2"), times=None)]
+    chat = {"model": "revelator", "messages": [{"role": "user", "content": "Who?"}]}
     async with live(script) as service:
         status, body = await service.ask()
-    assert status == 500
+        told = await service.post("/v1/chat/completions", json=chat)
+    assert (status, told.status) == (500, 500)
     assert body["type"] == "urn:revelator:problem:internal"
-    assert "hunter2" not in json.dumps(body)  # ids are hexadecimal
+    assert told.json()["error"]["type"] == "server_error"
+    assert "hunter2" not in json.dumps(body) + told.text  # ids are hexadecimal
 
 
 async def test_a_missing_retriever_is_named_and_counted() -> None:
