@@ -23,6 +23,7 @@ import structlog
 from service.core.concurrency import first_of
 from service.core.errors import BackendUnavailable, RevelatorError, StoreBusy
 from service.retrieval.collections.manifest import FileManifests, Manifest, parse_manifest
+from service.retrieval.stores.base import to_its_end
 from service.retrieval.stores.elastic_server import ElasticServer
 
 INDEX: Final = "revelator.manifests"
@@ -160,7 +161,8 @@ class ElasticManifests:
             await anyio.sleep(RENEW_S)
             held, until = self._claims[name]
             try:
-                version = await self._put(_claim(name), self._note(), held)
+                # To its end: a version that is not known could not be released.
+                version = await to_its_end(self._put(_claim(name), self._note(), held))
             except RevelatorError:
                 if time.time() > until - RENEW_S:
                     raise
