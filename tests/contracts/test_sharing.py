@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -130,6 +131,24 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 
     with pytest.raises(StoreBusy, match="another gateway has taken over"):
         await frozen()
+
+
+async def test_a_claim_that_is_renewed_while_it_is_given_back_is_free(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    monkeypatch.setattr(elasticsearch, "RENEW_S", 0.5)
+    put = one._put
+
+    async def slow(*given: Any) -> Any:
+        version = await put(*given)
+        await anyio.sleep(0.3)
+        return version
+
+    async with one.claim(NAME):
+        monkeypatch.setattr(one, "_put", slow)
+        await anyio.sleep(0.6)
+    assert not await two.claimed(NAME)
 
 
 async def test_a_claim_is_waited_for(
