@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -23,16 +22,6 @@ from service.strategies.draft_text import (
 from service.text.tagging import Splitter, open_splitter
 
 COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
-
-
-def test_a_draft_s_prompt_begins_with_the_one_before() -> None:
-    """The prefix cache of an engine has all but what is new."""
-    layout = opening_layout(COMPACT, "Who sang?")
-    texts = [
-        Layout(COMPACT, layout.demonstrations, layout.question, written).prompt().text
-        for written in ("", "One.", "One. Two.")
-    ]
-    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
 
 
 def test_a_layout_gets_ever_shorter() -> None:

@@ -201,7 +201,6 @@ async def test_the_answer_of_a_language_model_is_read_again(
     [
         ("Summarise the leave policy.", True),
         ("Please summarize these documents", True),
-        ("Could you give me a short overview of the handbook?", True),
         ("What is this document about?", True),
         ("What are the minutes of March about?", True),
         ("Describe the whole manual", True),

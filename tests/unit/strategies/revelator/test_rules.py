@@ -335,10 +335,6 @@ def test_what_is_meant_is_in_the_question(asked: str, message: str, question: st
     assert follow_up(message, [Pair(asked, "Bellini")]) == question
 
 
-def test_the_first_message_continues_nothing() -> None:
-    assert follow_up("And the HP-35?", []) is None
-
-
 def test_messages_continue_each_other() -> None:
     history = [
         Pair("How much does the HP-90 cost?", "5 EUR"),
