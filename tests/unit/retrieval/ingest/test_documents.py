@@ -122,6 +122,14 @@ def test_chunks_cover_the_text_within_the_limits(text: str) -> None:
     assert reached == len(text)
 
 
+def test_a_short_document_is_one_passage_under_its_own_id() -> None:
+    text = "  One sentence. Another.\n"
+    [record] = passages_of(Document("d", "T", text, {"kind": "x"}))
+    assert (record.passage.passage_id, record.passage.text) == ("d", text)
+    assert record.passage.metadata == {"kind": "x"}
+    assert (record.part, record.parts) == (0, 1)
+
+
 def test_a_long_document_is_cut_at_sentences_with_one_of_overlap() -> None:
     told = [
         f"Sentence number {n} tells of the river {n} and its old stone bridge." for n in range(60)
