@@ -44,7 +44,7 @@ from service.api.wire import ISSUER_UNAVAILABLE, NOT_ALLOWED, TOKEN_REFUSED, Ref
 from service.core.concurrency import retrieve
 from service.core.connections import tls_context
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.core.extras import lacking
+from service.core.extras import importing
 from service.core.settings.base import Rate
 from service.core.settings.server import OidcSettings
 from service.core.validation import Strict, parse
@@ -203,10 +203,8 @@ class Tokens:
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """Raise ConfigurationError if the extra `oidc` is not installed."""
-        try:
+        with importing("server.oidc", "oidc"):
             from jwt import PyJWKClient  # noqa: PLC0415
-        except ImportError as error:
-            raise ConfigurationError(lacking("server.oidc", error, "oidc")) from None
         self._settings = settings
         self._client = PyJWKClient(
             str(settings.jwks_url), cache_jwk_set=False, timeout=FETCH_S, ssl_context=tls_context()

@@ -18,7 +18,7 @@ from rich.markup import escape
 from service.cli.options import IngestOptions
 from service.client import PATIENCE_S, Client
 from service.core.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
-from service.core.extras import lacking
+from service.core.extras import importing
 from service.core.locks import find_server
 from service.core.progress import shown_stages
 from service.core.settings import Settings
@@ -144,10 +144,8 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
     if ray is None:
         yield None
         return
-    try:
+    with importing("--ray", "ray"):
         from service.retrieval.embedding.on_ray import RayEmbedder, connected  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(lacking("--ray", error, "ray")) from error
     with connected(ray):
         yield RayEmbedder(settings.retrieval)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from service.core.errors import ConfigurationError
 
 
 def missing_packages(what: str, names: Iterable[str], extra: str) -> str | None:
@@ -12,9 +15,16 @@ def missing_packages(what: str, names: Iterable[str], extra: str) -> str | None:
     return _needs(what, ", ".join(absent), extra) if absent else None
 
 
-def lacking(what: str, error: ImportError, extra: str) -> str:
-    """Say which package `what` needs, whose import failed with `error`, and how to install it."""
-    return _needs(what, error.name, extra)
+@contextmanager
+def importing(what: str, extra: str) -> Iterator[None]:
+    """Make a ConfigurationError, which says how to install it, of a package of others that `what`
+    needs and that is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("service"):
+            raise
+        raise ConfigurationError(_needs(what, error.name, extra)) from None
 
 
 def _needs(what: str, packages: str | None, extra: str) -> str:

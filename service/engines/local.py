@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from service.core.errors import ConfigurationError, EngineFailure
-from service.core.extras import lacking
+from service.core.extras import missing_packages
 from service.core.offline import import_transformers
 from service.engines.in_process import InProcessGenerator
 
@@ -62,13 +62,10 @@ class LocalGenerator(InProcessGenerator):
         missing.
         """
         name, model = self._name, self._model
-        try:
-            torch, transformers = import_transformers()
-        except ImportError as error:
-            raise EngineFailure(
-                lacking(f"engine {name!r} of kind local", error, "transformers")
-                + f", or set engines.{name}.kind"
-            ) from None
+        what = f"engine {name!r} of kind local"
+        if problem := missing_packages(what, ("torch", "transformers"), "transformers"):
+            raise EngineFailure(f"{problem}, or set engines.{name}.kind")
+        torch, transformers = import_transformers()
         torch.set_num_threads(max(1, min(torch.get_num_threads(), self._threads)))
         on_gpu = torch.cuda.is_available()
         try:

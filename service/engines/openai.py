@@ -25,7 +25,7 @@ from service.core.errors import (
 from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
-from service.core.trace_context import outgoing
+from service.core.trace_context import OUTGOING
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, Profile
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (
@@ -306,7 +306,7 @@ class OpenAIGenerator(Generator):
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         method = "GET" if body is None else "POST"
-        if context := outgoing():
+        if context := OUTGOING.get():
             headers = {**(headers or {}), **context}
         url = base.with_path(base.path + path)
         with interruptible(self._awaiting):

@@ -17,8 +17,8 @@ from rich.console import Console
 from service.answer.request import parse_request
 from service.client import Client
 from service.core.concurrency import closing
-from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavailable
-from service.core.extras import lacking, missing_packages
+from service.core.errors import InvalidRequest, LoopUnavailable
+from service.core.extras import importing, missing_packages
 from service.core.progress import shown_progress
 from service.core.settings import Settings
 from service.evaluation.bundle import Bundle, load_bundle
@@ -343,10 +343,8 @@ async def open_entry(
         async with open_runtime(settings) as runtime:
             yield InProcessEntry(runtime)
         return
-    try:
+    with importing("--ray", "ray"):
         from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(lacking("--ray", error, "ray")) from error
     async with open_runtime(settings) as runtime:
         with on_ray(ray, runtime) as entry:
             yield entry

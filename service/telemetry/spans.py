@@ -19,7 +19,7 @@ from service.answer.calls import EngineCall, Role
 from service.answer.events import AnswerReady, BaseEvent, Failed, RouteChosen, StepEnd, StepStart
 from service.core.domain import RetrieverName
 from service.core.settings.server import TracingSettings
-from service.core.trace_context import NONE, send_with
+from service.core.trace_context import NONE, OUTGOING
 from service.retrieval.base import SearchResult
 
 EXPORT_S: Final = 5.0  # time limit of one export in seconds
@@ -111,10 +111,10 @@ class QuestionTrace:
             span.set_attribute("gen_ai.request.model", role.model)
         fields: dict[str, str] = {}
         _CONTEXT.inject(fields, trace.set_span_in_context(span))
-        send_with(fields)
+        OUTGOING.set(fields)
 
         def end(call: EngineCall) -> None:
-            send_with(NONE)
+            OUTGOING.set(NONE)
             if call.worker is not None:
                 span.set_attribute("revelator.worker", call.worker)
             if call.finish is not None:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from service.core.errors import ConfigurationError
-from service.core.extras import lacking
+from service.core.extras import importing
 from service.core.settings.server import TracingSettings
 
 if TYPE_CHECKING:
@@ -29,10 +28,8 @@ def open_tracing(settings: TracingSettings) -> Tracing | None:
     """
     if settings.url is None:
         return None
-    try:
+    with importing("tracing.url", "otel"):
         from service.telemetry.spans import exporting  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(lacking("tracing.url", error, "otel")) from None
     return exporting(settings)
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from service.core.domain import ScoredPassage
 from service.core.errors import ConfigurationError, RetrievalFailure, RevelatorError
-from service.core.extras import lacking
+from service.core.extras import importing
 from service.core.metrics import Metrics
 from service.core.offline import import_transformers
 from service.core.settings import RerankerSettings, RetrievalSettings
@@ -149,11 +149,8 @@ class CrossEncoder:
 
 
 def _load(folder: Path) -> Score:
-    try:
+    with importing("retrieval.reranker.kind = local", "transformers"):
         torch, transformers = import_transformers()
-    except ImportError as error:
-        what = "retrieval.reranker.kind = local"
-        raise ConfigurationError(lacking(what, error, "transformers")) from None
     automatic = transformers.AutoModelForSequenceClassification
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
-from service.core.extras import lacking, missing_packages
+from service.core.extras import importing, missing_packages
 from service.core.files import open_lines, save_whole
 from service.core.settings.base import Section
 from service.core.validation import explain
@@ -125,12 +125,8 @@ def load_recipe(name: str) -> Recipe[Any]:
     # The Trainer of transformers imports accelerate only when training starts.
     if problem := missing_packages(what, ["accelerate"], "train"):
         raise ConfigurationError(problem)
-    try:
+    with importing(what, "train"):
         recipe: Recipe[Any] = _imported(RECIPES[name])
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("service"):
-            raise
-        raise ConfigurationError(lacking(what, error, "train")) from None
     return recipe
 
 
