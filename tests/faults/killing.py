@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from service.retrieval.collections import lifecycle, manifest
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest.pipeline import IngestResult, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -55,11 +57,19 @@ async def run(data: Path, file: Path, embedder: HashingEmbedder) -> IngestResult
         return await ingest([file], NAME, collections)
 
 
+class _AsTheyAre(Collections):
+    async def _put_right(self, name: str) -> None:
+        """Do nothing: it would delete vectors while they are counted."""
+
+
 async def state(data: Path) -> State:
     """Look into the stores, as they are."""
-    async with opened(data) as collections:
+    collections = _AsTheyAre(data, HashingEmbedder(), Sample(data / "no-sample"))
+    try:
         collection = await collections.get(NAME)
         return State(*await contents(collection), collection.manifest)
+    finally:
+        await collections.aclose()
 
 
 def die_at(operation: int) -> None:
