@@ -369,7 +369,7 @@ class Client:
 
     async def _delete(self, path: str) -> None:
         """Send a DELETE. A repetition that finds nothing was preceded by one that deleted it."""
-        lost = False
+        lost = False  # whether an earlier attempt may have reached the collections
 
         async def attempt() -> None:
             nonlocal lost
@@ -378,8 +378,8 @@ class Client:
             except NotFound:
                 if not lost:
                     raise
-            except _Lost:
-                lost = True
+            except _Lost as error:
+                lost = lost or error.sent
                 raise
 
         await self._retried(attempt)
@@ -425,7 +425,8 @@ class Client:
                     raise InvalidRequest(f"{shown(url)}: {ANOTHER}")
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._lost(reason_of(error)) from None
+            unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+            raise self._lost(reason_of(error), sent=not isinstance(error, unsent)) from None
 
     @property
     def _session(self) -> aiohttp.ClientSession:
@@ -433,12 +434,14 @@ class Client:
             raise RuntimeError("the client is not open; use it as: async with Client(…) as client")
         return self._opened
 
-    def _lost(self, reason: str) -> _Lost:
-        return _Lost(
+    def _lost(self, reason: str, *, sent: bool = True) -> _Lost:
+        error = _Lost(
             f"the server at {shown(self.base)} cannot be reached, or closed the connection: "
             f"{reason}; check the address and that the server runs (revelator serve), then "
             f"{self._again}"
         )
+        error.sent = sent
+        return error
 
 
 async def _not_repeated(
@@ -458,7 +461,10 @@ async def _not_repeated(
 
 
 class _Lost(EngineFailure):
-    """The connection was not accepted, or ended early."""
+    """The connection was not accepted, or ended early. `sent`: the server may have received the
+    request."""
+
+    sent = True
 
 
 class _Attempts:

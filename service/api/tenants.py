@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 Right = Literal["ask", "write", "administer"]
 RIGHTS: Final[tuple[Right, ...]] = ("ask", "write", "administer")
+LARGEST_FILE: Final = 4_000_000  # bytes of a tenants file
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 KEY_BYTES: Final = 32  # random bytes of a new key
 MOST_PRINCIPALS: Final = 8_000  # characters of all principals of a caller; a search sends them
@@ -143,7 +144,11 @@ def new_key() -> str:
 def read_tenants(path: Path) -> list[Tenant]:
     """Read a tenants file. Raises ConfigurationError, which names the file and the entry."""
     try:
-        return parse_tenants(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise ValueError("it is larger than 4 MB")
+        return parse_tenants(content.decode())
     except OSError as error:
         raise ConfigurationError(
             f"server.tenants_file: {path} cannot be read: {error.strerror}."

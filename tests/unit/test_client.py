@@ -29,6 +29,7 @@ from service.core.errors import (
     StoreBusy,
     StoreError,
 )
+from tests.server_nodes import free_port
 from tests.support.events import EVENTS
 from tests.support.stub_server import stub_server
 
@@ -182,3 +183,15 @@ async def test_what_no_call_deleted_was_not_there(replies: tuple[Any, ...]) -> N
         with pytest.raises(NotFound):
             await client.delete_collection("docs")
     assert server.requests == len(replies)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_call_that_was_not_sent_deleted_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setattr(client_module, "BACKOFF_S", 0.5)
+    async with Client(f"http://127.0.0.1:{port}") as client:
+        deleting = asyncio.create_task(client.delete_collection("docs"))
+        await asyncio.sleep(0.1)
+        async with stub_server(Slow(GONE), port):
+            with pytest.raises(NotFound):
+                await deleting

@@ -292,13 +292,10 @@ def filter_scores(tokens: Any, labels: Any) -> dict[str, Score]:
 
 def train(settings: FilterSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
     """Train a labeler or, with the settings of one, a filter."""
-    tokenizer, parts = open_tokenizer(settings), list[Any]()
-    if labels := isinstance(settings, LabelerSettings):
-        for own in run.rows(LabelerRow):
-            parts.append([labeler_input(tokenizer, row, settings) for row in own])
-    else:
-        for rest in run.rows(FilterRow):
-            parts.append([filter_input(tokenizer, row, settings) for row in rest])
+    labels, tokenizer = isinstance(settings, LabelerSettings), open_tokenizer(settings)
+    kind: Any = LabelerRow if labels else FilterRow
+    encode: Any = labeler_input if labels else filter_input
+    parts: list[Any] = [[encode(tokenizer, row, settings) for row in own] for own in run.rows(kind)]
     rows, held_out = parts
     torch.manual_seed(run.arguments.seed)
     trainer = Trainer(open_network(settings), run.arguments, collate, train_dataset=rows)

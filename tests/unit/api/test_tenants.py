@@ -48,7 +48,7 @@ def test_a_wrong_file_is_refused_by_name_of_its_entry(tmp_path: Path, text: str,
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    for path, content in [("absent", None), ("latin", b"name = '\xff'")]:
+    for path, content in [("absent", None), ("latin", b"name = '\xff'"), ("big", b"#" * 4_000_001)]:
         if content is not None:
             (tmp_path / path).write_bytes(content)
         with pytest.raises(ConfigurationError, match=path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import os
 import stat
 import sys
 import zipfile
@@ -31,6 +32,7 @@ else:
     from backports import zstd
 
 STANDARD_INPUT = Path("-")
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 HEAD = 65_536  # bytes that are enough to detect the format
 # The exceptions of reading truncated or damaged compressed data; BadGzipFile is an OSError.
@@ -95,9 +97,11 @@ def plain_suffix(path: Path) -> str:
 
 def _opened(path: Path) -> BinaryIO:
     """Open a regular file. To open a FIFO would wait for a writer."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or a socket")
-    return path.open("rb", buffering=0)
+    return cast(BinaryIO, io.FileIO(descriptor))
 
 
 class Filled(io.RawIOBase):
