@@ -56,31 +56,12 @@ def entropies(logits: Any, xp: Any) -> Any:
     return xp.concatenate(values, 1)
 
 
-class Maxima:
-    """Running maxima of attention over queries, per head and key: over q >= k, and over q > k.
-
-    `fold` takes rows in order of position, in blocks of any size. A row counts only the keys from
-    the first watched one on (for a draft, its first token). Memory: 8 bytes * heads * capacity.
+def maxima_over(weights: Any, before: Any | None, xp: Any) -> Any:
+    """Return the maximum per head and key, (heads, keys), of rows (heads, rows, keys) and of those
+    `before`: what this function returned for rows with as many keys or fewer, if there are any.
     """
-
-    def __init__(self, heads: int, capacity: int, xp: Any, device: Any = "cpu") -> None:
-        self.size = 0
-        self._xp = xp
-        self._state = xp.zeros((2, heads, capacity), dtype=xp.float32, device=device)
-
-    def fold(self, weights: Any) -> None:
-        """Add the next rows (heads, rows, size + rows), in which keys after a row's own position
-        are 0.
-        """
-        xp, rows = self._xp, weights.shape[1]
-        end = self.size + rows
-        whole, later = self._state[0, :, :end], self._state[1, :, :end]
-        xp.maximum(whole, xp.amax(weights, 1), out=whole)
-        others, own = xp.asarray(weights, copy=True), xp.arange(rows)
-        others[:, own, self.size + own] = 0
-        xp.maximum(later, xp.amax(others, 1), out=later)
-        self.size = end
-
-    def means(self) -> Any:
-        """Return the means over heads, (2, size), of the maxima over q >= k and over q > k."""
-        return self._state[:, :, : self.size].mean(1)
+    maxima = xp.amax(weights, 1)
+    if before is not None:
+        known = maxima[:, : before.shape[1]]
+        xp.maximum(known, before, out=known)
+    return maxima

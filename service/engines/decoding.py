@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import EngineFailure
-from service.engines.attention import Maxima, attention_rows, entropies, rows_per_block
+from service.engines.attention import attention_rows, entropies, maxima_over, rows_per_block
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
 from service.engines.constraints import ChoiceConstraint, Constraint, Constraints, log_chances
 from service.engines.encoding import PromptEncoder
@@ -186,15 +186,15 @@ class LanguageModel:
         decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
         draft = TokenAssembler(decoder, request.stop, attention=attention)
         logits, queries = yield from self._prompt(prompt)
-        maxima = Maxima(len(queries), limit, np)
+        maxima: Array = np.zeros((len(queries), 0), np.float32)
         for written in count(1):
             if attention:
                 weights = self._attention(queries[:, -1:], len(prompt) + written - 2)
                 draft.add_signals([], [], [weights[:, 0].mean(axis=0)])
                 if written > 1:
-                    known = maxima.means()
-                    maxima.fold(weights[:, :, len(prompt) :])
-                    draft.add_signals([], [changed_maxima(known, maxima.means())])
+                    known = maxima.mean(0)
+                    maxima = maxima_over(weights[:, :, len(prompt) : -1], maxima, np)
+                    draft.add_signals([], [changed_maxima(known, maxima.mean(0))])
             entropy, logprob = entropies(logits[None], np)[:, 0].tolist()
             draft.add_signals([(entropy, logprob)], [])
             token = int(logits.argmax())
@@ -220,22 +220,21 @@ class LanguageModel:
             )
         wanted = frozenset(wanted_tokens(spans, request))
         rows: list[AttentionRow] = []
-        maxima: Maxima | None = None
+        maxima: Array | None = None
         self.forget()  # every query of a text is needed, and of a prompt the last one
         for start, _, queries in self._passes(ids):
-            maxima = maxima or Maxima(len(queries), len(ids), np)
             size = rows_per_block(len(queries), start + queries.shape[1])
             for at in range(0, queries.shape[1], size):
                 first = start + at
                 weights = self._attention(queries[:, at : at + size], first)
-                maxima.fold(weights)
-                for row in range(first, maxima.size):
+                maxima = maxima_over(weights, maxima, np)
+                for row in range(first, first + weights.shape[1]):
                     if row + 1 in wanted:
                         mean = weights[:, row - first, : row + 1].mean(axis=0)
                         rows.append(AttentionRow(row + 1, tuple(mean.tolist())))
             yield None
         assert maxima is not None  # there is a token
-        tokens = map(ScoredToken, ids, spans, *maxima.means().tolist())
+        tokens = map(ScoredToken, ids, spans, maxima.mean(0).tolist())
         yield Scoring(tuple(tokens), tuple(rows), TokenUsage(len(ids), 0))
 
     def _limit(self, request: GenerationRequest) -> int:

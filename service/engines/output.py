@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.engines.base import FinishReason
 from service.engines.encoding import PromptEncoder
-from service.engines.signals import AttentionUpdate, DraftToken, ScoreRequest, Span
+from service.engines.signals import DraftToken, Maximum, ScoreRequest, Span
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class TokenAssembler:
         self._attention = attention
         self._taken = 0
         self._numbers: list[tuple[float, float]] = []
-        self._updates: list[Sequence[AttentionUpdate]] = []
+        self._updates: list[Sequence[Maximum]] = []
         self._rows: list[Any] = []
 
     @property
@@ -220,7 +220,7 @@ class TokenAssembler:
     def add_signals(
         self,
         numbers: Iterable[tuple[float, float]],
-        updates: Iterable[Sequence[AttentionUpdate]],
+        updates: Iterable[Sequence[Maximum]],
         rows: Iterable[Any] = (),
     ) -> None:
         """Take entropies with log-probabilities, the updates of the tokens' own rows, and the rows
@@ -254,10 +254,9 @@ class TokenAssembler:
         return self.finish is not None and number == self.generated - 1
 
 
-def changed_maxima(before: NDArray[Any], after: NDArray[Any]) -> list[AttentionUpdate]:
-    """Return what one more row has changed in a draft's maxima, which are (2, tokens)."""
+def changed_maxima(before: NDArray[Any], after: NDArray[Any]) -> list[Maximum]:
+    """Return what one more row has changed in a draft's maxima, one a token."""
     known = np.full_like(after, -1.0)
-    known[:, : before.shape[1]] = before
-    (keys,) = np.nonzero((after != known).any(axis=0))
-    changed = zip(keys.tolist(), *after[:, keys].tolist(), strict=True)
-    return [AttentionUpdate(*each) for each in changed]
+    known[: len(before)] = before
+    (keys,) = np.nonzero(after != known)
+    return list(zip(keys.tolist(), after[keys].tolist(), strict=True))

@@ -1,8 +1,9 @@
 """The data that DRAGIN needs of an engine besides text: entropy and last-layer attention of tokens.
 
 METHODS.md §3.2 says what they are for, METHODS.md §6 #19 where they come from. Spans are in code
-points: the first, and one past the last. Attention is that of the last layer; a maximum is the mean
-over heads of the maximum over queries.
+points: the first, and one past the last. Attention is that of the last layer; a token's maximum is
+the mean over heads of the maximum over queries. It is over later queries in a draft, and over the
+token's own, too, in a text that is read (METHODS.md §3.4 #2).
 """
 
 from __future__ import annotations
@@ -14,15 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from service.engines.base import Generator, TokenUsage
 
 Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionUpdate:
-    """Maxima of the draft token `key` after one more query: over q >= key, and over q > key."""
-
-    key: int
-    maximum: float
-    later: float
+Maximum = tuple[int, float]  # of the attention to a draft's token, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +28,9 @@ class DraftToken:
     them. Stop strings are cut off, and tokens within them dropped. `entropy` (nats, full
     vocabulary, raw logits) and `logprob` belong to the distribution from which the token was taken.
     `updates` are the maxima that the token's own row, as a query, changed: folded up to token t
-    they give the maxima over queries up to t. A token whose row was never computed (the last of a
-    call) has none. `row` is the attention that predicted the token, over the tokens of the context
-    before it, in float32.
+    they give the maxima over queries up to t, of the tokens before t. A token whose row was never
+    computed (the last of a call) has none. `row` is the attention that predicted the token, over
+    the tokens of the context before it, in float32.
     """
 
     id: int
@@ -45,7 +38,7 @@ class DraftToken:
     span: Span
     entropy: float
     logprob: float
-    updates: tuple[AttentionUpdate, ...] = ()
+    updates: tuple[Maximum, ...] = ()
     row: Any = ()
 
 
@@ -107,16 +100,9 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """One scored token.
-
-    `attention_max` is over queries from the token itself on (METHODS.md §3.4 #2), and
-    `attention_max_later` over those after it, 0 for the last.
-    """
-
     id: int
     span: Span
     attention_max: float
-    attention_max_later: float
 
 
 @dataclass(frozen=True, slots=True)

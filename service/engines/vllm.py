@@ -28,7 +28,6 @@ from service.engines.openai_wire import (
 )
 from service.engines.signals import (
     AttentionRow,
-    AttentionUpdate,
     DraftToken,
     ScoredToken,
     ScoreRequest,
@@ -162,7 +161,7 @@ def _header(**asked: Any) -> dict[str, str]:
 
 def read_scoring(body: Any) -> Scoring:
     tokens = tuple(
-        ScoredToken(int(id_), _span(span), float(a), float(b)) for id_, span, a, b in body["tokens"]
+        ScoredToken(int(id_), _span(span), float(maximum)) for id_, span, maximum in body["tokens"]
     )
     rows = tuple(AttentionRow(int(at), tuple(_floats(row).tolist())) for at, row in body["rows"])
     return Scoring(tokens, rows, TokenUsage(int(body["prompt_tokens"]), 0))
@@ -182,10 +181,7 @@ def _signals(answer: dict[str, Any]) -> Any:
 
 
 def _token(token: Any) -> DraftToken:
-    updates = tuple(
-        AttentionUpdate(int(key), float(maximum), float(later))
-        for key, maximum, later in token.get("updates", ())
-    )
+    updates = tuple((int(key), float(maximum)) for key, maximum in token.get("updates", ()))
     return DraftToken(
         int(token["id"]),
         str(token["text"]),

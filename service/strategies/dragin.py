@@ -475,21 +475,21 @@ class DraftWatch(Continuation):
     def _fold(self, last: int) -> None:
         """Fold the maxima that queries up to token `last` changed."""
         for token in self.signals[self._folded : last + 1]:
-            for update in token.updates:
-                self._maxima[update.key] = update.later
+            for key, maximum in token.updates:
+                self._maxima[key] = maximum
         self._folded = max(self._folded, last + 1)
 
 
 def check_token(token: DraftToken, before: Sequence[DraftToken]) -> None:
     """Raise EngineFailure if a token's signals contradict themselves or earlier ones."""
     check_numbers((token.entropy, token.logprob))
-    check_numbers(value for update in token.updates for value in (update.maximum, update.later))
+    check_numbers(maximum for _, maximum in token.updates)
     begin, end = token.span
     if end < begin or (before and begin < before[-1].span[0]):
         raise EngineFailure(f"the engine placed token {len(before)} of a draft at {token.span}")
-    if any(not 0 <= update.key <= len(before) for update in token.updates):
+    if any(not 0 <= key < len(before) for key, _ in token.updates):
         raise EngineFailure(
-            f"the engine reported attention of token {len(before)} to a later token"
+            f"the engine reported attention of token {len(before)} to one that is not before it"
         )
 
 

@@ -19,5 +19,5 @@ Which model runner runs is vLLM's choice. While no request asks, no step of vLLM
 # the entry points, the key of a `Wish` in `SamplingParams.extra_args`, and the field of an answer
 NAME = "revelator"
 HEADER = "x-revelator-signals"
-PROTOCOL = 3  # of HEADER and the field, see `middleware.py`
+PROTOCOL = 4  # of HEADER and the field, see `middleware.py`
 MIDDLEWARE = "service.vllm_plugin.middleware.Signals"

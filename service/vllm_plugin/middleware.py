@@ -328,8 +328,7 @@ class Draft(Call):
         names = ("id", "text", "span", "entropy", "logprob")
         body = {name: getattr(token, name) for name in names}
         if self.asked.attention:
-            body["updates"] = [(each.key, each.maximum, each.later) for each in token.updates]
-            body["row"] = token.row
+            body |= {"updates": token.updates, "row": token.row}
         return body
 
 
@@ -356,13 +355,12 @@ class Score(Call):
             choice.pop("token_ids", None)
             choice.pop("prompt_token_ids", None)
         self.inbox.take()
-        while self.inbox.means.shape[1] < len(self._ids):
+        while len(self.inbox.means) < len(self._ids):
             await self.inbox.wait()
             self.inbox.take()
-        means = self.inbox.means.tolist()
         answer[NAME] = {
             "prompt_tokens": len(self._ids),
-            "tokens": list(zip(self._ids, self._spans, *means, strict=True)),
+            "tokens": list(zip(self._ids, self._spans, self.inbox.means.tolist(), strict=True)),
             "rows": [(row + 1, self.inbox.rows_at[row]) for row in self._rows],
         }
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engines.output import changed_maxima
-from service.engines.signals import AttentionUpdate
+from service.engines.signals import Maximum
 
 Floats = NDArray[np.float32]
 WAIT_S = 20.0
@@ -36,15 +36,15 @@ class SignalsLost(Exception):
 class Inbox:
     """What arrived for one call. The next token has the next of `numbers` and, with attention, of
     `rows`, as base64 of float32; its own row changed the maxima as the next of `updates` says. A
-    score has `means` (2, tokens) and `rows_at`, by position, when it is complete.
+    score has `means`, one a token, and `rows_at`, by position, when it is complete.
     """
 
     def __init__(self) -> None:
         self.numbers: list[tuple[float, float]] = []
-        self.updates: list[Sequence[AttentionUpdate]] = []
+        self.updates: list[Sequence[Maximum]] = []
         self.rows: list[str] = []
         self.rows_at: dict[int, str] = {}
-        self.means: Floats = np.zeros((2, 0), np.float32)
+        self.means: Floats = np.zeros(0, np.float32)
         self.ended: tuple[str, ...] = ()  # calls whose end the workers hear of with this one
         self._error: str | None = None
         self._ranks: dict[int, deque[dict[str, Any]]] = {}
@@ -72,15 +72,13 @@ class Inbox:
         if "row" in first:
             self.rows.append(joined([packet["row"] for packet in packets], heads))
         if "means" in first:
-            means = floats(joined([packet["means"] for packet in packets], heads)).reshape(2, -1)
+            means = floats(joined([packet["means"] for packet in packets], heads))
             self.updates.append(changed_maxima(self.means, means))
             self.means = means
         for place in first.get("rows", ()):
             self.rows_at[int(place)] = joined([packet["rows"][place] for packet in packets], heads)
 
-    def take(
-        self,
-    ) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]], list[str]]:
+    def take(self) -> tuple[list[tuple[float, float]], list[Sequence[Maximum]], list[str]]:
         """Return the numbers, updates and rows since the last call. Raises SignalsLost."""
         self._news.clear()
         if self._error is not None:

@@ -22,7 +22,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from service.engines.attention import Maxima, attention_rows, entropies, rows_per_block
+from service.engines.attention import attention_rows, entropies, maxima_over, rows_per_block
 from service.vllm_plugin import NAME
 from service.vllm_plugin.layouts import Layout, block_size, find_layout
 from service.vllm_plugin.sender import Packet, Sender
@@ -50,7 +50,7 @@ class Wish:
     call: str
     address: str
     prompt: int
-    tokens: int = 1
+    tokens: int = 0
     score: bool = False
     attention: bool = True
     first: int = 0
@@ -81,10 +81,8 @@ class Tracked:
         self.seen = time.monotonic()
         self.next_row = 0 if wish.score else wish.prompt - 1
         self.next_number = wish.prompt - 1  # the row whose prediction's entropy comes next
-        self._watched = 0 if wish.score else wish.prompt
-        self._capacity = wish.prompt if wish.score else wish.tokens
         self._rows: dict[int, Tensor] = {}
-        self._maxima: Maxima | None = None
+        self._maxima: Tensor | None = None  # per head and token
 
     def missing_rows(self, first: int, count: int) -> range:
         """Return which of the rows just computed to take. A skipped row is a permanent error."""
@@ -93,17 +91,15 @@ class Tracked:
         if first > self.next_row:
             self.error = f"rows {self.next_row} to {first - 1} were never computed"
             return range(0)
-        last = min(first + count, self._watched + self._capacity)
+        last = min(first + count, self.wish.prompt + self.wish.tokens)
         return range(max(first, self.next_row), max(last, self.next_row))
 
     def take_row(self, weights: Tensor, mean: Tensor) -> Packet:
         """Take the next row of a draft, (heads, row + 1), and its mean over heads."""
         row, self.next_row = self.next_row, self.next_row + 1
         packet: Packet = {"heads": weights.shape[0], "row": mean[self.wish.first :]}
-        if row >= self._watched:
-            maxima = self._made(weights)
-            maxima.fold(weights[:, None, self._watched :])
-            packet["means"] = maxima.means()
+        if row >= self.wish.prompt:
+            packet["means"] = self._means(weights[:, None, self.wish.prompt : row])
         return packet
 
     def take_rows(self, weights: Tensor) -> Packet:
@@ -112,16 +108,16 @@ class Tracked:
         for row in self.wish.rows:
             if begin <= row < self.next_row:
                 self._rows[row] = weights[:, row - begin, : row + 1].mean(dim=0)
-        maxima = self._made(weights)
-        maxima.fold(weights)
+        means = self._means(weights)
         if self.next_row < self.wish.prompt:
             return {}
-        return {"heads": weights.shape[0], "means": maxima.means(), "rows": self._rows}
+        return {"heads": weights.shape[0], "means": means, "rows": self._rows}
 
-    def _made(self, weights: Tensor) -> Maxima:
-        if self._maxima is None:
-            self._maxima = Maxima(weights.shape[0], self._capacity, torch, weights.device)
-        return self._maxima
+    def _means(self, weights: Tensor) -> Tensor:
+        """Take rows (heads, rows, tokens) into the maxima. Return their means over heads."""
+        self._maxima = maxima_over(weights, self._maxima, torch)
+        means: Tensor = self._maxima.mean(dim=0)
+        return means
 
 
 @dataclass(slots=True)

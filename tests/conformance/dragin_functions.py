@@ -84,7 +84,7 @@ class Draft:
         for n, (piece, weight) in enumerate(zip(self.pieces, self.entropy, strict=True)):
             watch.feed(DraftToken(n, piece, spans[n], weight, -weight, ()))
         scored = zip(spans, self.attention, strict=True)
-        tokens = tuple(ScoredToken(n, span, own, 0.0) for n, (span, own) in enumerate(scored))
+        tokens = tuple(ScoredToken(n, span, own) for n, (span, own) in enumerate(scored))
         hit = watch.judge_rest(Scoring(tokens))
         if hit is None:
             return repr((False, watch.text))
@@ -128,7 +128,7 @@ class Query:
             if flag:
                 hits.append((place - len(word), place))
             place -= len(word) + 1
-        scored = tuple(ScoredToken(n, span, 0.0, 0.0) for n, span in enumerate(spans))
+        scored = tuple(ScoredToken(n, span, 0.0) for n, span in enumerate(spans))
         context = text_context(self.text, hits, Scoring(scored))
         rows = [AttentionRow(n, tuple(self.rows[n - 1])) for n in range(1, len(spans))]
         content = TAGGER(self.text)

@@ -10,7 +10,6 @@ from typing import Any
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.engines.signals import (
     AttentionRow,
-    AttentionUpdate,
     DraftToken,
     ScoredToken,
     ScoreRequest,
@@ -51,15 +50,10 @@ class DraftScript:
         return self.attention.get(word.strip(), PLAIN)
 
     def _token(self, number: int, words: Sequence[str], span: Span) -> DraftToken:
-        updates = [AttentionUpdate(number, 0.9, 0.0)]
-        if number:
-            later = self.received(words[number - 1])
-            updates.append(AttentionUpdate(number - 1, 0.9, later))
+        has_row = 0 < number < len(words) - 1
+        updates = ((number - 1, self.received(words[number - 1])),) if has_row else ()
         entropy = self.loud.get(words[number].strip(), QUIET)
-        last = number == len(words) - 1
-        return DraftToken(
-            number, words[number], span, entropy, -entropy, () if last else tuple(updates)
-        )
+        return DraftToken(number, words[number], span, entropy, -entropy, updates)
 
 
 class SignalEngine(ScriptedGenerator):
@@ -121,7 +115,7 @@ class SignalEngine(ScriptedGenerator):
             for n, (begin, end) in enumerate(spans)
             if n and any(begin < last and end > first for first, last in request.row_spans)
         ]
-        tokens = tuple(ScoredToken(n, span, 0.5, 0.5) for n, span in enumerate(spans))
+        tokens = tuple(ScoredToken(n, span, 0.5) for n, span in enumerate(spans))
         rows = tuple(self.row(request.text, spans, n) for n in wanted)
         return Scoring(tokens, rows, TokenUsage(len(spans), 0))
 
@@ -143,6 +137,6 @@ class SignalEngine(ScriptedGenerator):
         assert self._newest is not None
         made = {token.id: token for token in self._newest.tokens()}
         tokens = tuple(
-            ScoredToken(n, made[n].span, self._newest.received(made[n].text), 0.0) for n in ids
+            ScoredToken(n, made[n].span, self._newest.received(made[n].text)) for n in ids
         )
         return Scoring(tokens, (), TokenUsage(len(ids), 0))

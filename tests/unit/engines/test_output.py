@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from service.engines.openai_wire import EventLines
 from service.engines.output import DraftText, TokenAssembler
-from service.engines.signals import AttentionUpdate
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
 ROWS = [[0.5], [0.6], [0.7], [0.8], [0.9]]
-UPDATES = [(AttentionUpdate(n, 0.5, 0.25),) for n in range(9)]
+UPDATES = [((n, 0.5),) for n in range(9)]
 
 
 class Letters:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from service.engines.signals import AttentionUpdate
+from service.engines.signals import Maximum
 from service.vllm_plugin.attention import extended
 from service.vllm_plugin.logits import OfV2
 from service.vllm_plugin.sender import Packet, Sender, encoded
@@ -61,7 +61,7 @@ class FakeRequest:
     def check(
         self,
         numbers: Sequence[tuple[float, float]],
-        updates: Sequence[Sequence[AttentionUpdate]],
+        updates: Sequence[Sequence[Maximum]],
     ) -> None:
         """Hold a draft's entropies and log-probabilities, and its maxima as they stood after each
         row, against the whole matrix."""
@@ -69,14 +69,16 @@ class FakeRequest:
         rows = range(begin - 1, begin - 1 + len(numbers))
         expected = [(entropy[row], logs[row].max()) for row in rows]
         torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected))
-        known: dict[int, tuple[float, float]] = {}
+        known: dict[int, float] = {}
         for end, of_row in enumerate(updates, start=1):
-            for update in of_row:
-                assert known.get(update.key) != (update.maximum, update.later)
-                known[update.key] = (update.maximum, update.later)
-            own = matrix[:, begin : begin + end, begin : begin + end]
-            maxima = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)], 1)
-            torch.testing.assert_close(torch.tensor([known[key] for key in range(end)]), maxima)
+            for key, maximum in of_row:
+                assert known.get(key) != maximum
+                known[key] = maximum
+            if of_row:
+                assert sorted(known) == list(range(end - 1))
+                own = matrix[:, begin : begin + end, begin : begin + end - 1].tril(-1)
+                maxima = torch.tensor([known[key] for key in range(end - 1)])
+                torch.testing.assert_close(maxima, own.amax(1).mean(0))
 
 
 class PlainImplementation:

@@ -65,7 +65,7 @@ def asked_of(vllm: FakeVllm) -> FakeRequest:
 
 def check_tokens(tokens: list[DraftToken], request: FakeRequest) -> None:
     numbers = [(token.entropy, token.logprob) for token in tokens]
-    request.check(numbers, [token.updates for token in tokens if token.updates])
+    request.check(numbers, [token.updates for token in tokens])
 
 
 @pytest.mark.parametrize("rows_from", [0, 4])
@@ -83,7 +83,7 @@ async def test_a_draft_with_attention_and_its_rows(tokenizer: Any, rows_from: in
     assert written == " " + text
     assert all(written[slice(*token.span)] for token in tokens[:-1])
     assert (tokens[-1].id, tokens[-1].text, tokens[-1].updates) == (END, "", ())
-    assert all(token.updates for token in tokens[:-1])
+    assert [bool(token.updates) for token in tokens[:-1]] == [False] + [True] * (len(tokens) - 2)
     assert last.finish == "stop"
     assert last.usage == TokenUsage(len(asked.prompt), len(vllm.script))
     context = [span for span in rows.spans if span[1] <= len(PROMPT)]

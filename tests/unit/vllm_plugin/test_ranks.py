@@ -58,7 +58,7 @@ async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads() -> None
     assert len(numbers) == len(rows) == TOKENS + 1
     row = torch.from_numpy(floats(rows[2]).copy())
     torch.testing.assert_close(row, matrix[:, 8, :9].mean(0), atol=1e-6, rtol=0)
-    means = torch.from_numpy(read.means.copy())[0]
+    means = torch.from_numpy(read.means.copy())
     torch.testing.assert_close(means, of_score.amax(1).mean(0), atol=1e-6, rtol=0)
     row = torch.from_numpy(floats(read.rows_at[5]).copy())
     torch.testing.assert_close(row, of_score[:, 5, :6].mean(0), atol=1e-6, rtol=0)

@@ -235,13 +235,21 @@ async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
 
 
 async def test_the_table_of_workers() -> None:
-    async with stubs(2) as (one, other), pool_of(one, other, pool={"outage_s": 0.1}) as pool:
+    async with (
+        stubs(3) as (one, other, older),
+        pool_of(one, other, older, pool={"outage_s": 0.1}) as pool,
+    ):
+        older.info = {"protocol": PROTOCOL - 1, "signals": True}
         other.version = "0.31.0"
         other.info = {"protocol": PROTOCOL, "signals": False, "reason": "a part of vLLM has moved"}
         await pool.check()
         rows = {row.name: row for row in pool.workers()}
         with pytest.raises(EngineFailure, match="no token signals: a part of vLLM has moved"):
             await complete(pool, ask(signals="entropy"))
+
+    assert rows[name_of(older)].trouble == (
+        f"its plugin uses protocol {PROTOCOL - 1}, not {PROTOCOL}; update the older side"
+    )
 
     first, second = rows[name_of(one)], rows[name_of(other)]
     assert first.profile == Profile(("stub-model",), is_vllm=True, version="0.32.0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.engines.signals import AttentionUpdate, DraftToken, Span
+from service.engines.signals import DraftToken, Maximum, Span
 from service.strategies.rind import Word, group_words
 from service.text.tagging import open_splitter, open_tagger
 
@@ -43,7 +43,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def tokens_of(
-    pieces: Sequence[str], entropy: Sequence[float], updates: Sequence[Sequence[AttentionUpdate]]
+    pieces: Sequence[str], entropy: Sequence[float], updates: Sequence[Sequence[Maximum]]
 ) -> list[DraftToken]:
     return [
         DraftToken(10 + n, piece, span, entropy[n], -entropy[n], tuple(updates[n]))

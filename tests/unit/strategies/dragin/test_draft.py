@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.core.errors import EngineFailure
-from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
+from service.engines.signals import DraftToken, Maximum, ScoredToken, Scoring
 from service.strategies.dragin import IN_CONTEXT, OFFICIAL, SERVICE, DraftWatch, DraginOptions
 from service.strategies.rind import Hit
 from tests.unit.strategies.dragin.drafts import (
@@ -32,19 +32,15 @@ def worked_tokens(late: float = 0.0) -> list[DraftToken]:
     """
     pieces: list[str] = []
     entropy: list[float] = []
-    updates: list[list[AttentionUpdate]] = []
     attention: list[float] = []
     for word, a, h in zip(pieces_of(WORKED), WORKED_ATTENTION, WORKED_ENTROPY, strict=True):
         parts = [word[:-1], "."] if word.endswith(".") else [word]
         pieces += parts
         entropy += [h] * len(parts)
         attention += [a, 0.0][: len(parts)]
-    for key in range(len(pieces)):
-        updates.append([AttentionUpdate(key, 0.9, 0.0)])
-        if key:
-            updates[key].append(AttentionUpdate(key - 1, 0.9, attention[key - 1]))
+    updates: list[list[Maximum]] = [[], *([maximum] for maximum in enumerate(attention[:-1]))]
     if late:
-        updates[-2].append(AttentionUpdate(0, late, late))
+        updates[-2].append((0, late))
     updates[-1] = []
     return tokens_of(pieces, entropy, updates)
 
@@ -82,7 +78,7 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
     tokens = tokens_of(pieces_of(WORKED), WORKED_ENTROPY, [()] * len(WORKED_ENTROPY))
     assert all(own.feed(token) is None for token in tokens)
     scored = tuple(
-        ScoredToken(token.id, token.span, a, 0.0)
+        ScoredToken(token.id, token.span, a)
         for token, a in zip(tokens, WORKED_ATTENTION, strict=True)
     )
     hit = own.judge_rest(Scoring(scored))
@@ -106,14 +102,8 @@ def test_an_empty_draft_has_no_hit() -> None:
     [
         (DraftToken(1, "a", (0, 1), float("nan"), -1.0), "not a number"),
         (DraftToken(1, "a", (0, 1), 1.0, float("-inf")), "not a number"),
-        (
-            DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(0, float("nan"), 0.0),)),
-            "not a number",
-        ),
-        (
-            DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(1, 0.5, 0.0),)),
-            "to a later token",
-        ),
+        (DraftToken(1, "a", (0, 1), 1.0, -1.0, ((0, float("nan")),)), "not a number"),
+        (DraftToken(1, "a", (0, 1), 1.0, -1.0, ((0, 0.5),)), "to one that is not before it"),
         (DraftToken(1, "a", (3, 1), 1.0, -1.0), "placed token 0"),
     ],
 )
@@ -126,4 +116,4 @@ def test_attention_that_is_no_number_is_an_engine_s_failure() -> None:
     own = watch(OFFICIAL)
     own.feed(DraftToken(1, "a", (0, 1), 1.0, -1.0))
     with pytest.raises(EngineFailure, match="float32"):
-        own.judge_rest(Scoring((ScoredToken(1, (0, 1), float("nan"), 0.0),)))
+        own.judge_rest(Scoring((ScoredToken(1, (0, 1), float("nan")),)))

@@ -33,7 +33,7 @@ def hit_of(
     watch = DraftWatch(replace(OFFICIAL, served=served), TAGGER, SPLITTER)
     for token in tokens_of(pieces_of(text), entropies, [()] * len(attention)):
         watch.feed(token)
-    scored = [ScoredToken(token.id, token.span, received, 0.0)
+    scored = [ScoredToken(token.id, token.span, received)
               for token, received in zip(watch.signals, attention, strict=True)]  # fmt: skip
     return watch.judge_rest(Scoring(tuple(scored)))
 
