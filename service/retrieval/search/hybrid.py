@@ -194,7 +194,7 @@ class HybridRetriever:
             query = widened(request.query, first[0].passage)
             try:
                 second = await self._once(replace(request, query=query), stores, until)
-                return SearchResult(combined(first, second.passages, top_k))
+                return SearchResult(combined(first, second.passages, top_k), second.missing)
             except RetrievalFailure:
                 pass
         return replace(found, passages=first[:top_k])

@@ -231,12 +231,16 @@ class FailsTheSecondTime(FakeStore):
         return await super().search(query)
 
 
-async def test_a_list_stays_as_it_is_where_the_second_search_fails() -> None:
+@pytest.mark.parametrize("dense", [FakeStore, FailsTheSecondTime])
+async def test_a_side_that_the_second_search_loses_is_named_unless_both_are(
+    dense: type[FakeStore],
+) -> None:
     world = World()
     names = [*"abcdefghijkl"]
     world.catalog.stores.bm25 = FailsTheSecondTime("tantivy", names)
-    world.catalog.stores.dense = FailsTheSecondTime("qdrant_edge", names)
-    assert await world.ask(top_k=10, widened=True) == (names[:10], ())
+    world.catalog.stores.dense = dense("qdrant_edge", names)
+    missing = ("bm25",) if dense is FakeStore else ()
+    assert await world.ask(top_k=10, widened=True) == (names[:10], missing)
 
 
 def hits(*found: tuple[str, str, float]) -> list[ScoredPassage]:
