@@ -34,6 +34,7 @@ from service.engines.factory import open_generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import (
     NOBODY,
+    Alter,
     Permit,
     Principals,
     Retriever,
@@ -113,12 +114,12 @@ class Runtime:
         resolved = {"collection": name, "timeout_s": timeout_s, "principals": principals}
         return PreparedRequest(**dict(asked) | resolved)
 
-    def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        """Yield the events of one prepared question.
+    def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
+        """Yield the events of one prepared question, which searches with what `alter` returns.
 
         Closing the iterator, or cancelling the task that awaits it, cancels the question.
         """
-        return emitted(partial(self.answer, request))
+        return emitted(partial(self.answer, request, alter=alter))
 
     async def answer(
         self,
@@ -129,6 +130,7 @@ class Runtime:
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
         ended: Callable[[Inquiry], None] | None = None,
+        alter: Alter | None = None,
     ) -> None:
         """Emit the events of one prepared question, which waited `queued_s` seconds for admission,
         and is also measured and traced, and pass it to `ended`.
@@ -145,7 +147,7 @@ class Runtime:
                     request=request,
                     budget=Budget(**limits),
                     roles=self.roles,
-                    retriever=retriever,
+                    retriever=alter(retriever) if alter else retriever,
                     settings=self.settings,
                     metrics=self.metrics,
                     trace=trace,

@@ -4,7 +4,7 @@ answers depend on."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -19,8 +19,7 @@ from service.core.errors import InvalidRequest, NotFound
 from service.core.settings import RoleSettings, Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
-from service.evaluation.runner import Alter
-from service.retrieval.base import EVERYTHING, anyone
+from service.retrieval.base import EVERYTHING, Alter, anyone
 from service.retrieval.collections.manifest import describe
 from service.runtime import Runtime
 
@@ -51,11 +50,7 @@ class InProcessEntry:
         return describe((await self._runtime.stores.collections.get(name)).manifest)
 
     def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
-        return altered(self._runtime, alter).ask(request)
-
-
-def altered(runtime: Runtime, alter: Alter | None) -> Runtime:
-    return replace(runtime, retriever=alter(runtime.retriever)) if alter else runtime
+        return self._runtime.ask(request, alter)
 
 
 @dataclass(frozen=True)

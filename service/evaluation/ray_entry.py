@@ -27,8 +27,8 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.core.locks import FILE
 from service.core.settings import Settings
-from service.evaluation.entries import InProcessEntry, altered
-from service.evaluation.runner import Alter
+from service.evaluation.entries import InProcessEntry
+from service.retrieval.base import Alter
 from service.retrieval.embedding.on_ray import connected
 from service.runtime import Runtime, open_runtime
 
@@ -50,8 +50,8 @@ class Answering:
 
     async def answer(self, request: PreparedRequest, alter: Alter | None) -> list[BaseEvent]:
         """Return the events of a question. Raises EngineFailure if the runtime cannot be opened."""
-        runtime = altered(await self._opened(), alter)
-        async with closing(runtime.ask(request)) as events:
+        runtime = await self._opened()
+        async with closing(runtime.ask(request, alter)) as events:
             return [event async for event in events]
 
     async def _opened(self) -> Runtime:

@@ -18,9 +18,8 @@ from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, trace_path
-from service.retrieval.base import Retriever
+from service.retrieval.base import Alter
 
-Alter = Callable[[Retriever], Retriever]
 Ask = Callable[[PreparedRequest, Alter | None], AsyncIterator[BaseEvent]]
 Finish = Callable[[Row], Awaitable[Row]]
 NO_RESULT: Final = "The stream ended without an answer or an error."

@@ -99,6 +99,9 @@ class Retriever(Protocol):
         """
 
 
+Alter = Callable[[Retriever], Retriever]  # wraps the retriever of one question
+
+
 class SearchStore(Protocol):
     """One collection in one backend. Raises `RetrievalFailure` if the backend is unavailable."""
 

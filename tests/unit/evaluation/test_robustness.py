@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.core.domain import ScoredPassage
+from service.core.settings import Settings
 from service.engines.base import GenerationRequest
+from service.evaluation import command
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.document import robustness_cells
 from service.evaluation.poison import (
@@ -25,6 +28,8 @@ from service.evaluation.poison import (
 )
 from service.evaluation.rows import read_rows
 from service.retrieval.base import SearchRequest, anyone
+from service.runtime import open_runtime
+from tests.conftest import need
 from tests.support.asking import ScriptedRetriever, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row
@@ -148,6 +153,24 @@ async def test_every_method_is_attacked_and_the_report_says_what_is_lost(
     opened(again := Gullible())
     await evaluated(file, **asked)
     assert again.asked == []
+
+
+async def test_what_the_stores_find_is_poisoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("tantivy", "qdrant_edge")
+    engine = Gullible()
+    opening = partial(open_runtime, engines={"default": engine.generator})
+    monkeypatch.setattr(command, "open_runtime", opening)
+    asked = {"methods": ["one_retrieval"], "retriever": "bm25", "robustness": True}
+    settings = Settings(data_dir=tmp_path / "data")
+    file = dataset(tmp_path / "d.jsonl", "Rome")
+    await evaluated(file, settings=settings, out=tmp_path / "out", **asked)
+    predicted = {row.dataset: row.prediction for row in read_rows(tmp_path / "out" / ROBUSTNESS)}
+    assert {name: said for name, said in predicted.items() if "instructions" in name} == {
+        f"d+instructions-{strength}": "Port" for strength in (1, 2, 3)
+    }
+    assert predicted["d+plants-3"] == "Rome"
 
 
 def test_only_what_was_right_can_be_lost() -> None:
