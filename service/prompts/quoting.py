@@ -9,7 +9,7 @@ Prompts only ever see the quoted text; answers are cited from the original.
 from __future__ import annotations
 
 import re
-import unicodedata
+from unicodedata import category
 
 # Control tokens of the chat formats in use: <|im_start|>, <s>, [INST], <<SYS>>, <start_of_turn>,
 # <think>, DeepSeek's full-width bars. A space after the opening bracket breaks every one of them.
@@ -21,20 +21,21 @@ _CONTROL = re.compile(
     r"|AUDIO|BEGIN_AUDIO|TRANSCRIBE|CLS|SEP|[gs]?MASK|PAD|UNK|BOS|EOS|control_\d+|@BOS@|multimodal)\]))",
     re.IGNORECASE,
 )
-# Invisible characters (variation selectors, fillers) may precede the colon, as white space may.
-_BLANK = "[\\s\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f]"
+# Invisible characters (variation selectors, fillers) may precede the colon, as a blank may.
+_BLANKS = " \u034f\u115f\u1160\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10)))
 _COLONS = ":：﹕︓︰∶꞉"
-_MARKER = re.compile(
-    r"(?<![^\W_])((?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up"
+_COLON = re.compile(rf"([{_COLONS}](?:[{_BLANKS}]*[{_COLONS}])*)")
+_MARKER = (
+    r"(?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up"
     r"|Title|Doc(?:\s?\d+)?|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
     r"|Intermediate Answer(?:_\d+)?|(?:Initial|Refined) Query|Final Answer|Origin Question"
-    r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))"
-    rf"((?:{_BLANK}?[*_])*)(?:{_BLANK}*[{_COLONS}])+",
-    re.IGNORECASE,
+    r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human)"
 )
-_EDGE = re.compile(r"\A[\W_]+")
+_LAST_MARKER = re.compile(rf"(?<![^\W_]){_MARKER}\Z", re.IGNORECASE)
+_ONLY_MARKER = re.compile(rf"[\W_]*+{_MARKER}[\W_]*+", re.IGNORECASE)
+_MARKER_WORDS = 2
 _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
-_RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}|`{3,}")
+_RUN = re.compile(r"([#*\"`])\1+")
 
 
 def quote(text: str) -> str:
@@ -43,28 +44,31 @@ def quote(text: str) -> str:
     Words, case and order stay; only white space, control characters, control tokens, rulers
     (``###``, ``**``, doubled quotes, fences) and the colon after a field marker change.
     """
-    if not text.isprintable():
-        text = _printable(" ".join(text.split()))
-    line = text if text == text.strip(" ") and "  " not in text else " ".join(text.split())
+    line = text.strip(" ")
+    if "  " in line or not line.isprintable():
+        line = " ".join(line.split())
+        if not line.isprintable():
+            shown = (" " if category(each) in _UNSEEN else each for each in line)
+            line = " ".join("".join(shown).split())
     # Most passages have none of these marks, and searching for one is much cheaper than a pattern.
     if "#" in line or "*" in line or '"' in line or "`" in line:
-        line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), line)
+        line = _RUN.sub(lambda run: run[0] if run[0] in ("##", "``") else run[1], line)
     if "<" in line or "[" in line:
         line = _CONTROL.sub(lambda bracket: bracket.group() + " ", line)
-    if any(map(line.__contains__, _COLONS)):
-        line = _MARKER.sub(r"\1\2 -", line)
-    return line
+    return _without_markers(line) if any(map(line.__contains__, _COLONS)) else line
 
 
 def is_marker(text: str) -> bool:
     """Whether a colon after `text`, whatever punctuation surrounds it, would make a field of it."""
-    word = _EDGE.sub("", _EDGE.sub("", text)[::-1])[::-1]
-    return _MARKER.fullmatch(f"{word}:") is not None
+    return _ONLY_MARKER.fullmatch(text) is not None
 
 
-def _printable(line: str) -> str:
-    if line.isprintable():
-        return line
-    return "".join(
-        " " if unicodedata.category(character) in _UNSEEN else character for character in line
-    )
+def _without_markers(line: str) -> str:
+    """Return the line with dashes in place of the colons after field markers."""
+    pieces = _COLON.split(line)  # texts and the colons between them
+    for at in range(0, len(pieces) - 1, 2):
+        words = pieces[at].rstrip(f"*_{_BLANKS}").rsplit(" ", _MARKER_WORDS)[-_MARKER_WORDS:]
+        if _LAST_MARKER.search(" ".join(words)):
+            pieces[at] = pieces[at].rstrip(_BLANKS)
+            pieces[at + 1] = " -"
+    return "".join(pieces)
