@@ -245,14 +245,13 @@ class Runtime:
     async def _check_retrieval(self) -> list[Check]:
         """Check whether a search returns in time, and name each side that does not. One side is
         enough."""
-        limit = OPEN_S
+        limit = within_s = OPEN_S
         try:
             with anyio.fail_after(limit) as scope:
                 name = await self.retriever.check_request(None, {}, anyone)
                 if self.stores is None or self.stores.collections.waits_for_servers(name):
-                    limit = PROBE_S
+                    limit, within_s = PROBE_S, SEARCH_S
                     scope.deadline += PROBE_S - OPEN_S
-                within_s = SEARCH_S if limit == PROBE_S else OPEN_S
                 request = SearchRequest(PROBE, 1, name, within_s=within_s, probe=True)
                 missing = (await self.retriever.search(request)).missing
         except TimeoutError:

@@ -41,14 +41,15 @@ def replay(
     from rich.console import Console  # noqa: PLC0415
 
     from service.cli.terminal import EventPrinter  # noqa: PLC0415
-    from service.evaluation.traces import read_trace, shown_again  # noqa: PLC0415
+    from service.evaluation.traces import read_trace  # noqa: PLC0415
 
     try:
         read = read_trace(trace)
     except RevelatorError as error:
         fail(error.detail)
     if body or events:
-        typer.echo("\n".join(shown_again(read, only_body=body)))
+        shown = [read.result] if body else read.events
+        typer.echo("\n".join(each.model_dump_json() for each in shown))
         return
     printer = EventPrinter(Console())
     for event in read.events:

@@ -10,16 +10,13 @@ import typer
 from service.cli.options import fail, run, with_options
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
-from service.workshop.synthesis.options import SynthesisOptions
+from service.workshop.synthesis.options import PipelineName, SynthesisOptions
 
 
 @with_options()
 def synthesize(
     options: SynthesisOptions,
-    pipeline: Annotated[
-        Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"],
-        typer.Argument(help="Paper whose data synthesis is run."),
-    ],
+    pipeline: Annotated[PipelineName, typer.Argument(help="Paper whose data synthesis is run.")],
     settings: Settings,
 ) -> None:
     """Create training data with a teacher model, as the papers describe.

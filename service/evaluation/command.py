@@ -247,7 +247,7 @@ class Evaluation:
                 data.name: {
                     **data.as_json(),
                     **({"request": self._fields(data)} if bundle else {}),
-                    "scoring": {"cut": True, "yes_no": self._yes_no(data)},
+                    "scoring": {"yes_no": self._yes_no(data)},
                     "collection": collections[searched[data.name]],
                 }
                 for data in self.datasets

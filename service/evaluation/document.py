@@ -42,7 +42,7 @@ from service.evaluation.published import (
 )
 from service.evaluation.report import LABELS, by_dataset, mean, means_of
 from service.evaluation.rows import Key, Row, read_rows, read_run
-from service.evaluation.traces import read_trace, shown_again, trace_path
+from service.evaluation.traces import read_trace, trace_path
 
 ByMethod = Mapping[str, Sequence[Row]]
 HTML: Final = "report.html"
@@ -524,7 +524,7 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
         yield f"  this trace is of another run and does not explain this answer: {path}"
         return
     yield from explain_trace(trace)[1][1:]
-    events = list(shown_again(trace))
+    events = [event.model_dump_json() for event in trace.events]
     for event in events[:_MOST_EVENTS]:
         yield f"      {cut(event, _LONGEST)}"
     if len(events) > _MOST_EVENTS:

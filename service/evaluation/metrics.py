@@ -115,11 +115,6 @@ def _words(normal: str) -> Counter[str]:
     return Counter(normal.split())
 
 
-def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
-    """Return the F1 of `overlap`."""
-    return overlap(prediction, gold, yes_no=yes_no).f1
-
-
 def lenient_match(prediction: str, gold: str) -> float:
     """Return the exact match of Auto-RAG's published scores (METHODS.md §2.4).
 
@@ -182,18 +177,15 @@ VERSIONS: Final = dict.fromkeys((
 
 
 def score(
-    result: QuestionResult, question: GoldQuestion, *, yes_no: bool = False, cut: bool = True
+    result: QuestionResult, question: GoldQuestion, *, yes_no: bool = False
 ) -> dict[str, float | None]:
     """Return every score of one answer, by name. A score is None if it does not apply.
 
-    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
-    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
-    2Wiki. Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A
-    failure is always wrong.
+    With `yes_no`, F1, precision and recall are 0 if exactly one side is yes, no or noanswer, as in
+    the scripts of HotpotQA and 2Wiki. Without a gold answer, abstaining is right (as in SQuAD 2.0);
+    otherwise it is wrong. A failure is always wrong.
     """
-    prediction = None
-    if result.answered:
-        prediction = cut_prediction(result.prediction) if cut else result.prediction
+    prediction = cut_prediction(result.prediction) if result.answered else None
 
     def best(compare: Callable[[str, str], float]) -> float:
         if not question.answers:

@@ -18,7 +18,7 @@ is `done`. A trace thus contains all parts of the body, and `read_trace` assembl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -185,14 +185,6 @@ def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
             return body
         fold.add(event)
     raise StoreError(f"{path}:{len(events) + 1}: has neither an answer nor an error")
-
-
-def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
-    """Yield the lines of the original events, or with `only_body` the body of `POST /answer`."""
-    if only_body:
-        yield trace.result.model_dump_json()
-    else:
-        yield from (event.model_dump_json() for event in trace.events)
 
 
 def find_traces(given: Sequence[Path]) -> list[Path]:

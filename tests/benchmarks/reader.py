@@ -55,7 +55,7 @@ from service.core.settings import load_settings
 from service.encoders.answers import Candidate
 from service.encoders.base import Reading
 from service.encoders.reader import SURE, Extractor, probability
-from service.evaluation.metrics import exact_match, f1
+from service.evaluation.metrics import exact_match, overlap
 from service.retrieval.base import anyone
 from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.pipeline import ingest
@@ -157,8 +157,8 @@ async def judged(
         ]
         reading = await reader.read(one.question, passages)
         exact = max((exact_match(reading.answer, each) for each in one.answers), default=0.0)
-        overlap = max((f1(reading.answer, each) for each in one.answers), default=0.0)
-        made.append(Judged(reading, reader.features, answerable, exact, overlap))
+        best = max((overlap(reading.answer, each).f1 for each in one.answers), default=0.0)
+        made.append(Judged(reading, reader.features, answerable, exact, best))
     return made
 
 
@@ -362,7 +362,9 @@ def is_right(row: dict[str, Any], answer: str | None) -> bool:
     if row.get("kind") == "list":  # all of them and little else
         held = all(places([item], answer) for item in row["answers"])
         return held and len(answer) <= 1.5 * sum(map(len, row["answers"])) + 20
-    return any(exact_match(answer, each) or f1(answer, each) >= 0.8 for each in row["answers"])
+    return any(
+        exact_match(answer, each) or overlap(answer, each).f1 >= 0.8 for each in row["answers"]
+    )
 
 
 async def time(reader: Traced) -> None:

@@ -13,7 +13,7 @@ import pytest
 from service.cli.ask import ask_in_terminal, chat_in_terminal, read_lines, search_in_terminal
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
-from service.evaluation.traces import read_trace, shown_again
+from service.evaluation.traces import read_trace
 from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -70,8 +70,7 @@ async def test_a_question_keeps_its_trace(
     body = json.loads(capsys.readouterr().out)
     trace = read_trace(file)
     assert trace.question == "Who composed Norma?"
-    (kept,) = shown_again(trace, only_body=True)
-    assert json.loads(kept) == body
+    assert trace.result.model_dump(mode="json") == body
 
 
 async def test_a_search_prints_the_same_passages_with_and_without_a_server(

@@ -219,7 +219,7 @@ def _explain(
             message = advice_on(Settings, place)
         elif problem["type"] in {"dict_type", "model_type"}:
             message = f"{message}. In a settings file, write it as the section [{name}]"
-        variable = _variable(name)
+        variable = _variable(place)
         if _holds(flags, place):
             where = " (set by an option)"
         elif variable is not None:
@@ -241,17 +241,12 @@ def _holds(values: Any, place: Sequence[int | str]) -> bool:
     return bool(place)
 
 
-def _variable(name: str) -> str | None:
-    """Return the environment variable that sets `name`, one of its parts, or a section around
-    it.
-    """
-    wanted = f"{PREFIX}{name.replace('.', '__')}__".upper()
-    given = {f"{each.upper()}__": each for each, value in os.environ.items() if value}
-    for own, variable in given.items():
-        is_setting = own.startswith(PREFIX) and variable.upper() not in OWN_VARIABLES
-        if is_setting and (own.startswith(wanted) or wanted.startswith(own)):
-            return variable
-    return None
+def _variable(place: Sequence[int | str]) -> str | None:
+    """Return the environment variable that sets `place`, or a setting that contains it."""
+    given = {name.upper(): name for name, value in os.environ.items() if value}
+    ends = range(len(place), 0, -1)
+    names = (f"{PREFIX}{'__'.join(map(str, place[:end]))}".upper() for end in ends)
+    return next((given[name] for name in names if name in given), None)
 
 
 def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:

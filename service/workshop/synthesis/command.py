@@ -35,8 +35,8 @@ from service.workshop.synthesis.contract import (
     read_lines,
 )
 from service.workshop.synthesis.journal import Journal, JournalEntry, open_journal
-from service.workshop.synthesis.options import SynthesisOptions
-from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
+from service.workshop.synthesis.options import PipelineName, SynthesisOptions
+from service.workshop.synthesis.pipelines import pipeline_of
 from service.workshop.synthesis.report import (
     SHOWN_BAD_LINES,
     Report,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Option
 
 from service.workshop.facts.splits import Split
+
+PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_where_no_citation_can_hold_the_answer() -> None:
 @given(st.lists(st.lists(ANSWERS, min_size=1, max_size=3), min_size=2, max_size=4))
 def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
     question = read_question({"question": "Q?", "parts": parts}, "1")
-    scores = score(said(question.answers[0]), question, cut=False)
+    scores = score(said(question.answers[0]), question)
     wordless = any(not normalise(alias) for part in parts for alias in part)
     assert scores["em"] == scores["f1"] == 1
     assert wordless or scores["compound_accuracy"] == scores["accuracy"] == 1
@@ -106,7 +106,7 @@ def test_an_answer_of_100_kb_is_normalised_once() -> None:
     golds = tuple(f"Alias {n}" for n in range(300))
     said_much = said(" ".join(f"word{n}" for n in range(14_000)))
     normalise.cache_clear()
-    scores = score(said_much, GoldQuestion("1", "Q?", golds), cut=False)
+    scores = score(said_much, GoldQuestion("1", "Q?", golds))
     assert scores["em"] == scores["f1"] == scores["lenient_em"] == 0
     compared = 5 * len(golds)  # by EM, F1, precision, recall and accuracy
     assert normalise.cache_info().hits >= compared - 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from service.answer.events import (
     AnswerReady,
@@ -26,7 +27,7 @@ from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import by_route, means_of
 from service.evaluation.rows import Key, Row
 from service.evaluation.runner import Ask, Task, ask_one, work_off
-from service.evaluation.traces import find_traces, read_trace, shown_again, trace_path
+from service.evaluation.traces import find_traces, read_trace, trace_path
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
 from tests.support.scripted import ScriptedGenerator, ScriptStep
@@ -161,12 +162,16 @@ async def kept_trace(folder: Path, reply: str | Exception = "Rome") -> tuple[Pat
     return path, seen
 
 
+def dumped(models: Iterable[BaseModel]) -> list[str]:
+    return [each.model_dump_json() for each in models]
+
+
 async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) -> None:
     path, events = await kept_trace(tmp_path)
     trace = read_trace(path)
-    assert list(shown_again(trace)) == [event.model_dump_json() for event in events]
+    assert dumped(trace.events) == dumped(events)
     body = next(event.body for event in events if isinstance(event, AnswerReady))
-    assert list(shown_again(trace, only_body=True)) == [body.model_dump_json()]
+    assert dumped([trace.result]) == dumped([body])
     assert isinstance(trace.result, Answer)
     assert trace.result.answer == "Rome"
     assert trace.header.key == Key("d", "single/anrag", "q/1")

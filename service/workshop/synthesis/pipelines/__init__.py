@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from service.core.errors import ConfigurationError
 from service.prompts.templates import TemplateSet
 from service.workshop.synthesis.contract import Pipeline
-
-PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"]
+from service.workshop.synthesis.options import PipelineName
 
 
 def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[Any]:
