@@ -208,7 +208,7 @@ class Client:
         """Return the passages that a search finds; `fields` are those of `POST /search`."""
         body = orjson.dumps({"query": query} | fields)
         found = decoded(await self._send("POST", "/search", body), self.base)
-        return [RetrievedPassage.model_validate(each) for each in found["passages"]]
+        return [RetrievedPassage.model_validate(passage) for passage in found["passages"]]
 
     async def degraded(self) -> list[str]:
         """Return what is degraded. Raises StoreError if the server cannot answer questions."""
@@ -504,9 +504,9 @@ async def _form(files: Sequence[Path]) -> aiohttp.FormData:
     import aiohttp  # noqa: PLC0415
 
     form = aiohttp.FormData(quote_fields=False)
-    for each in files:
-        opened = await anyio.to_thread.run_sync(each.open, "rb")
-        form.add_field("files", opened, filename=each.name)
+    for file in files:
+        opened = await anyio.to_thread.run_sync(file.open, "rb")
+        form.add_field("files", opened, filename=file.name)
     return form
 
 
@@ -516,4 +516,4 @@ def _path(*names: str) -> str:
     Slashes in ids are quoted, because `..` between slashes would refer to another document.
     """
     name, *document = [quote(name, safe="") for name in names]
-    return f"/collections/{name}" + "".join(f"/documents/{each}" for each in document)
+    return f"/collections/{name}" + "".join(f"/documents/{part}" for part in document)

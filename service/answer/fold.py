@@ -174,8 +174,8 @@ class Fold:
         if step is None or not end.answer or not self._claims(step) or is_unfounded(end.flags):
             return None
         within = self._within(step)
-        passages = [passage for each in within for passage in each.shown()]
-        parts = [each for each in within if each is not step and each.answer and self._claims(each)]
+        passages = [passage for inner in within for passage in inner.shown()]
+        parts = [s for s in within if s is not step and s.answer and self._claims(s)]
         sound = [part for part in parts if not is_unfounded(part.flags)]
         if not passages and not sound:
             return "unsupported" if any("unsupported" in p.flags for p in parts) else "closed_book"
@@ -214,7 +214,7 @@ class Fold:
             for step in self._within(final)
             if step is not final and step.answer and self._claims(step)
         ]
-        known = [each for each in parts if each is not None]
+        known = [part for part in parts if part is not None]
         return min(known) if known and len(known) == len(parts) else None
 
     @property
@@ -282,10 +282,10 @@ class Fold:
             return [step]
         part = step.id.rpartition(".")[0]
         found: list[StepState] = []
-        for each in self.steps:
-            if not each.withdrawn and (not part or each.id.startswith(f"{part}.")):
-                found.append(each)
-            if each is step:
+        for earlier in self.steps:
+            if not earlier.withdrawn and (not part or earlier.id.startswith(f"{part}.")):
+                found.append(earlier)
+            if earlier is step:
                 break
         return found
 
@@ -319,8 +319,8 @@ class Fold:
         for step in self.steps:
             total.update(step.usage.model_dump(exclude_none=True))
         ids = [step.id for step in self.steps if step.queries]
-        parts = Counter(".".join(each.split(".")[:2]) for each in ids if "." in each)
-        own = sum("." not in each for each in ids)
+        parts = Counter(".".join(step_id.split(".")[:2]) for step_id in ids if "." in step_id)
+        own = sum("." not in step_id for step_id in ids)
         return Usage(
             **total,
             retrievals=sum(len(step.queries) for step in self.steps),

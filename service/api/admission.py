@@ -232,7 +232,7 @@ class Admission:
         if not self._running[tenant]:
             del self._running[tenant]
         if self._waiting:
-            waiter = min(self._waiting, key=lambda each: self._running[each.tenant])
+            waiter = min(self._waiting, key=lambda waiter: self._running[waiter.tenant])
             self._waiting.remove(waiter)
             self._running[waiter.tenant] += 1
             waiter.granted.set_result(None)

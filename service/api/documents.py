@@ -292,12 +292,12 @@ async def list_documents(
     heads = await stores.heads(name, after, limit + 1, principals, file=file, text=text)
     documents = [
         ListedDocument(
-            id=each.document_id,
-            title=each.passage.title,
-            metadata=dict(each.passage.metadata),
-            passages=each.parts,
+            id=head.document_id,
+            title=head.passage.title,
+            metadata=dict(head.passage.metadata),
+            passages=head.parts,
         )
-        for each in heads[:limit]
+        for head in heads[:limit]
     ]
     return DocumentList(documents=documents, next=documents[-1].id if len(heads) > limit else None)
 

@@ -51,7 +51,7 @@ class Answered:
             "question": next(filter(None, condensed), body.question),
             "collection": collection,
             "answer": body.answer if body.answered else None,
-            "supporting_passage_ids": [each.passage_id for each in body.citations],
+            "supporting_passage_ids": [citation.passage_id for citation in body.citations],
         }
         self._latest[body.id] = tenant.name, tenant.principals, row
         if len(self._latest) > MOST:

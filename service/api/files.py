@@ -183,14 +183,14 @@ async def _ingest(
     from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
 
     report = FilesReport(files=[])
-    uploads = [each for _, each in form.multi_items() if isinstance(each, UploadFile)]
+    uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
     async with anyio.TemporaryDirectory(prefix="revelator-") as folder:
         for done, upload in enumerate(uploads):
             follow("files", done, len(uploads))
             file = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
             found = FileReport(file=file[:LONGEST_NAME])
             report.files.append(found)
-            if problem := _refusal(file, upload, {each.file for each in report.files[:-1]}):
+            if problem := _refusal(file, upload, {file.file for file in report.files[:-1]}):
                 found.problems.append(problem)
                 found.failed = 1
                 continue
@@ -200,8 +200,10 @@ async def _ingest(
             found.indexed, found.unchanged = result.indexed, result.unchanged
             found.removed, found.failed = result.removed, result.failed
             found.problems = [
-                f"line or page {each.line}: {each.problem}" if each.line else each.problem
-                for each in result.failures[:MOST_PROBLEMS]
+                f"line or page {failure.line}: {failure.problem}"
+                if failure.line
+                else failure.problem
+                for failure in result.failures[:MOST_PROBLEMS]
             ]
             await anyio.to_thread.run_sync(path.unlink)
     return report

@@ -69,9 +69,9 @@ class Readiness:
         if self._round is not None:
             patience = None if self._checks is None else PATIENCE_S
             done, _ = await asyncio.wait({self._round}, timeout=patience)
-            for each in done:
-                if not each.cancelled():
-                    each.result()
+            for task in done:
+                if not task.cancelled():
+                    task.result()
         if self._checks is None:
             return ["The checks ended before any of them returned a result."]
         missing = _descriptions(check for check in self._checks if check.needed)
@@ -87,7 +87,7 @@ class Readiness:
         """Return the problems found by the last checks that do not keep the service from
         answering. Collections that are not `visible` are only counted."""
         checks = [check for check in self._checks or () if not (check.needed or check.ok)]
-        named = [each for each in checks if not each.collection or visible(each.collection)]
+        named = [check for check in checks if not check.collection or visible(check.collection)]
         hidden = len(checks) - len(named)
         more = f"collections: {hidden} have a problem; a key that may use them is told their names"
         return [*_descriptions(named), *([more] if hidden else [])]

@@ -108,7 +108,7 @@ def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
 def _describe_stream(operation: dict[str, Any]) -> None:
     """Describe the stream as text, which OpenAPI 3.1 has no other word for, and name the schema of
     each event's `data`."""
-    events = {name: {"$ref": REF.format(model=each.__name__)} for name, each in MODELS.items()}
+    events = {name: {"$ref": REF.format(model=model.__name__)} for name, model in MODELS.items()}
     stream = stream_content(
         "Events `event: NAME`, `data: JSON` and `id: ANSWER-SEQ`. `x-events` has the schema of the "
         "JSON by name."

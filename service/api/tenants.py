@@ -175,10 +175,10 @@ def _refuse_repeated(tenants: Iterable[Tenant]) -> None:
             reason = "is reserved" if tenant.name == OWNER.name else "appears twice"
             raise ValueError(f"the name {tenant.name!r} {reason}; each tenant needs its own name")
         names.add(tenant.name)
-        for each in tenant.key_sha256:
-            if other := owners.get(each):
+        for key in tenant.key_sha256:
+            if other := owners.get(key):
                 raise ValueError(f"{other!r} and {tenant.name!r} have the same key; make a new one")
-            owners[each] = tenant.name
+            owners[key] = tenant.name
 
 
 log = structlog.get_logger(__name__)

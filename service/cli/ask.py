@@ -104,16 +104,16 @@ async def search_in_terminal(
     async with open_client(settings, url) as client:
         passages = await client.search(**fields)
     if as_json:
-        print(orjson.dumps([each.model_dump() for each in passages]).decode())
+        print(orjson.dumps([passage.model_dump() for passage in passages]).decode())
         return 0 if passages else 1
     console = Console()
-    for each in passages:
+    for passage in passages:
         console.print(
-            f"{each.rank}. {each.title or each.passage_id}", style="bold", markup=False,
+            f"{passage.rank}. {passage.title or passage.passage_id}", style="bold", markup=False,
             highlight=False,
         )  # fmt: skip
-        console.print(f"   {each.passage_id}, score {each.score:.3f}", markup=False)
-        console.print(f"   {each.text}\n", markup=False, highlight=False)
+        console.print(f"   {passage.passage_id}, score {passage.score:.3f}", markup=False)
+        console.print(f"   {passage.text}\n", markup=False, highlight=False)
     return 0 if passages else 1
 
 

@@ -111,4 +111,7 @@ async def _ask_server(url: str | None, settings: Settings) -> list[Check]:
                 degraded = await client.degraded()
     except (RevelatorError, TimeoutError) as error:
         return [Check("readiness", False, f"{url}: {error or 'no response'}")]
-    return [Check("readiness", True, url), *(Check("readiness", False, each) for each in degraded)]
+    return [
+        Check("readiness", True, url),
+        *(Check("readiness", False, reason) for reason in degraded),
+    ]

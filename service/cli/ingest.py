@@ -108,8 +108,8 @@ async def watch(folders: Sequence[Path], run: Callable[[Sequence[Source]], Await
     while True:
         now = await anyio.to_thread.run_sync(_stamps, folders)
         if now is not None:
-            changed: list[Source] = [each for each, stamp in now.items() if seen.get(each) != stamp]
-            changed += [WholeFile(each.label, frozenset()) for each in seen if each not in now]
+            changed: list[Source] = [file for file, stamp in now.items() if seen.get(file) != stamp]
+            changed += [WholeFile(file.label, frozenset()) for file in seen if file not in now]
             try:
                 if changed:
                     await run(changed)
@@ -126,14 +126,14 @@ def _stamps(folders: Sequence[Path]) -> Stamps | None:
     disk may be away. Blocking."""
     found: Stamps = {}
     for folder in folders:
-        files = [each for each in expand([folder]) if isinstance(each, SourceFile)]
+        files = [source for source in expand([folder]) if isinstance(source, SourceFile)]
         if not files:
             return None
-        labels = {each.label for each in found}  # the first of two files of one name counts
-        for each in (each for each in files if each.label not in labels):
+        labels = {file.label for file in found}  # the first of two files of one name counts
+        for file in (file for file in files if file.label not in labels):
             with suppress(FileNotFoundError):  # it was removed meanwhile
-                status = each.path.stat()
-                found[each] = status.st_mtime_ns, status.st_size
+                status = file.path.stat()
+                found[file] = status.st_mtime_ns, status.st_size
     return found if all(folder.is_dir() for folder in folders) else None
 
 
@@ -287,7 +287,9 @@ class Upload:
             page = await client.documents(
                 self.options.collection, file=file.name, limit=PAGE, after=after
             )
-            gone = [each.id for each in page.documents if each.id not in file.document_ids]
+            gone = [
+                document.id for document in page.documents if document.id not in file.document_ids
+            ]
             for document_id in gone:
                 with suppress(NotFound):  # another client has deleted it
                     await client.delete_document(self.options.collection, document_id)

@@ -136,17 +136,17 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
         def first(number: int, _: object) -> None:
             nonlocal code
             code = 128 + number
-            for each in before:
-                signal.signal(each, leave)
+            for other in before:
+                signal.signal(other, leave)
             loop.call_soon_threadsafe(task.cancel)
 
-        heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
-        before = {each: signal.signal(each, first) for each in heard}
+        heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, first) for number in heard}
         try:
             return await work()
         finally:
-            for each, handler in before.items() if not code else ():
-                signal.signal(each, handler)
+            for number, handler in before.items() if not code else ():
+                signal.signal(number, handler)
 
     try:
         return anyio.run(interruptible)
@@ -155,8 +155,8 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
     except (KeyboardInterrupt, asyncio.CancelledError):
         # Python waits for its threads now. A handler of its own may be called late there: a signal
         # that comes just before a wait does not end the wait.
-        for each in ENDING:
-            signal.signal(each, signal.SIG_DFL)
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
         typer.echo(interrupted, err=True)
         raise typer.Exit(code or 130) from None
 
@@ -168,15 +168,15 @@ def with_options(level: str = "warning") -> Callable[[Callable[..., T]], Callabl
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
         options: dict[str, Parameter] = {}
         made: dict[str, tuple[Callable[..., Any], Iterable[str]]] = {}
-        for name, each in signature(command, eval_str=True).parameters.items():
-            if each.annotation is Settings:
+        for name, parameter in signature(command, eval_str=True).parameters.items():
+            if parameter.annotation is Settings:
                 _, *own, _ = signature(begin, eval_str=True).parameters.values()
                 made[name] = partial(begin, level), [option.name for option in own]
-            elif is_dataclass(kind := each.annotation) and isinstance(kind, type):
+            elif is_dataclass(kind := parameter.annotation) and isinstance(kind, type):
                 own = _options_of(kind)
                 made[name] = kind, [option.name for option in own]
             else:
-                own = [each]
+                own = [parameter]
             options |= {option.name: option.replace(kind=Parameter.KEYWORD_ONLY) for option in own}
         if "url" not in options:
             options.pop("key", None)
@@ -197,9 +197,9 @@ def with_options(level: str = "warning") -> Callable[[Callable[..., T]], Callabl
 def _options_of(kind: type[Any]) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
-        Parameter(each.name, Parameter.KEYWORD_ONLY, annotation=hint, default=_default(each))
-        for each in fields(kind)
-        if get_origin(hint := hints[each.name]) is Annotated
+        Parameter(option.name, Parameter.KEYWORD_ONLY, annotation=hint, default=_default(option))
+        for option in fields(kind)
+        if get_origin(hint := hints[option.name]) is Annotated
     ]
 
 

@@ -20,9 +20,9 @@ async def list_collections(settings: Settings, *, url: str | None = None) -> Non
     async with open_client(settings, url, AGAIN) as client:
         found = await client.collections()
     table = Table("collection", "documents", "passages", "state", "embedding", box=None)
-    for each in found:
-        counts = f"{each.documents:,}", f"{each.passages:,}"
-        table.add_row(each.name, *counts, each.state, each.embedding_model)
+    for collection in found:
+        counts = f"{collection.documents:,}", f"{collection.passages:,}"
+        table.add_row(collection.name, *counts, collection.state, collection.embedding_model)
     Console().print(table)
 
 
@@ -71,7 +71,7 @@ def lines_of(report: CollectionReport) -> list[str]:
     if not report.findings:
         return [*first, "manifest and stores agree"]
     lines = [*first, *_finding_lines("found", report.findings)]
-    lines += [f"done: {each}" for each in report.done]
+    lines += [f"done: {line}" for line in report.done]
     return lines + _finding_lines("left", report.left)
 
 

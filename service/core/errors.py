@@ -71,7 +71,7 @@ class UnknownCollection(NotFound):
 
     def among(self, visible: Callable[[str], bool]) -> UnknownCollection:
         """Return the error for someone to whom only some collections are `visible`."""
-        return UnknownCollection(self.name, [each for each in self.existing if visible(each)])
+        return UnknownCollection(self.name, [name for name in self.existing if visible(name)])
 
 
 class Overloaded(RevelatorError):

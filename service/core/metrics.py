@@ -107,7 +107,7 @@ METRICS: Final = {
 }  # fmt: skip
 # Samples that are exported as 0 before their first count, instead of being omitted.
 FROM_THE_START: Final = (
-    *(("tokens_total", each) for each in product(get_args(RoleName), ("prompt", "completion"))),
+    *(("tokens_total", labels) for labels in product(get_args(RoleName), ("prompt", "completion"))),
     *(("rejected_total", (reason,)) for reason in get_args(RejectReason)),
     *(("degraded_total", (name,)) for name in ("bm25", "dense", "index-incomplete")),
 )
@@ -201,8 +201,8 @@ class Metrics:
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         """Set the state of a backend's circuit breaker."""
-        for each in get_args(BreakerState):
-            self._of("breaker_state", backend, each).set(each == state)
+        for other in get_args(BreakerState):
+            self._of("breaker_state", backend, other).set(other == state)
         opened = self._of("breaker_opened_total", backend)
         if state == "open":
             opened.inc()
@@ -214,12 +214,14 @@ class Metrics:
     def worker_phase(self, worker: str, phase: Phase) -> None:
         """Set the state of a pool's worker."""
         self.worker_up(worker, phase == "up")
-        for each in get_args(Phase):
-            self._of("worker_state", worker, each).set(each == phase)
+        for other in get_args(Phase):
+            self._of("worker_state", worker, other).set(other == phase)
 
     def worker_gone(self, worker: str) -> None:
         """Stop exporting the gauges of a worker that left its pool. Its counters remain."""
-        self._children = {key: each for key, each in self._children.items() if worker not in key}
+        self._children = {
+            key: metric for key, metric in self._children.items() if worker not in key
+        }
         for name in ("worker_up", "worker_state", "worker_in_flight"):
             self._metrics[name].remove_by_labels({"worker": worker})
 

@@ -30,7 +30,7 @@ def withhold(text: str) -> str:
     """Return `text` without the stored texts: each of them as a whole, and every run of at least
     `LEAST` characters from one.
     """
-    held = [each for texts in _held.get().values() for each in texts if each.strip()]
+    held = [text for texts in _held.get().values() for text in texts if text.strip()]
     for whole in held:
         if whole in text:
             text = text.replace(whole, WITHHELD)

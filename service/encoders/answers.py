@@ -196,10 +196,10 @@ def _column(rows: Sequence[Row], own: Cell, question: str, text: str) -> Iterato
         for header, value in values(row).items()
         if header != own.header and f" {' '.join(normal_words(value)) or '-'} " in asked
     }
-    for each in rows:
-        held = values(each)
+    for other in rows:
+        held = values(other)
         if held.keys() == values(row).keys() and named <= held.items():
-            yield from (cell[1:] for cell in each.cells if cell.header == own.header)
+            yield from (cell[1:] for cell in other.cells if cell.header == own.header)
 
 
 def _sentence(text: str, span: tuple[int, int]) -> tuple[int, int]:
@@ -221,9 +221,9 @@ def _members(text: str, span: tuple[int, int]) -> list[tuple[int, int]]:
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidates of different passages, best first, with their leads."""
-    ordered: Sequence[Candidate] = sorted(candidates, key=lambda each: -each.place)
+    ordered: Sequence[Candidate] = sorted(candidates, key=lambda candidate: -candidate.place)
     if len(ordered) < 2:
         return list(ordered)
     first, second = ordered[0].place, ordered[1].place
-    leads = [first - second, *(each.place - first for each in ordered[1:])]
-    return [replace(each, lead=lead) for each, lead in zip(ordered, leads, strict=True)]
+    leads = [first - second, *(candidate.place - first for candidate in ordered[1:])]
+    return [replace(candidate, lead=lead) for candidate, lead in zip(ordered, leads, strict=True)]

@@ -82,8 +82,8 @@ def open_model(folder: Path, card: CheckpointCard, threads: int) -> Run:
     """Open the model, which takes about a second. Raises ConfigurationError naming the file."""
     path, wanted = folder / MODEL_FILE, [TOKENS, TAGS] if card.kind == "labeler" else [TOKENS]
     session = in_process.open_model(path, threads)
-    taken = {each.name for each in session.get_inputs()}
-    given = {each.name: each.shape for each in session.get_outputs()}
+    taken = {tensor.name for tensor in session.get_inputs()}
+    given = {tensor.name: tensor.shape for tensor in session.get_outputs()}
     problem = None
     if taken != set(INPUTS) or not set(wanted) <= set(given):
         problem = f"its inputs are {sorted(taken)} and its outputs {sorted(given)}"

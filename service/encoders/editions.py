@@ -32,7 +32,7 @@ def resolve(
     than others (`lead`) is counted without other editions of its document."""
     best = found[0]
     answers = [c for c in found if c.margin > 0]
-    days = [set(_words(each)) for each in _DAY.findall(question)]
+    days = [set(_words(day)) for day in _DAY.findall(question)]
     titled = [(c, set(_words(passages[c.passage].title))) for c in answers]
     named = set(_NAMED.findall(question))
     meant = [c for c, title in titled if any(day <= title for day in days)]
@@ -40,9 +40,11 @@ def resolve(
     if meant:
         best = meant[0]
     elif best.margin > 0:
-        for each in found[1:]:
-            if each.margin > 0 and _is_newer(passages[each.passage], passages[best.passage]):
-                best = each
+        for candidate in found[1:]:
+            if candidate.margin > 0 and _is_newer(
+                passages[candidate.passage], passages[best.passage]
+            ):
+                best = candidate
     others = [c for c in found if c is not best and not _is_related(c, best, passages)]
     rivals = [c for c in others if not meant and _contradicts(c, best, passages)]
     lead = best.place - others[0].place if others else 0.0
@@ -85,10 +87,10 @@ def _is_edition(one: Passage, other: Passage) -> bool:
     """Whether two passages have the same title but for numbers; or a file name or the beginning of
     a title in common, and much of their text, as where an edition is cut at headings and another at
     pages."""
-    titles = [[_name(part) for part in each.title.split(" › ")] for each in (one, other)]
+    titles = [[_name(part) for part in passage.title.split(" › ")] for passage in (one, other)]
     if titles[0] == titles[1]:
         return True
-    files = [_name(PurePath(each.passage_id.partition("#")[0]).stem) for each in (one, other)]
+    files = [_name(PurePath(passage.passage_id.partition("#")[0]).stem) for passage in (one, other)]
     size = min(map(len, titles))
     if (not files[0] or files[0] != files[1]) and titles[0][:size] != titles[1][:size]:
         return False
@@ -117,11 +119,13 @@ def _date(passage: Passage) -> str:
 
 
 def _version(passage: Passage) -> list[int]:
-    return [int(each) for each in _NUMBERS.findall(str(passage.metadata.get("version") or ""))[:4]]
+    return [
+        int(number) for number in _NUMBERS.findall(str(passage.metadata.get("version") or ""))[:4]
+    ]
 
 
 def _marks(passage: Passage) -> set[str]:
     """Return the numbers by which a question may name the edition of a passage."""
     given = (str(passage.metadata.get(name) or "") for name in ("valid_from", "date", "version"))
     text = " ".join([passage.title, *given])
-    return {mark for each in _NAMED.findall(text) for mark in (each, each[:4], each[:7])}
+    return {mark for name in _NAMED.findall(text) for mark in (name, name[:4], name[:7])}

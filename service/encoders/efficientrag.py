@@ -97,10 +97,10 @@ class CheckpointEncoder:
     ) -> list[list[Read]]:
         """Read the inputs of several questions. Raises Gone between two passes."""
         card, tokenizer, run = model
-        groups = [self._inputs(tokenizer, each, card.max_pieces) for each in asked]
-        inputs = [each for group in groups for each in group]
+        groups = [self._inputs(tokenizer, query, card.max_pieces) for query in asked]
+        inputs = [pieces for group in groups for pieces in group]
         found: dict[int, Read] = {}
-        for pack in packs([len(each.ids) for each in inputs]):
+        for pack in packs([len(pieces.ids) for pieces in inputs]):
             if gone.is_set():
                 raise Gone
             found |= zip(pack, _pass(run, [inputs[index] for index in pack]), strict=True)
@@ -152,9 +152,9 @@ def _open_tokenizer(folder: Path, card: CheckpointCard) -> Any:
 
 def _pass(run: Run, inputs: Sequence[Encoded]) -> list[Read]:
     fields = (
-        [each.ids for each in inputs],
-        [[1] * len(each.ids) for each in inputs],
-        [each.types for each in inputs],
+        [pieces.ids for pieces in inputs],
+        [[1] * len(pieces.ids) for pieces in inputs],
+        [pieces.types for pieces in inputs],
     )
     tokens, *tags = run(dict(zip(INPUTS, map(padded_rows, fields), strict=True)))
     check_finite(tokens, *tags)

@@ -122,7 +122,7 @@ def check_finite(*outputs: Any) -> None:
     """Raise ValueError for outputs of a model with NaN or infinity."""
     import numpy as np  # noqa: PLC0415
 
-    if not all(np.isfinite(each).all() for each in outputs):
+    if not all(np.isfinite(output).all() for output in outputs):
         raise ValueError("its outputs are not all finite")
 
 

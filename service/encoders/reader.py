@@ -106,8 +106,8 @@ class Extractor:
         scores = [0.0] * len(passages)
         if not found:
             return Reading("none", "", score=0.0, scores=tuple(scores), pieces=pieces)
-        for each in found:
-            scores[each.passage] = probability(self.card.calibration, each.features)
+        for candidate in found:
+            scores[candidate.passage] = probability(self.card.calibration, candidate.features)
         best, rival = resolve(question, passages, found)
         at = best.passage
         scores[at] = probability(self.card.calibration, best.features)
@@ -157,7 +157,7 @@ class _Model:
             raise ConfigurationError(
                 f"{folder / TOKENIZER_FILE} has no token {error}; copy it again"
             ) from None
-        if {each.name for each in self._session.get_outputs()} != set(OUTPUTS):
+        if {tensor.name for tensor in self._session.get_outputs()} != set(OUTPUTS):
             raise ConfigurationError(f"{folder / MODEL_FILE} is not a reader; copy it again")
 
     def candidates(
@@ -165,7 +165,7 @@ class _Model:
     ) -> tuple[list[Candidate], int]:
         """Return the best answer of each passage, best first, and the number of pieces read."""
         cut = self._windows.cut(question, passages, self._longest)
-        windows = [(at, window) for at, each in enumerate(cut) for window in each]
+        windows = [(at, window) for at, windows in enumerate(cut) for window in windows]
         windows = [windows[index] for index in nearest_windows(windows, MOST_WINDOWS)]
         best: dict[int, Candidate] = {}
         tabled = read_tables(question, [text for _, text in passages])
@@ -176,11 +176,11 @@ class _Model:
             outputs = self._pass([windows[index][1] for index in pack])
             for index, places, kinds in zip(pack, *outputs, strict=True):
                 at, window = windows[index]
-                each = best_of(at, window, places, kinds, tabled[at], question)
-                if each and (at not in best or each.place > best[at].place):
-                    best[at] = each
-        for at, each in best.items():
-            best[at] = replace(each, missing=missing_names(question, " ".join(passages[at])))
+                candidate = best_of(at, window, places, kinds, tabled[at], question)
+                if candidate and (at not in best or candidate.place > best[at].place):
+                    best[at] = candidate
+        for at, candidate in best.items():
+            best[at] = replace(candidate, missing=missing_names(question, " ".join(passages[at])))
         return in_order(best.values()), sum(lengths)
 
     def _pass(self, windows: Sequence[Window]) -> tuple[Any, Any]:

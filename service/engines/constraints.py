@@ -49,7 +49,7 @@ class ChoiceConstraint:
         if token in self._ends:
             self.label = next(label for spelling, label in self._left if len(spelling) == place)
             return True
-        self._left = [each for each in self._left if each[0][place : place + 1] == (token,)]
+        self._left = [pair for pair in self._left if pair[0][place : place + 1] == (token,)]
         labels = {label for _, label in self._left}
         if len(labels) == 1:
             (self.label,) = labels
@@ -104,7 +104,9 @@ class Constraints:
         """Return the constraint of a request. Raises ValueError if its schema is invalid or
         not supported by llguidance."""
         if request.choices:
-            spellings = ((ids, each) for each in request.choices for ids in self._spellings(each))
+            spellings = (
+                (ids, choice) for choice in request.choices for ids in self._spellings(choice)
+            )
             return ChoiceConstraint(spellings, self._ends)
         if request.json_schema is not None:
             matcher = self._compiled(json.dumps(request.json_schema))

@@ -390,8 +390,8 @@ class OpenAIGenerator(Generator):
     def _failure(
         self, url: URL, what: str, kind: type[EngineFailure] = EngineFailure
     ) -> EngineFailure:
-        for each in self._settings.urls:
-            what = without(what, secrets_of(each, self._settings.key))
+        for configured in self._settings.urls:
+            what = without(what, secrets_of(configured, self._settings.key))
         return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
 
 

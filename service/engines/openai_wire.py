@@ -242,7 +242,9 @@ def _sum_logprobs(logprobs: dict[str, Any]) -> float:
 def _best_logprobs(logprobs: dict[str, Any], most: int) -> Iterator[tuple[float, ...]]:
     """Yield those of each token's best alternatives, in the form of chats or of completions."""
     if (content := logprobs.get("content")) is not None:
-        tops = [[each["logprob"] for each in token["top_logprobs"]] for token in content]
+        tops = [
+            [alternative["logprob"] for alternative in token["top_logprobs"]] for token in content
+        ]
     else:
         tops = [list(top.values()) for top in logprobs.get("top_logprobs") or () if top]
     for top in tops:

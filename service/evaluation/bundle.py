@@ -61,7 +61,7 @@ class Bundle(Model):
             yield f"roles.reader.encoder ({NO_ENCODER})"
         for section, values in self.settings.items():
             ours = common["settings"].get(section) or {}
-            yield from (f"{section}.{each}" for each in _unlike(values, ours))
+            yield from (f"{section}.{key}" for key in _unlike(values, ours))
         asked = (run["datasets"].get(dataset) or {}).get("request") or common.get("request", {})
         yield from _unlike(self.fields(dataset), asked)
         conditions = Conditions.model_validate(common.get("conditions", {}))

@@ -82,7 +82,7 @@ def _as_text(value: object) -> object:
 def _as_texts(value: object) -> list[object]:
     """Return one value or a list of values as texts; booleans become yes and no."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    return [_as_text(each) for each in values]
+    return [_as_text(value) for value in values]
 
 
 Texts = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_texts)]
@@ -453,7 +453,9 @@ def read_datasets(
             problems += error.problems
             continue
         route = ROUTES.get(routed[name] or "")
-        asked = tuple(replace(each, route=each.route or route) for each in questions[:limit])
+        asked = tuple(
+            replace(question, route=question.route or route) for question in questions[:limit]
+        )
         beside = path.parent / ALIASES
         aliases = _digest(beside) if written.name == "2wiki" and beside.is_file() else None
         datasets.append(

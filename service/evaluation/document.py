@@ -364,14 +364,15 @@ def _score_cells(
     return [name, str(len(rows)), str(failed), *told, *cells]
 
 
-def _verdict_cells(each: Verdict) -> list[str]:
-    found, known = each.difference, each.against is not None
+def _verdict_cells(verdict: Verdict) -> list[str]:
+    found, known = verdict.difference, verdict.against is not None
     return [
-        each.loop, each.baseline, LABELS[each.budget],
-        f"{MARK} {each.result}" if each.result == "does not beat" else each.result,
-        each.against or "",
+        verdict.loop, verdict.baseline, LABELS[verdict.budget],
+        f"{MARK} {verdict.result}" if verdict.result == "does not beat" else verdict.result,
+        verdict.against or "",
         f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]" if found else "",
-        f"{each.cost:,.1f}" if known else "", f"{each.spent:,.1f}" if known else "", each.why,
+        f"{verdict.cost:,.1f}" if known else "", f"{verdict.spent:,.1f}" if known else "",
+        verdict.why,
     ]  # fmt: skip
 
 

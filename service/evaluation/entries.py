@@ -94,7 +94,7 @@ class AtServer:
             found = await self.client.collections()
         except (InvalidRequest, NotFound):
             return {}
-        return {each.name: each.model_dump() for each in found}
+        return {entry.name: entry.model_dump() for entry in found}
 
 
 Entry = InProcessEntry | AtServer

@@ -241,7 +241,9 @@ def _supporting(result: QuestionResult, question: GoldQuestion) -> dict[str, flo
     hits = {passage: gold_passages(passage, question) for passage in result.found}
     read = set().union(*(hits[passage] for passage in result.pool))
     values = (
-        float(any(gold_passages(each, question) for each in cited)) if question.answers else None,
+        float(any(gold_passages(passage, question) for passage in cited))
+        if question.answers
+        else None,
         len(set().union(*hits.values())) / question.gold_passages,
         sum(map(bool, hits.values())) / len(hits) if hits else 0.0,
         len(read) / question.gold_passages,

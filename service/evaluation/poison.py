@@ -156,7 +156,7 @@ def planted(
     last = kept[-1].score if kept else best
     own = [ScoredPassage(passage, 0, last if strength == 1 else best) for passage in poison]
     order = [*kept, *own] if strength == 1 else [*own, *kept]
-    return tuple(replace(each, rank=rank) for rank, each in enumerate(order[:top_k], 1))
+    return tuple(replace(passage, rank=rank) for rank, passage in enumerate(order[:top_k], 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Prompt(str):
 
 def passage_lines(passages: Sequence[Titled]) -> str:
     """Return a line ``Doc1: "Title: text"`` for each passage."""
-    return "".join(f'Doc{n}: "{passage_line(each)}"\n' for n, each in enumerate(passages, 1))
+    return "".join(f'Doc{n}: "{passage_line(passage)}"\n' for n, passage in enumerate(passages, 1))
 
 
 def passage_line(passage: Titled) -> str:
@@ -218,7 +218,7 @@ class TemplateSet:
         file.
         """
         roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
-        own = [self._own[each].examples for each in roles if self.has(each)]
+        own = [self._own[role].examples for role in roles if self.has(role)]
         return "\n".join(own).casefold()
 
 

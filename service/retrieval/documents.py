@@ -149,14 +149,14 @@ def check_access(value: object) -> None:
             f"access must name 1 to {MOST_PRINCIPALS} principals; leave it out if everyone who may "
             "use the collection may see the document"
         )
-    for each in named:
-        if not isinstance(each, str) or not each.strip() or len(each) > LONGEST_PRINCIPAL:
+    for name in named:
+        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_PRINCIPAL:
             raise BadDocument(
                 "access must be the name of a user or group, or a list of them: texts of 1 to "
                 f"{LONGEST_PRINCIPAL} characters"
             )
-        if each in EVERYTHING:
-            raise BadDocument(f"access must not name {each!r}, which stands for all documents")
+        if name in EVERYTHING:
+            raise BadDocument(f"access must not name {name!r}, which stands for all documents")
 
 
 def _is_deeper(value: object, levels: int) -> bool:
@@ -164,7 +164,7 @@ def _is_deeper(value: object, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+    return levels == 0 or any(_is_deeper(value, levels - 1) for value in inner)
 
 
 def _kind(value: object) -> str:

@@ -82,7 +82,7 @@ async def search_and_read(
     if judged and "relevance" not in step.inquiry.request.conditions.skip:
         await step.show_passages(result)
         choices = await _judge(step, reader, result.passages, top_k)
-        depths = [] if reader.reads_all else [each for each in settings.fetch_k if each > most]
+        depths = [] if reader.reads_all else [depth for depth in settings.fetch_k if depth > most]
         for sought, depth in pairwise([most, *depths]):
             helped = any(choice.kept for choice in choices)
             if helped or step.stopped_by != "answer" or len(result.passages) < sought:
@@ -192,7 +192,7 @@ async def answer_from(scope: Scope, question: str, passages: Sequence[RetrievedP
         shown = best_first(passages, *limits)
         if len(shown) < len({passage.passage_id for passage in passages}):
             step.flag("shortened")
-        texts = [Passage(each.passage_id, each.title, each.text) for each in shown]
+        texts = [Passage(passage.passage_id, passage.title, passage.text) for passage in shown]
         await reader.read(texts, "answer")
 
 

@@ -290,7 +290,9 @@ class Autorag(Method):
                 self._give_up(step)
         self.seen.update({passage.passage_id: passage for passage in passages})
         # each text after its title for models that were not trained on texts alone
-        texts = [quote(each.text) if self.tuned else passage_line(each) for each in passages]
+        texts = [
+            quote(passage.text) if self.tuned else passage_line(passage) for passage in passages
+        ]
         self.dialogue.document(self.policy.document_number, " ".join(texts))
         self.unread = bool(passages)
 

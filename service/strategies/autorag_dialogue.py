@@ -53,7 +53,7 @@ def _form(lines: bool) -> Form:
         rf"{at}{prose}final answer is\b\s*[:：]?",
         f"{padding}{at}(?:{query}|final answer{_COLON})",
     )
-    return Form(lines, *(re.compile(each, re.IGNORECASE | re.MULTILINE) for each in patterns))
+    return Form(lines, *(re.compile(pattern, re.IGNORECASE | re.MULTILINE) for pattern in patterns))
 
 
 ANYWHERE: Final = _form(lines=False)
@@ -356,7 +356,7 @@ class Dialogue:
     @property
     def shown(self) -> str:
         """The question and the documents so far."""
-        return "\n".join(each.content for each in self.messages if each.role == "user")
+        return "\n".join(message.content for message in self.messages if message.role == "user")
 
     def reply(self, text: str) -> None:
         """Add the assistant's turn."""

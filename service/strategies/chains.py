@@ -119,9 +119,9 @@ class Chain(Method):
         if self.able.context_tokens is None:
             return layouts[0], shown[0]
         room = (self.able.context_tokens - max_tokens) / TOKENS_PER_LETTER
-        shorter = ((each, shown[-1]) for each in layouts[-1].shorter())
+        shorter = ((layout, shown[-1]) for layout in layouts[-1].shorter())
         candidates = list(chain(zip(layouts, shown, strict=True), shorter))
-        fitting = (each for each in candidates if len(each[0].prompt().text.encode()) <= room)
+        fitting = (layout for layout in candidates if len(layout[0].prompt().text.encode()) <= room)
         chosen, passages = next(fitting, candidates[-1])
         return chosen, passages if chosen.passages else []
 

@@ -133,7 +133,7 @@ def asked_of_each(question: str) -> tuple[str, str] | None:
     whether = None if found else _WHETHER.match(text)
     if (found := found or whether) is None:
         return None
-    rest = " ".join(each for name, each in found.groupdict().items() if name != "both").lower()
+    rest = " ".join(value for name, value in found.groupdict().items() if name != "both").lower()
     compares = _ALIKE.search(rest) if whether else {*rest.split()} & (_EARLY | _LATE)
     if not compares or _BY_ANOTHER.search(rest):
         return None
@@ -165,7 +165,7 @@ def _things(question: str, pairs: Sequence[Pair]) -> list[_Thing]:
         if span is None:
             return []
         start, end = span
-        things = [each for each in things if each.end <= start or end <= each.start]
+        things = [thing for thing in things if thing.end <= start or end <= thing.start]
         things.append(_Thing(start, end, pair.answer))
     return sorted(things)
 

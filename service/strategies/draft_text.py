@@ -155,7 +155,7 @@ def unconcluded(text: str) -> str:
 def repeats(sentences: Sequence[str]) -> bool:
     """Whether a sentence of at least three words occurs twice."""
     words = [tuple(sentence.casefold().split()) for sentence in sentences]
-    long = [each for each in words if len(each) >= LONG]
+    long = [word for word in words if len(word) >= LONG]
     return len(set(long)) < len(long)
 
 

@@ -327,9 +327,9 @@ class Dragin(Drafting):
 def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
     return [
         DraftWord(
-            text=each.word.text, entropy=each.weight, attention=each.attention, score=each.score
+            text=word.word.text, entropy=word.weight, attention=word.attention, score=word.score
         )
-        for each in scored
+        for word in scored
     ]
 
 

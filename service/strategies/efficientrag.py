@@ -197,7 +197,7 @@ class EfficientRag(Method):
         reason = f"{label.tag.name.lower()} ({label.probability:.2f})"
         if label.tag is Tag.TERMINATE:
             return Choice(False, reason)
-        known = any(each.passage.passage_id == passage.passage_id for each in self.pool)
+        known = any(kept.passage.passage_id == passage.passage_id for kept in self.pool)
         if known and not self.official:
             return Choice(False, f"{reason}, already in the pool")
         self.pool.append(Candidate(passage, step, label.tag, label.probability, reason))
@@ -226,10 +226,10 @@ class EfficientRag(Method):
             most, context = self.able.passages, self.able.context_tokens
         # those tagged FINISH, then those with a higher probability
         ordered = sorted(
-            self.pool, key=lambda each: (each.tag is Tag.FINISH, round(each.probability, 1)),
+            self.pool, key=lambda kept: (kept.tag is Tag.FINISH, round(kept.probability, 1)),
             reverse=True,
         )  # fmt: skip
-        count = count_fitting([each.passage for each in ordered], most, context)
+        count = count_fitting([candidate.passage for candidate in ordered], most, context)
         shown = ordered[:count] if count < len(ordered) else self.pool
         await self._leave_out(shown)
         async with self.within(opened) as step:
@@ -242,10 +242,10 @@ class EfficientRag(Method):
 
     async def _leave_out(self, shown: Sequence[Candidate]) -> None:
         """Emit which passages were kept by their step but are not shown to the reader."""
-        for each in self.pool:
-            if each not in shown:
-                why = f"{each.reason}, not among the first {len(shown)} of the pool"
-                await each.step.judged(each.passage.passage_id, Choice(False, why), True)
+        for candidate in self.pool:
+            if candidate not in shown:
+                why = f"{candidate.reason}, not among the first {len(shown)} of the pool"
+                await candidate.step.judged(candidate.passage.passage_id, Choice(False, why), True)
 
     async def _read(self, step: OpenStep, passages: Sequence[Passage]) -> None:
         """Write the answer. An encoder, which joins no passages, reads the last query, which names

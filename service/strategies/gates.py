@@ -84,7 +84,7 @@ class TrendGate(EntropyGate):
     seen = SEEN
 
     def is_sure(self, step: OpenStep) -> bool:
-        return bool(step.best) and max(trends([entropy(each) for each in step.best])) <= TREND
+        return bool(step.best) and max(trends([entropy(best) for best in step.best])) <= TREND
 
 
 def margin(tokens: Sequence[Best]) -> float:
@@ -95,7 +95,7 @@ def margin(tokens: Sequence[Best]) -> float:
 
 def entropy(best: Best) -> float:
     """Return the entropy in nats, in which all tokens that are not reported count as one."""
-    chances = [math.exp(each) for each in best]
+    chances = [math.exp(logprob) for logprob in best]
     rest = max(0.0, 1.0 - sum(chances))
     return -sum(p * math.log(p) for p in [*chances, rest] if p > 0.0)
 

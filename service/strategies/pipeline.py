@@ -203,9 +203,9 @@ async def _into_form(scope: Scope, form: OutputForm, cited: Sequence[Citation]) 
     step = scope.step("answer")
     await step.start()
     written = await structured(step, fold.answer_text, passages, form)
-    for each in fold.steps:
-        if each.answer_tokens:
-            await scope.inquiry.emit(Withdraw(step=each.id, role="answer", reason="repair"))
+    for earlier in fold.steps:
+        if earlier.answer_tokens:
+            await scope.inquiry.emit(Withdraw(step=earlier.id, role="answer", reason="repair"))
     await step.emit(Token(role="answer", text=written))
     await step.end()
 

@@ -299,8 +299,8 @@ def _planned(question: str, pairs: Sequence[Pair], failed: Sequence[Pair]) -> st
     then the question with the answer in place of the description.
     """
     asked = [*failed, *pairs]
-    if each := asked_of_each(question):
-        return next((one for one in each if not was_asked(one, asked)), None)
+    if both := asked_of_each(question):
+        return next((one for one in both if not was_asked(one, asked)), None)
     clause = None if pairs else last_clause(question)
     planned = clause.question if clause else substitute_answers(question, pairs)
     return None if planned is None or was_asked(planned, asked) else planned

@@ -149,10 +149,10 @@ async def vote(
         for seed in range(1, samples + 1)
     ]
     drawn = await gather([partial(_sampled, step, prompt, request) for request in requests])
-    limits = [each for each in drawn if isinstance(each, LimitReached)]
+    limits = [outcome for outcome in drawn if isinstance(outcome, LimitReached)]
     if limits:
         step.stopped_by = limits[0].stopped_by
-    chosen = majority([first, *(each for each in drawn if isinstance(each, str))])
+    chosen = majority([first, *(outcome for outcome in drawn if isinstance(outcome, str))])
     if chosen != first:
         step.flag("outvoted")
         await step.emit(Withdraw(role="answer", reason="repair"))
@@ -199,7 +199,7 @@ async def verify(
     passages from which a language model wrote it."""
     verifier = step.inquiry.roles.verifier
     if verifier is not None and step.answer and passages:
-        read = [Passage(each.passage_id, each.title, each.text) for each in passages]
+        read = [Passage(passage.passage_id, passage.title, passage.text) for passage in passages]
         await EncoderReader(step, question, verifier).verify(step.answer, read)
 
 

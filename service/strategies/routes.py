@@ -253,8 +253,8 @@ class Compound(Method):
         if len(parts.questions) == 1:
             return await self.instead(self.loop(self.scope, self.question, "answer"))
         scopes = self.scope.parts(len(parts.questions))
-        each = [*zip(scopes, parts.questions, strict=True)]
-        ended = await gather([partial(self._part, own, part) for own, part in each])
+        parts_asked = zip(scopes, parts.questions, strict=True)
+        ended = await gather([partial(self._part, *part) for part in parts_asked])
         return await self._conclude(scopes, parts.questions, ended)
 
     async def _conclude(
@@ -326,7 +326,7 @@ class Survey(Compound):
         asked = [f"{self.question} ({_name(*document)})" for document in read]
         scopes = self.scope.parts(len(read))
         work = zip(scopes, asked, [passages for _, passages in read], strict=True)
-        ended = await gather([partial(self._read, *each) for each in work])
+        ended = await gather([partial(self._read, *arguments) for arguments in work])
         return await self._conclude(scopes, asked, ended)
 
     async def _read(self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]) -> Ended:

@@ -83,8 +83,8 @@ class Protocol(NamedTuple):
 
     def _shown(self, call: str, passages: Sequence[Passage]) -> str:
         lines = [
-            self.passage.format(n=n, title=quote(each.title), text=quote(each.text))
-            for n, each in enumerate(passages, 1)
+            self.passage.format(n=n, title=quote(passage.title), text=quote(passage.text))
+            for n, passage in enumerate(passages, 1)
         ]
         text = "".join(lines) if self.bare else "".join(lines).strip()
         if not self.response:

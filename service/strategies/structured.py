@@ -69,8 +69,8 @@ def _check_references(schema: dict[str, Any], place: str) -> None:
             if isinstance(reference, str) and reference not in sound:
                 visit(_referred(schema, reference, place), depth + 1)
                 sound.add(reference)
-        for each in _children(node):
-            visit(each, depth + 1)
+        for child in _children(node):
+            visit(child, depth + 1)
 
     visit(schema, 0)
 
@@ -82,8 +82,8 @@ def _children(node: object) -> Iterator[object]:
 def _nodes(node: object) -> Iterator[object]:
     """Yield a value of JSON and all within it."""
     yield node
-    for each in _children(node):
-        yield from _nodes(each)
+    for child in _children(node):
+        yield from _nodes(child)
 
 
 def _referred(schema: object, reference: str, place: str) -> object:
@@ -161,17 +161,17 @@ def _fitting(reply: str, form: OutputForm, texts: Sequence[str]) -> str | None:
     """Return the JSON of a reply with those of its strings that stand in a text or in the schema,
     None if it does not fit the schema. An object without one must be whole, and not empty.
     """
-    choices = {each for each in _choices(form.json_schema) if isinstance(each, str)}
+    choices = {choice for choice in _choices(form.json_schema) if isinstance(choice, str)}
 
     def tidy(text: str) -> str:
         """Return the text without the marks that a model copies, or adds, at its ends."""
         if text in choices:
             return text
         ways = map(text.strip, (_MARKS, _MARKS + _QUOTES))
-        return next((way for way in ways if way and any(way in each for each in texts)), text)
+        return next((way for way in ways if way and any(way in shown for shown in texts)), text)
 
     def known(text: str) -> str | None:
-        stands = text in choices or any(text in each or bears(each, text) for each in texts)
+        stands = text in choices or any(text in shown or bears(shown, text) for shown in texts)
         return text if stands else None
 
     try:
@@ -187,7 +187,7 @@ def _tells(reply: str, answer: str) -> bool:
     """Whether a value of the JSON is in the answer, or has it inside."""
     plain = (node for node in _nodes(orjson.loads(reply)) if not isinstance(node, dict | list))
     told = (str(node) for node in plain if node not in (None, ""))
-    return any(each in answer or bears(answer, each) or bears(each, answer) for each in told)
+    return any(text in answer or bears(answer, text) or bears(text, answer) for text in told)
 
 
 def _read(text: str) -> Any:
@@ -206,10 +206,10 @@ def _grounded(value: Any, known: Callable[[str], str | None]) -> Any:
         case str():
             return known(value)
         case list():
-            pairs = [(each, _grounded(each, known)) for each in value]
-            return [kept for each, kept in pairs if kept is not None or each is None]
+            pairs = [(item, _grounded(item, known)) for item in value]
+            return [kept for item, kept in pairs if kept is not None or item is None]
         case dict():
-            return {name: _grounded(each, known) for name, each in value.items()}
+            return {name: _grounded(item, known) for name, item in value.items()}
     return value
 
 
@@ -228,13 +228,13 @@ def _texts(schema: object) -> int:
 def _narrowed(node: Any, texts: Sequence[str]) -> Any:
     """Return a schema in which the parts that take any text take only these."""
     if isinstance(node, list):
-        return [_narrowed(each, texts) for each in node]
+        return [_narrowed(item, texts) for item in node]
     if not isinstance(node, dict):
         return node
     if kinds := _kinds(node):
         others = [{"type": kind} for kind in kinds if kind != "string"]
         return {"anyOf": [{"enum": list(texts)}, *others]}
-    return {name: _narrowed(each, texts) for name, each in node.items()}
+    return {name: _narrowed(item, texts) for name, item in node.items()}
 
 
 def _choices(schema: object) -> Iterator[object]:

@@ -80,7 +80,7 @@ def _tells_of(
     held: list[set[str]] = []
     for text in texts:
         folded = text.lower()
-        held.append({word for word, each in wanted.items() if each.stands_in(text, folded)})
+        held.append({word for word, form in wanted.items() if form.stands_in(text, folded)})
     together = set().union(*held)
     if not words or not names <= together or 2 * len(together & words) <= len(words):
         return []

@@ -118,7 +118,7 @@ class Signals:
     async def _info(self, scope: Message, send: Send) -> None:
         """Answer those whose score vLLM would answer."""
         path = scope["path"].removesuffix(INFO) + "/v1/completions"
-        headers = [each for each in scope["headers"] if each[0] == b"authorization"]
+        headers = [header for header in scope["headers"] if header[0] == b"authorization"]
         headers += [(b"content-type", b"application/json"), (FIELD, b'{"score": true}')]
         own = {"method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
         bodies, over = [json.dumps({"prompt": [0, 1, 2, 3]}).encode()], asyncio.Event()
@@ -220,13 +220,13 @@ class Exchange:
         ready = len(self._body.rpartition(b"\n\n")[0]) if more else len(self._body)
         body, self._body = self._body[:ready], self._body[ready:]
         if self._streams:
-            body = b"".join([await self._event(each) for each in body.split(b"\n\n") if each])
+            body = b"".join([await self._event(event) for event in body.split(b"\n\n") if event])
         else:
             body = await self._changed(body)
         if self._start is not None:
             start, self._start = self._start, None
             if not self._streams:
-                others = [each for each in start["headers"] if each[0] != b"content-length"]
+                others = [header for header in start["headers"] if header[0] != b"content-length"]
                 start["headers"] = [*others, (b"content-length", b"%d" % len(body))]
             await self._send(start)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -388,4 +388,4 @@ def _parsed(body: bytes) -> Any:
 
 
 def _are(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(type(each) is kind for each in values)
+    return isinstance(values, list) and all(type(value) is kind for value in values)

@@ -144,7 +144,7 @@ def _differences(points: Iterable[Point], read: Read) -> Iterator[str]:
             yield f"{name} is not in vllm/{file}"
             continue
         words = re.findall(r"\w+", ast.get_source_segment(source, node) or "")
-        if absent := [each for each in has.split() if each not in words]:
+        if absent := [word for word in has.split() if word not in words]:
             yield f"{name} of vllm/{file} has no {', '.join(absent)}"
 
 

@@ -171,7 +171,7 @@ class Tap:
     def begin(self, wish: Wish) -> Tracked:
         """Track a request, or return what is tracked of one that was preempted."""
         now = time.monotonic()
-        lost = [name for name, each in self.calls.items() if now - each.seen > FORGOTTEN_S]
+        lost = [name for name, call in self.calls.items() if now - call.seen > FORGOTTEN_S]
         self.release([*wish.ended, *lost])
         if wish.call not in self.calls:
             self.calls[wish.call] = Tracked(wish, self.obstacle or self.failure)
@@ -207,8 +207,8 @@ class Tap:
         """
         step, self._step = self._step, None
         live = sorted(
-            (each for each in batch if self.calls.get(each[1].wish.call) is each[1]),
-            key=lambda each: each[0],
+            (item for item in batch if self.calls.get(item[1].wish.call) is item[1]),
+            key=lambda item: item[0],
         )
         if not live:
             return

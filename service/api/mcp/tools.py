@@ -80,7 +80,7 @@ class ToolSpec:
         """The schema of the arguments. Optional ones have flat types, because simple clients do not
         read `anyOf`."""
         schema: dict[str, Any] = self.arguments.model_json_schema()
-        schema["properties"] = {name: _flat(each) for name, each in schema["properties"].items()}
+        schema["properties"] = {name: _flat(field) for name, field in schema["properties"].items()}
         return schema
 
     def _read(self, arguments: object) -> object:
@@ -96,7 +96,7 @@ class ToolSpec:
 
 def _flat(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an optional argument without null, which means the same as absence."""
-    match [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]:
+    match [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]:
         case [dict(kind)]:
             return {k: v for k, v in schema.items() if k not in ("anyOf", "default")} | kind
     return schema

@@ -241,7 +241,7 @@ def _source(citation: Citation) -> str:
     page = f"page {citation.page}" if citation.page is not None else None
     named = [title_of(citation), page, web_address(citation)]
     quoted = cut(" ".join(citation.text.split()), LONGEST_SHOWN)
-    return f"{', '.join(' '.join(each.split()) for each in named if each)}: {quoted}"
+    return f"{', '.join(' '.join(flag.split()) for flag in named if flag)}: {quoted}"
 
 
 def url_citation(citation: Citation, url: str, span: Span) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def url_citation(citation: Citation, url: str, span: Span) -> dict[str, Any]:
 def title_of(citation: Citation) -> str:
     """Return the title as one line that has no effect on the text around it, else the id."""
     titles = (citation.title, citation.passage_id)
-    lines = (" ".join(each.translate(_DIRECTIONS).split()) for each in titles)
+    lines = (" ".join(title.translate(_DIRECTIONS).split()) for title in titles)
     return next(filter(None, lines), "passage")
 
 

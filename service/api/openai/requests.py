@@ -150,7 +150,11 @@ def form_of(chat: ChatRequest) -> OutputForm | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        told = [_text(each, 0) for each in chat.messages if each.role in ("system", "developer")]
+        told = [
+            _text(message, 0)
+            for message in chat.messages
+            if message.role in ("system", "developer")
+        ]
         instructions = "\n".join(told)[:LONGEST_INSTRUCTIONS]
         return OutputForm(json_schema={"type": "object"}, free=True, instructions=instructions)
     if kind != "json_schema":

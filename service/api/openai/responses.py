@@ -189,7 +189,7 @@ class Responding(Wire):
 
     def _message(self, answer: Answer, status: str) -> dict[str, Any]:
         text, spans = content(answer, in_text=self.in_text)
-        annotations = [_annotation(*each) for each in zip(answer.citations, spans, strict=True)]
+        annotations = [_annotation(*pair) for pair in zip(answer.citations, spans, strict=True)]
         part: dict[str, Any] = _output_text(text, annotations)
         if self.refuses and not answer.answered:
             part = {"type": "refusal", "refusal": text}

@@ -183,10 +183,10 @@ def choose(loads: Sequence[tuple[str, int]], key: str, tokens: int) -> str:
     """
     most = max(SLACK, BOUND * (sum(load for _, load in loads) + tokens) / len(loads))
     if key:
-        for name, load in sorted(loads, key=lambda each: affinity(key, each[0]), reverse=True):
+        for name, load in sorted(loads, key=lambda pair: affinity(key, pair[0]), reverse=True):
             if not load or load + tokens <= most:
                 return name
-    return min(loads, key=lambda each: (each[1], each[0]))[0]
+    return min(loads, key=lambda pair: (pair[1], pair[0]))[0]
 
 
 def affinity(key: str, name: str) -> int:
@@ -304,7 +304,7 @@ class WorkerAdmission:
         serving = [worker for worker in self._workers.values() if worker.serves(waiter)]
         others = [worker for worker in serving if worker.name not in waiter.avoid]
         most = self._limits.per_worker
-        free = [(each.name, each.tokens) for each in others or serving if each.calls < most]
+        free = [(worker.name, worker.tokens) for worker in others or serving if worker.calls < most]
         return self._workers[choose(free, waiter.question, waiter.tokens)] if free else None
 
     def _begin(self, waiter: WaitingCall, worker: Worker) -> None:

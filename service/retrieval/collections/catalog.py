@@ -263,7 +263,7 @@ class Collections:
         if found := await to_thread.run_sync(self.originals.find, name, document_id):
             heads = await self.heads(name, "", MOST_OF_FILE, EVERYTHING, file=found[0])
             if len(heads) < MOST_OF_FILE and all(
-                may_see(principals, each.passage.metadata) for each in heads
+                may_see(principals, head.passage.metadata) for head in heads
             ):
                 return found
         return None

@@ -86,7 +86,7 @@ async def repair(collection: Collection, embedder: Embedder, follow: Follow) -> 
     report = await check(collection, embedder, follow)
     if not report.findings:
         return report
-    if len(lost := [each for each in report.findings if each.kind == "lost"]) == 2:
+    if len(lost := [finding for finding in report.findings if finding.kind == "lost"]) == 2:
         raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
     async with CollectionWriter(collection, embedder, follow=follow) as writer:
         repaired = await writer.repair()
@@ -109,7 +109,7 @@ def _reasons(collection: Collection) -> str:
     if spoilt:
         return f" ({damaged(collection.manifest.name, spoilt)})"
     sides = (collection.bm25, collection.dense)
-    return "".join(f" ({each.why.detail})" for each in sides if isinstance(each, Unopened))
+    return "".join(f" ({side.why.detail})" for side in sides if isinstance(side, Unopened))
 
 
 def _undigested(collection: Collection) -> bool:

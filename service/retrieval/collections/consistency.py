@@ -89,7 +89,7 @@ async def differences(
     async for payloads in dense.payloads(HASH_FIELDS):
         ids = [payload["passage_id"] for payload in payloads]
         known = dict(await bm25.known(ids))
-        surplus = tuple(each for each in ids if each not in known)
+        surplus = tuple(passage_id for passage_id in ids if passage_id not in known)
         if surplus:
             yield "surplus", surplus, ()
 
@@ -151,7 +151,7 @@ def _compare(
         if held != record.content_hash:
             found["lacking" if held is None else "outdated"].append(record)
     return [
-        (kind, [each.passage.passage_id for each in records], records)
+        (kind, [record.passage.passage_id for record in records], records)
         for kind, records in found.items()
         if records
     ]
@@ -219,7 +219,9 @@ async def _refill(collection: Collection, bm25: LexicalStore, follow: Follow) ->
     count = 0
     async for payloads in collection.dense.payloads():
         follow("restoring", count, collection.manifest.passages)
-        page = await to_thread.run_sync(lambda found: [record_of(each) for each in found], payloads)
+        page = await to_thread.run_sync(
+            lambda found: [record_of(payload) for payload in found], payloads
+        )
         await bm25.replace([], page)
         count += len(page)
     await bm25.tidy()

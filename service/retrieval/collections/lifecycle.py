@@ -204,7 +204,9 @@ class LifeCycle:
         try:
             async with self.lock(name):
                 self._end(name)  # what a writer has published meanwhile
-                for old in [each for each in self._ended if each.manifest.name == name]:
+                for old in [
+                    collection for collection in self._ended if collection.manifest.name == name
+                ]:
                     await self.unload(old)
                 await self.drop_stored(name)
         except BaseException:
@@ -246,7 +248,7 @@ class LifeCycle:
     async def _close_idle(self) -> None:
         """Close the collections that were not used for `IDLE_S`, and the least recently used ones
         beyond `MOST_OPEN`, until their next use."""
-        opened = sorted(self._current.values(), key=lambda each: each.used_at)
+        opened = sorted(self._current.values(), key=lambda collection: collection.used_at)
         excess, since = len(opened) - MOST_OPEN, time.monotonic() - IDLE_S
         for number, collection in enumerate(opened):
             if number >= excess and collection.used_at > since:
@@ -331,7 +333,9 @@ class LifeCycle:
         """Return the leftover generations that may be deleted."""
         manifest, now = collection.manifest, time.time()
         retire_s = RETIRE_S if self.manifests.shared else 0.0
-        used = {(each.manifest.name, each.manifest.generation) for each in self._ended}
+        used = {
+            (collection.manifest.name, collection.manifest.generation) for collection in self._ended
+        }
         return [
             generation
             for generation, since in manifest.leftovers.items()
@@ -416,8 +420,8 @@ class Collection:
     def halved_for(self) -> float:
         """Return for how many seconds a side has been waiting to be opened, because of a reason
         that may pass; 0 if there is none."""
-        waiting = (each for each in (self.bm25, self.dense) if isinstance(each, Unopened))
-        passing = any(not isinstance(each.why, StoreLost) for each in waiting)
+        waiting = (store for store in (self.bm25, self.dense) if isinstance(store, Unopened))
+        passing = any(not isinstance(store.why, StoreLost) for store in waiting)
         return time.monotonic() - self.opened_at if passing else 0.0
 
     async def save(self, manifest: Manifest) -> None:

@@ -112,7 +112,11 @@ class Manifest(Model):
     def without(self, generations: Iterable[int]) -> Manifest:
         """Return the manifest without these generations among the leftovers."""
         gone = set(generations)
-        left = {each: since for each, since in self.leftovers.items() if each not in gone}
+        left = {
+            generation: since
+            for generation, since in self.leftovers.items()
+            if generation not in gone
+        }
         return self.having(leftovers=left)
 
 

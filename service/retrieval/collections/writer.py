@@ -202,8 +202,8 @@ class CollectionWriter:
         gone, after, more = list[str](), "", True
         while more:
             page = await self._collection.bm25.heads(after, PAGE, EVERYTHING, file=name)
-            ids = [each.document_id for each in page]
-            gone += [each for each in ids if each not in document_ids]
+            ids = [record.document_id for record in page]
+            gone += [name for name in ids if name not in document_ids]
             if more := len(page) == PAGE:
                 after = ids[-1]
         return sum([await self.delete(document_id) for document_id in gone])
@@ -228,19 +228,25 @@ class CollectionWriter:
 
     async def _plan(self, documents: Sequence[Document]) -> _Changes:
         """Return the changes of a batch."""
-        found = await self._collection.bm25.among("head", [each.id for each in documents])
-        heads, bare = {each.document_id: each for each in found}, set[str]()
+        found = await self._collection.bm25.among("head", [document.id for document in documents])
+        heads, bare = {head.document_id: head for head in found}, set[str]()
         if self._lacking:
             given = await to_thread.run_sync(_records, documents)
             bare = {record.document_id for record in await self._unembedded(given)}
         known = {document_id: head.content_hash for document_id, head in heads.items()}
         changed = [
-            each for each in documents if known.get(each.id) != each.content_hash or each.id in bare
+            document
+            for document in documents
+            if known.get(document.id) != document.content_hash or document.id in bare
         ]
         records = await to_thread.run_sync(_records, changed)
         ids = {record.passage.passage_id for record in records}
-        replaced = {each.id: known[each.id] for each in changed if each.id in known}
-        old = [name for each in replaced for name in passage_ids(each, heads[each].parts)]
+        replaced = {document.id: known[document.id] for document in changed if document.id in known}
+        old = [
+            name
+            for document_id in replaced
+            for name in passage_ids(document_id, heads[document_id].parts)
+        ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
         absent = await self._unembedded(records)
         return _Changes(replaced, changed, records, stale, absent)

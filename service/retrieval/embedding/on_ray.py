@@ -70,8 +70,8 @@ class RayEmbedder(Embedder):
         workers = [worker.remote(settings, opening) for _ in range(gpus or max(1, cpus))]
         self.batch = 2 * BATCH * len(workers)
         self._idle = asyncio.Queue[Any]()
-        for each in workers:
-            self._idle.put_nowait(each)
+        for worker in workers:
+            self._idle.put_nowait(worker)
 
     def problem(self) -> str | None:
         return self._here.problem()

@@ -171,9 +171,9 @@ async def _write(
             if isinstance(entry.found, SourceProblem):
                 report.fail(entry.found)
                 listener.problem(entry.found)
-        report.read |= {each.file for each in batch if isinstance(each.found, Document)}
+        report.read |= {item.file for item in batch if isinstance(item.found, Document)}
         end = batch[-1].position
-        for part in distinct([each.found for each in batch if isinstance(each.found, Document)]):
+        for part in distinct([item.found for item in batch if isinstance(item.found, Document)]):
 
             def on_part(
                 share: float, first: int = start, last: int = end, done: int = documents

@@ -31,7 +31,7 @@ def fuse(
         worst = min(normal)
         for passage_id in scores:
             scores[passage_id] += weight * own.get(passage_id, worst)
-    return tuple(ranked((score, found[each]) for each, score in scores.items())[:top_k])
+    return tuple(ranked((score, found[passage_id]) for passage_id, score in scores.items())[:top_k])
 
 
 def z_scores(scores: Sequence[float]) -> list[float]:

@@ -52,7 +52,7 @@ class LexicalStore(SearchStore, Protocol):
     async def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
         heads = await self.among("head", document_ids)
-        return {each.document_id: each.content_hash for each in heads}
+        return {head.document_id: head.content_hash for head in heads}
 
     async def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
@@ -60,18 +60,18 @@ class LexicalStore(SearchStore, Protocol):
         if newest is None:
             return []
         found = await self.among("passage_id", passage_ids(document_id, newest.parts))
-        own = (each for each in found if each.content_hash == newest.content_hash)
-        return sorted(own, key=lambda each: each.part)
+        own = (record for record in found if record.content_hash == newest.content_hash)
+        return sorted(own, key=lambda record: record.part)
 
     async def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
         of its passage (`records.digest`)."""
         found = await self.among("passage_id", passage_ids)
-        newest = await self.hashes(sorted({each.document_id for each in found}))
+        newest = await self.hashes(sorted({record.document_id for record in found}))
         return {
-            (each.passage.passage_id, digest(each.passage))
-            for each in found
-            if newest.get(each.document_id) == each.content_hash
+            (record.passage.passage_id, digest(record.passage))
+            for record in found
+            if newest.get(record.document_id) == record.content_hash
         }
 
     def records(self) -> AsyncIterator[list[PassageRecord]]:

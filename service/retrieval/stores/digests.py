@@ -30,11 +30,11 @@ def seal(folder: Path) -> None:
     left = BUDGET
     # The shard prepares the next file of its log, `tmp-…`, in a thread of its own.
     paths = [
-        each
-        for each in folder.rglob("*")
-        if not each.name.startswith("tmp-") and each.is_file() and each.stat().st_size
+        path
+        for path in folder.rglob("*")
+        if not path.name.startswith("tmp-") and path.is_file() and path.stat().st_size
     ]
-    for path in sorted(paths, key=lambda each: each.stat().st_blocks):
+    for path in sorted(paths, key=lambda path: path.stat().st_blocks):
         status = path.stat()
         left -= status.st_blocks * 512
         if left < 0:

@@ -63,4 +63,6 @@ def analysis_for(texts: Iterable[str]) -> Analysis:
         found.update(_OWN[word] for word in words if word in _OWN)
     (best, most), (_, other) = [*found.most_common(2), ("", 0), ("", 0)][:2]
     sure = most >= max(FEWEST, LEAST * total, TIMES * other)
-    return next((each for each in get_args(Analysis) if sure and each == best), "english")
+    return next(
+        (analysis for analysis in get_args(Analysis) if sure and analysis == best), "english"
+    )

@@ -51,7 +51,7 @@ class PointStore(VectorStore):
 
     async def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         found = {}
-        for ids in parts([point_id(each) for each in passage_ids], PAGE):
+        for ids in parts([*map(point_id, passage_ids)], PAGE):
             for point in await self._retrieve(ids):
                 found[point.payload["passage_id"]] = point.payload["content_hash"]
         return found
@@ -66,7 +66,7 @@ class PointStore(VectorStore):
             yield [point.payload for point in points]
 
     async def delete(self, passage_ids: Sequence[str]) -> None:
-        for ids in parts([point_id(each) for each in passage_ids], PAGE):
+        for ids in parts([*map(point_id, passage_ids)], PAGE):
             await self._delete(ids)
 
     async def _retrieve(self, ids: list[Any]) -> Sequence[Any]:

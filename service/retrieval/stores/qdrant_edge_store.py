@@ -140,7 +140,9 @@ class QdrantEdgeStore(PointStore):
         ]
         with self._lock:
             unseal(self.folder)
-            if not self._restricted and any(ACCESS in each.passage.metadata for each in records):
+            if not self._restricted and any(
+                ACCESS in record.passage.metadata for record in records
+            ):
                 self._index(ACCESS)
                 self._restricted = True
             self._shard.update(edge.UpdateOperation.upsert_points(points))

@@ -176,7 +176,7 @@ async def publish(server: QdrantServer, name: str, stored: str) -> None:
     alias = collection_of(name)
     new = models.CreateAlias(collection_name=collection_of(stored), alias_name=alias)
     changes: list[Any] = [models.CreateAliasOperation(create_alias=new)]
-    if any(each.alias_name == alias for each in known.aliases):
+    if any(other.alias_name == alias for other in known.aliases):
         old = models.DeleteAlias(alias_name=alias)
         changes.insert(0, models.DeleteAliasOperation(delete_alias=old))
     await server.call(lambda client: client.update_collection_aliases(changes))
@@ -186,9 +186,9 @@ async def drop(server: QdrantServer, name: str) -> None:
     """Delete a collection in Qdrant, if it exists. In `name`, `*` stands for anything."""
     own = collection_of(name)
     held = (await server.call(lambda client: client.get_collections())).collections
-    for each in held:
-        if fnmatchcase(each.name, own):
-            await server.call(lambda client, name=each.name: client.delete_collection(name))  # type: ignore[misc]
+    for collection in held:
+        if fnmatchcase(collection.name, own):
+            await server.call(lambda client, name=collection.name: client.delete_collection(name))  # type: ignore[misc]
 
 
 def collection_of(name: str) -> str:

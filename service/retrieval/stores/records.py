@@ -92,7 +92,7 @@ def principal_tokens(principals: Principals) -> list[str] | None:
     passage may be seen."""
     if principals >= EVERYTHING:
         return None
-    return sorted(_token(ACCESS, each) for each in principals)
+    return sorted(_token(ACCESS, name) for name in principals)
 
 
 def _token(field: str, value: str | int | float) -> str:

@@ -115,12 +115,13 @@ class TantivyStore(LexicalStore):
         tokens = principal_tokens(principals)
         if tokens is None or not searcher.doc_freq("filter", RESTRICTED):
             return None
-        named = [each for each in tokens if searcher.doc_freq("filter", each)]
+        named = [token for token in tokens if searcher.doc_freq("filter", token)]
         restricted, *allowed = (  # a query of a set of terms takes several times as long
-            Query.term_query(self._schema, "filter", each, "basic") for each in (RESTRICTED, *named)
+            Query.term_query(self._schema, "filter", token, "basic")
+            for token in (RESTRICTED, *named)
         )
         return Query.boolean_query(
-            [(Occur.Must, restricted), *((Occur.MustNot, each) for each in allowed)]
+            [(Occur.Must, restricted), *((Occur.MustNot, query) for query in allowed)]
         )
 
     def _scored(self, words: list[str], shape: QueryShape) -> Any:
@@ -145,8 +146,8 @@ class TantivyStore(LexicalStore):
         searcher = self._index.searcher()
         hidden = self._hidden(searcher, principals)
         documents, passages = (
-            Query.boolean_query([(Occur.Must, each), (Occur.MustNot, hidden)]) if hidden else each
-            for each in (self._first, Query.all_query())
+            Query.boolean_query([(Occur.Must, query), (Occur.MustNot, hidden)]) if hidden else query
+            for query in (self._first, Query.all_query())
         )
         return self._count(documents), self._count(passages)
 
@@ -184,16 +185,16 @@ class TantivyStore(LexicalStore):
         query = Query.regex_query(self._schema, "head", pattern) if file else self._first
         part, words = text.casefold(), set(self._analyzer.analyze(paired(text)))
         wanted = (
-            each
-            for each in self._found(query, max(1, self._index.searcher().num_docs))
-            if each.document_id > after
-            and may_see(principals, each.passage.metadata)
+            record
+            for record in self._found(query, max(1, self._index.searcher().num_docs))
+            if record.document_id > after
+            and may_see(principals, record.passage.metadata)
             and (
-                part in each.document_id.casefold()
-                or (words and words <= set(self._analyzer.analyze(paired(each.passage.title))))
+                part in record.document_id.casefold()
+                or (words and words <= set(self._analyzer.analyze(paired(record.passage.title))))
             )
         )
-        return heapq.nsmallest(most, wanted, key=lambda each: each.document_id)
+        return heapq.nsmallest(most, wanted, key=lambda record: record.document_id)
 
     async def records(self) -> AsyncIterator[list[PassageRecord]]:
         for offset in range(0, await self.count_passages(), SCAN):

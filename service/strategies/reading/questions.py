@@ -68,7 +68,7 @@ def parse_decomposition(text: str) -> Decomposed | None:
     bare = unfence(text).replace("**", "")
     lines = [_ITEM.sub(r"\1", line).strip() for line in bare.splitlines()]
     asking = [line for line in lines if line.endswith(("?", "？"))]
-    questions = _questions([each for line in asking for each in _SENTENCE_GAP.split(line)])
+    questions = _questions([sentence for line in asking for sentence in _SENTENCE_GAP.split(line)])
     return Decomposed(None, questions) if questions else None
 
 
@@ -249,7 +249,7 @@ def parse_numbers(text: str, most: int) -> frozenset[int] | None:
     """Read SELECT's numbers of documents, from 1 to `most`: those of the last line that has nothing
     else. None if there is no such line and it does not say "none"."""
     for line in reversed(text.splitlines()):
-        numbers = [int(each) for each in re.findall(r"\d{1,4}", line)]
+        numbers = [int(number) for number in re.findall(r"\d{1,4}", line)]
         if _NUMBERS_ALONE.fullmatch(line) and (numbers or "[]" in line):
             return frozenset(number for number in numbers if 1 <= number <= most)
     return frozenset() if _NONE_OF_THEM.match(text) else None

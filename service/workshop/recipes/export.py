@@ -51,7 +51,9 @@ def export_onnx(
 
 def _heads(graph: Any) -> list[str]:
     """Return the names of the products with a narrow matrix."""
-    narrow = {each.name for each in graph.initializer if each.dims and each.dims[-1] <= HEAD}
+    narrow = {
+        tensor.name for tensor in graph.initializer if tensor.dims and tensor.dims[-1] <= HEAD
+    }
     return [
         node.name for node in graph.node if node.op_type == "MatMul" and node.input[1] in narrow
     ]

@@ -111,18 +111,18 @@ def collate(groups: Sequence[Sequence[dict[str, Any]]], padding: int) -> dict[st
     `text` marks pieces of passages, `starts` and `ends` those where an answer begins and ends,
     `owner` the question of each window.
     """
-    made = [(number, each) for number, group in enumerate(groups) for each in group]
-    shape = len(made), max(len(each["window"].ids) for _, each in made)
+    made = [(number, row) for number, group in enumerate(groups) for row in group]
+    shape = len(made), max(len(row["window"].ids) for _, row in made)
     ids = torch.full(shape, padding)
     mask, text, starts, ends = (torch.zeros(shape, dtype=torch.bool) for _ in range(4))
-    for row, (_, each) in enumerate(made):
-        window = each["window"]
-        ids[row, : len(window.ids)] = torch.tensor(window.ids)
-        mask[row, : len(window.ids)] = True
-        text[row, window.first : window.first + len(window.spans)] = True
-        for start, end in each["spans"]:
-            starts[row, window.first + start] = ends[row, window.first + end] = True
-    kinds = torch.tensor([KINDS.index(each["kind"]) for _, each in made])
+    for at, (_, row) in enumerate(made):
+        window = row["window"]
+        ids[at, : len(window.ids)] = torch.tensor(window.ids)
+        mask[at, : len(window.ids)] = True
+        text[at, window.first : window.first + len(window.spans)] = True
+        for start, end in row["spans"]:
+            starts[at, window.first + start] = ends[at, window.first + end] = True
+    kinds = torch.tensor([KINDS.index(row["kind"]) for _, row in made])
     owner = torch.tensor([number for number, _ in made])
     return {
         "ids": ids, "mask": mask.long(), "text": text, "starts": starts, "ends": ends,
@@ -158,7 +158,7 @@ def loss_of(
         ]
         if together:
             losses.append(torch.stack(together).sum() / questions / 2)
-    return torch.stack([each for each in losses if each.isfinite()]).sum()
+    return torch.stack([loss for loss in losses if loss.isfinite()]).sum()
 
 
 def _marginal(scores: Tensor, allowed: Tensor, wanted: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def train(settings: ReaderSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
     torch.manual_seed(run.arguments.seed)
     network = open_network(settings.base, settings.layers)
     windows = Windows(file_tokenizer(settings.base / TOKENIZER_FILE))
-    rows: Any = [[encoded(each, windows, settings.longest) for each in group] for group in groups]
+    rows: Any = [[encoded(row, windows, settings.longest) for row in group] for group in groups]
     trainer = Trainer(
         network, run.arguments, lambda groups: collate(groups, windows.padding), train_dataset=rows,
         optimizers=(_optimizer(network, settings, run.arguments), None),

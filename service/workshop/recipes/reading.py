@@ -38,19 +38,19 @@ def groups_of(folder: Path, *, held_out: bool, rng: random.Random) -> list[Group
     """Return the questions of one data folder, of one side of the split. Passages without the
     answer are of the same side."""
     passages = {row["id"]: row for row in read_lines(folder / "corpus.jsonl")}
-    same_side = [each for each in passages.values() if is_held_out(_key(each)) is held_out]
+    same_side = [passage for passage in passages.values() if is_held_out(_key(passage)) is held_out]
     search = search_of(same_side)
     side = "test" if held_out else "train"
     groups: list[Group] = []
     for row in read_lines(folder / "questions.jsonl"):
-        gold = [passages[each] for each in row["supporting_passage_ids"]]
-        keys = [_key(each) for each in gold]
+        gold = [passages[name] for name in row["supporting_passage_ids"]]
+        keys = [_key(passage) for passage in gold]
         if not gold or side_of(keys, keys, row["question"]) != side:
             continue
         shown = [
-            passages[each]
-            for each in row.get("passage_ids", ())
-            if is_held_out(_key(passages[each])) is held_out
+            passages[name]
+            for name in row.get("passage_ids", ())
+            if is_held_out(_key(passages[name])) is held_out
         ]
         near = shown or search(row["question"])
         made = _groups(row, gold, near, rng.random() if not held_out else 1.0, rng)
@@ -67,24 +67,26 @@ def _groups(
 ) -> Iterator[Group]:
     question, answers = row["question"], [answer.strip(" .") for answer in row["answers"]]
     if not row.get("answerable", True):
-        yield tuple(no_answer(question, each["title"], each["text"]) for each in gold[:1])
+        yield tuple(no_answer(question, passage["title"], passage["text"]) for passage in gold[:1])
         return
     if answers[0].lower() in {"yes", "no"}:
         if len(gold) == 1:
             kind: AnswerKind = "yes" if answers[0].lower() == "yes" else "no"
-            beside = next((each for each in near if each not in gold), None)
+            beside = next((passage for passage in near if passage not in gold), None)
             if chance < WITHOUT_ANSWER and beside:
                 yield (no_answer(question, beside["title"], beside["text"]),)
             else:
                 yield (Example(question, gold[0]["title"], gold[0]["text"], kind),)
         return
-    held = [(each, places(answers, each["text"])) for each in gold]
+    held = [(passage, places(answers, passage["text"])) for passage in gold]
     passage, spans = max(held, key=lambda pair: len(pair[1]))
     if not spans:
         return
-    other = [each for each in near if each not in gold and not places(answers, each["text"])]
+    other = [
+        passage for passage in near if passage not in gold and not places(answers, passage["text"])
+    ]
     right = Example(question, passage["title"], passage["text"], "span", spans)
-    wrong = [no_answer(question, each["title"], each["text"]) for each in other[:2]]
+    wrong = [no_answer(question, passage["title"], passage["text"]) for passage in other[:2]]
     if chance < WITHOUT_ANSWER:
         left = without(passage["text"], spans)
         if left and rng.random() < 0.6:
@@ -130,8 +132,8 @@ def search_of(passages: Sequence[Row], size: int = TOP) -> Callable[[str], list[
     schema.add_integer_field("row", stored=True)
     index = tantivy.Index(schema.build())
     writer = index.writer(num_threads=1)
-    for row, each in enumerate(passages):
-        text = f"{each['title']} {each['text']}"
+    for row, passage in enumerate(passages):
+        text = f"{passage['title']} {passage['text']}"
         writer.add_document(tantivy.Document(text=text, row=row))
     writer.commit()
     index.reload()

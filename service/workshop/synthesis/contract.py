@@ -174,7 +174,11 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], BadLine
         raise InvalidRequest(error.problems[0]) from None
     if not elements:
         raise InvalidRequest(f"{path}: has no lines; give items as JSON Lines")
-    good = [(each.number, each.found) for each in elements if not isinstance(each.found, str)]
+    good = [
+        (element.number, element.found)
+        for element in elements
+        if not isinstance(element.found, str)
+    ]
     bad = [(e.number, e.found.partition(":")[0]) for e in elements if isinstance(e.found, str)]
     return good, bad
 

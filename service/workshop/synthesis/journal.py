@@ -91,7 +91,7 @@ def _read(content: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[Jo
     """Return the header and the entries."""
     try:
         values = [json.loads(line) for line in content.splitlines()]
-        return values[0] if values else None, [ENTRY.validate_python(each) for each in values[1:]]
+        return values[0] if values else None, [ENTRY.validate_python(value) for value in values[1:]]
     except ValueError:
         raise StoreError(
             f"{path}: is not a journal of a synthesis; move it away, or choose another --output"

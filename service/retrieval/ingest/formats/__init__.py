@@ -89,7 +89,7 @@ def _by_beginning(head: bytes) -> str | None:
         return "pdf"
     if head.startswith(BEGINNINGS):
         return "image"
-    parts = [each for each in _PARTS if each in head] if head.startswith(_ZIP) else []
+    parts = [mark for mark in _PARTS if mark in head] if head.startswith(_ZIP) else []
     return _PARTS[min(parts, key=head.index)] if parts else None
 
 

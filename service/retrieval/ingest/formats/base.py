@@ -217,8 +217,10 @@ def package_problem(content: bytes, part: str, format: str) -> str | None:
         )
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            read = [each for each in packed.infolist() if each.filename.endswith((".xml", ".rels"))]
-            if sum(each.file_size for each in read) > MOST_UNPACKED:
+            read = [
+                entry for entry in packed.infolist() if entry.filename.endswith((".xml", ".rels"))
+            ]
+            if sum(entry.file_size for entry in read) > MOST_UNPACKED:
                 return f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
             packed.getinfo(part)
     except (zipfile.BadZipFile, KeyError):

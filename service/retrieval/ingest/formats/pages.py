@@ -184,7 +184,7 @@ def _sections(tree: LexborHTMLParser) -> Iterator[Section]:
             blocks.append(text)
             continue
         yield from section()
-        path = [each for each in path if each[0] < level]
+        path = [heading for heading in path if heading[0] < level]
         path.append((level, _plain(text)))
         anchor, blocks = (node.attributes.get("id") or "").strip(), []
     yield from section()
@@ -317,7 +317,7 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
         sections = list(_markdown_sections(with_markdown_tables(text)))
         top = {section.headings[0] for section in sections if section.headings}
         title = top.pop() if len(top) == 1 else given.get("title", "")
-    sections = [each for each in sections if each.text.strip()] or [Section((), "", text)]
+    sections = [section for section in sections if section.text.strip()] or [Section((), "", text)]
     own = {name: given[name][:LONGEST] for name in FIELDS if given.get(name)}
     yield from _documents(source, sections, title, own)
 
@@ -337,11 +337,11 @@ def _markdown_sections(text: str) -> Iterator[Section]:
         else:
             lines.append(line)
             continue
-        yield Section(tuple(each for _, each in path), anchor, "\n".join(lines))
+        yield Section(tuple(heading for _, heading in path), anchor, "\n".join(lines))
         name = name.strip().rstrip("# \t")
-        path = [each for each in path if each[0] < level] + [(level, name)]
+        path = [heading for heading in path if heading[0] < level] + [(level, name)]
         lines, anchor = [], _NO_ANCHOR.sub("", name.lower()).replace(" ", "-")
-    yield Section(tuple(each for _, each in path), anchor, "\n".join(lines))
+    yield Section(tuple(heading for _, heading in path), anchor, "\n".join(lines))
 
 
 # Which edition of a document a file is: `date`, `version` and `valid_from`, from what its name

@@ -222,7 +222,7 @@ class PageTables:
         page = self._page(number)
         try:
             blocks, top, found = list[str](), 0.0, False
-            for table in sorted(page.find_tables(), key=lambda each: each.bbox[1]):
+            for table in sorted(page.find_tables(), key=lambda block: block.bbox[1]):
                 rows = [list(row) for row in table.extract()]
                 if len(rows) < 2 or len(rows[0]) < 2 or table.bbox[1] < top:
                     continue  # a frame, or a table in another

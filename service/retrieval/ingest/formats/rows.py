@@ -255,7 +255,7 @@ def _context(row: Any, joint: str) -> Iterator[Passage]:
 
 
 def _paragraphs(row: Any) -> Iterator[Passage]:
-    return ((each["title"], each["paragraph_text"]) for each in row["paragraphs"])
+    return ((paragraph["title"], paragraph["paragraph_text"]) for paragraph in row["paragraphs"])
 
 
 def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:

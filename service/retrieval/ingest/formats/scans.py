@@ -55,7 +55,7 @@ def recognised(image: Image) -> str:
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     found = _engine()(image.convert("RGB"), return_word_box=True)
     words = list(_words(found.word_results))
-    return "\n".join(gapped_text("\n".join(_lines(each)))[0] for each in _columns(words))
+    return "\n".join(gapped_text("\n".join(_lines(column)))[0] for column in _columns(words))
 
 
 @lru_cache(1)
@@ -67,7 +67,7 @@ def _engine() -> Any:
 
 def _words(lines: Sequence[Sequence[Any]]) -> Iterator[Word]:
     for number, line in enumerate(lines):
-        for text, _, corners in (each for each in line if isinstance(each, tuple)):
+        for text, _, corners in (word for word in line if isinstance(word, tuple)):
             across, down = zip(*corners, strict=True)
             top, bottom = min(down), max(down)
             yield Word(
@@ -82,7 +82,7 @@ def _columns(words: Sequence[Word]) -> list[list[Word]]:
     for word in words:
         lines.setdefault(word.line, []).append(word)
     places = [
-        (min(each.left for each in line), max(each.right for each in line), number)
+        (min(word.left for word in line), max(word.right for word in line), number)
         for number, line in lines.items()
     ]
 
@@ -91,7 +91,7 @@ def _columns(words: Sequence[Word]) -> list[list[Word]]:
         return [left, [number for start, _, number in places if start >= gutter]]
 
     def is_prose(column: Sequence[int]) -> bool:
-        size = sum(len(each.text) + 1 for number in column for each in lines[number])
+        size = sum(len(word.text) + 1 for number in column for word in lines[number])
         return len(column) >= SMALLEST and size >= CELL * len(column)
 
     found = [columns for start, *_ in places if all(map(is_prose, columns := sides(start)))]
@@ -110,16 +110,16 @@ def _columns(words: Sequence[Word]) -> list[list[Word]]:
 
 def _lines(words: list[Word]) -> Iterator[str]:
     """Yield the lines of words, from top to bottom. Two spaces stand between columns."""
-    wide = median(each.right - each.left for each in words) if words else 0.0
+    wide = median(word.right - word.left for word in words) if words else 0.0
     rows = list[list[Word]]()
-    for word in sorted(words, key=lambda each: each.middle):
+    for word in sorted(words, key=lambda word: word.middle):
         if rows and word.middle - rows[-1][0].middle < 0.5 * rows[-1][0].height:
             rows[-1].append(word)
         else:
             rows.append([word])
-    letter = wide / median(len(each.text) for each in words) if words else 0.0
+    letter = wide / median(len(word.text) for word in words) if words else 0.0
     for row in rows:
-        row.sort(key=lambda each: each.left)
+        row.sort(key=lambda word: word.left)
         text = row[0].text
         for before, word in pairwise(row):
             apart = before.line != word.line or word.left - before.right > _COLUMNS * letter

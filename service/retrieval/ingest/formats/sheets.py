@@ -75,7 +75,7 @@ def _delimiter(text: str) -> str:
             widths = Counter(len(row) for row in islice(csv.reader(lines, delimiter=delimiter), 50))
         except csv.Error:
             return 0, 0
-        width, count = max(widths.items(), key=lambda each: each[1], default=(0, 0))
+        width, count = max(widths.items(), key=lambda pair: pair[1], default=(0, 0))
         return (count, width) if width > 1 else (0, 0)
 
     return max(_DELIMITERS, key=fit)
@@ -122,7 +122,7 @@ def read_xlsx(source: Input, content: bytes) -> Iterator[SourceRow]:
                 for at, cells in enumerate(sheet.iter_rows(max_col=MOST_CELLS), 1)
                 if any(cell.value is not None for cell in cells)
             }
-            wide = _fill_merged(rows, [each.decode() for each in _MERGED.findall(part)])
+            wide = _fill_merged(rows, [merged.decode() for merged in _MERGED.findall(part)])
             for row in _sheet(source, rows, wide, number, (source.stem, sheet.title)):
                 found += 1
                 yield row
@@ -173,8 +173,8 @@ def _fill_merged(rows: dict[int, list[str]], ranges: Sequence[str]) -> set[int]:
     from openpyxl.utils import range_boundaries  # noqa: PLC0415
 
     wide = set[int]()
-    for each in ranges:
-        left, top, right, bottom = (at or 1 for at in range_boundaries(each))
+    for merged in ranges:
+        left, top, right, bottom = (at or 1 for at in range_boundaries(merged))
         text = rows[top][left - 1] if top in rows and len(rows[top]) >= left else ""
         right = min(right, MOST_CELLS)
         if text and right > left:
@@ -230,8 +230,8 @@ def read_pptx(source: Input, content: bytes) -> Iterator[SourceRow]:
 
 
 def _texts(shape: Any) -> Iterator[str]:
-    for each in getattr(shape, "shapes", ()):  # of a group
-        yield from _texts(each)
+    for part in getattr(shape, "shapes", ()):  # of a group
+        yield from _texts(part)
     if shape.has_text_frame:
         yield shape.text_frame.text
     elif getattr(shape, "has_table", False):

@@ -75,7 +75,7 @@ def _line(header: Sequence[str], row: Sequence[str]) -> str:
         names, row = ["", row[0]], ["", row[1]]
     cells = zip(names, row, strict=False)
     found = [f"{name.rstrip(':')}: {cell}" if name else cell for name, cell in cells if cell]
-    return "; ".join(each.replace(";", ",").rstrip(".") for each in found) + "."
+    return "; ".join(value.replace(";", ",").rstrip(".") for value in found) + "."
 
 
 def html_table(table: LexborNode) -> str:
@@ -88,7 +88,7 @@ def html_table(table: LexborNode) -> str:
             caption = " ".join(node.text(separator=" ").split())
             continue
         row = list[str]()
-        cells = [each for each in node.iter() if each.tag in {"td", "th"}]
+        cells = [cell for cell in node.iter() if cell.tag in {"td", "th"}]
         for cell in cells:
             row += _merged(below, len(row))
             text = cell.text(separator=" ")
@@ -156,7 +156,7 @@ def gapped_text(layout: str) -> tuple[str, bool]:
     and whether it has any. Cells may be wrapped."""
     written, block, found = list[str](), list[list[Part]](), False
     for line in layout.split("\n"):
-        parts = [Part(each[0], *each.span()) for each in _PART.finditer(line)]
+        parts = [Part(match[0], *match.span()) for match in _PART.finditer(line)]
         goes_on = len(parts) > 1 or (block and parts and parts[0].start > block[0][0].end)
         if not goes_on and parts:
             found |= _end(block, written)
@@ -213,7 +213,7 @@ def _aligned(block: Sequence[Sequence[Part]]) -> list[list[str]] | None:
 def _columns(parts: Sequence[Part], apart: int) -> list[tuple[int, int]]:
     """Return where columns start and end, which are at least so many characters apart."""
     columns = list[tuple[int, int]]()
-    for part in sorted(parts, key=lambda each: each.start):
+    for part in sorted(parts, key=lambda part: part.start):
         if columns and part.start < columns[-1][1] + apart:
             columns[-1] = columns[-1][0], max(columns[-1][1], part.end)
         else:

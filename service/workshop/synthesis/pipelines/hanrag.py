@@ -241,7 +241,7 @@ async def _judged(item: Item[ChainedQuestion], hop: Link, session: Session) -> l
     """
     question, gold = hop.question, hop.passage
     passages = list(await session.search(question, CANDIDATES, "bm25"))
-    if gold is not None and gold.passage_id not in {each.passage_id for each in passages}:
+    if gold is not None and gold.passage_id not in {passage.passage_id for passage in passages}:
         passages = [*passages[: CANDIDATES - 1], gold]
     rows: list[OutputRow] = []
     for passage in passages:

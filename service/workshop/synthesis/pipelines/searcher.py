@@ -116,7 +116,7 @@ async def _passages(query: str, hop: Link, session: Session) -> list[Passage]:
     passages = list(await session.search(query, most))
     if not passages:
         raise Dropped("a query that finds nothing")
-    if hop.passage and hop.passage.passage_id not in {each.passage_id for each in passages}:
+    if hop.passage and hop.passage.passage_id not in {passage.passage_id for passage in passages}:
         passages[most - 1 :] = [hop.passage]
     return passages
 
