@@ -26,7 +26,7 @@ NAME = "killed"
 DURABLE = (
     (QdrantEdgeStore, ("upsert", "delete", "flush")),
     (TantivyStore, ("replace",)),
-    (manifest, ("write_whole",)),
+    (manifest, ("save_whole",)),
     (lifecycle, ("discard",)),
 )
 

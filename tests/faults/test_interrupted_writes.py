@@ -35,7 +35,7 @@ STEPS = (
     (QdrantEdgeStore, "upsert"),
     (QdrantEdgeStore, "delete"),
     (TantivyStore, "replace"),
-    (manifest, "write_whole"),
+    (manifest, "save_whole"),
 )
 OPENING = (
     (backends, "set_aside"),

@@ -64,7 +64,8 @@ class LifeCycle:
         self._names_read = 0.0
         self._current: dict[str, Collection] = {}
         self._ended: set[Collection] = set()  # replaced or deleted, while questions use them
-        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        # A lock that is free is taken at once: nobody borrows a collection that is about to close.
+        self._locks = defaultdict[str, anyio.Lock](partial(anyio.Lock, fast_acquire=True))
 
     async def names(self) -> set[str]:
         """Return the names of all collections; the last known ones if they cannot be read soon."""
@@ -221,10 +222,15 @@ class LifeCycle:
 
     async def unload(self, collection: Collection) -> None:
         """Close a generation after the questions that use it. The current one is opened again at
-        its next use; its lock is held."""
-        if self.find(collection.manifest.name) is collection:
-            del self._current[collection.manifest.name]
-        await collection.close()
+        its next use; its lock is held. What fails is logged: nothing that was written depends on
+        it."""
+        name = collection.manifest.name
+        if self.find(name) is collection:
+            self._end(name)  # closed later, if this is cancelled while it waits
+        try:
+            await collection.close()
+        except RevelatorError as error:
+            _log.warning("stores not closed", collection=name, reason=error.detail)
         self._ended.discard(collection)
 
     async def drop_stored(self, name: str) -> None:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.domain import Model
 from service.core.errors import InvalidRequest, StoreError
-from service.core.files import discard, sweep, write_whole
+from service.core.files import discard, save_whole, sweep
 from service.core.validation import explain
 from service.retrieval.base import Analysis
 from service.retrieval.embedding.contract import EmbeddingContract
@@ -180,7 +180,7 @@ class FileManifests:
         path = self._root / manifest.name / FILE
         content = {**manifest.model_dump(mode="json"), "checksum": _checksum(manifest)}
         whole = orjson.dumps(content, option=orjson.OPT_INDENT_2)
-        await to_thread.run_sync(write_whole, path, whole)
+        await to_thread.run_sync(save_whole, path, whole)
 
     async def forget(self, name: str) -> None:
         """Delete a manifest, and the collection's folder in the data directory."""
@@ -208,6 +208,8 @@ class FileManifests:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror}; restore it") from None
         with contextlib.suppress(orjson.JSONDecodeError):
             fields = orjson.loads(content)
             given = fields.pop("checksum", None) if isinstance(fields, dict) else None

@@ -24,7 +24,7 @@ from service.core.errors import (
     UnknownCollection,
 )
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import catalog
+from service.retrieval.collections import catalog, lifecycle
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections, quick_problem
 from service.retrieval.collections.lifecycle import Collection
@@ -38,6 +38,7 @@ from service.retrieval.documents import Document
 from service.retrieval.embedding.contract import HASHING
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores import digests
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder, opened
@@ -306,6 +307,49 @@ async def test_collections_that_are_not_used_are_closed_and_their_number_is_limi
         opened_now = set(re.findall(r"/collections/(c\d)/1/dense/", maps))
         assert "c0" in opened_now
         assert len(opened_now) <= 3 + 2
+
+
+async def test_a_collection_that_cannot_be_closed_or_read_hurts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "IDLE_S", -1.0)
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.0)
+    failing = AsyncMock(side_effect=StoreError("the disk is full"))
+    async with opened(tmp_path) as collections:
+        for name in ("c", "other"):
+            await collections.create(name)
+        await ingest_documents(CORPUS, "c", collections)
+        with monkeypatch.context() as patch:
+            patch.setattr(QdrantEdgeStore, "close", failing)
+            await collections.get("other")  # which closes the one that is idle
+            assert await collections.problems() == {}
+        assert failing.await_count >= 2
+        assert len(await collections.document("c", "etna")) == 1
+    (tmp_path / "collections" / "unreadable" / "manifest.json").mkdir(parents=True)
+    async with opened(tmp_path) as collections:
+        problems = await collections.problems()
+        assert problems["unreadable"].endswith(
+            "manifest.json: cannot be read: Is a directory; restore it"
+        )
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_nobody_waits_for_a_question_that_began_while_its_collection_was_to_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr(lifecycle, "IDLE_S", -1.0)
+    monkeypatch.setattr(catalog, "EMBEDDED_TIMEOUT_S", 60.0)
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(collections.problems)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                async with collections.lend("c"):
+                    await anyio.sleep(0.05)
+                    async with collections.lend("c"):
+                        pass
 
 
 # A round over the collections is bounded, whatever the stores do.
