@@ -215,9 +215,9 @@ class Client:
         ready = decoded(await self._send("GET", "/readyz"), self.base)
         return list(ready.get("degraded", ()))
 
-    async def collections(self) -> list[CollectionInfo]:
+    async def collections(self) -> CollectionList:
         """Return the collections that the key may use."""
-        return (await self._call("GET", "/collections", CollectionList)).collections
+        return await self._call("GET", "/collections", CollectionList)
 
     async def collection(self, name: str) -> CollectionInfo:
         """Return a collection with its counts."""

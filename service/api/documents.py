@@ -137,11 +137,7 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     """List the collections that the key may use with their counts, including the shipped
     sample."""
     tenant = tenant_of(request)
-    names = [name for name in await stores.names() if tenant.may_use(name)]
-    return CollectionList(
-        collections=[await stores.info(name, tenant.principals) for name in names],
-        keeps_files=request.app.state.settings.ingest.keep_files,
-    )
+    return await stores.listed(tenant.may_use, tenant.principals)
 
 
 @router.put(

@@ -16,14 +16,19 @@ from service.retrieval.collections.manifest import CollectionReport, Finding, ch
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:
-    """Print the collections as a table. Raises RevelatorError."""
+    """Print the collections as a table, and those that cannot be read. Raises RevelatorError."""
     async with open_client(settings, url, AGAIN) as client:
         found = await client.collections()
     table = Table("collection", "documents", "passages", "state", "embedding", box=None)
-    for collection in found:
+    for collection in found.collections:
         counts = f"{collection.documents:,}", f"{collection.passages:,}"
         table.add_row(collection.name, *counts, collection.state, collection.embedding_model)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for name, problem in found.problems.items():
+        console.print(
+            f"{name}: {printable(problem)}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 async def show_collection(settings: Settings, name: str, *, url: str | None = None) -> None:

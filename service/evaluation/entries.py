@@ -91,7 +91,7 @@ class AtServer:
         """Return the descriptions by name; none if the server's retriever is external or the key
         may not list them."""
         try:
-            found = await self.client.collections()
+            found = (await self.client.collections()).collections
         except (InvalidRequest, NotFound):
             return {}
         return {entry.name: entry.model_dump() for entry in found}

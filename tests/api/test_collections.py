@@ -21,6 +21,7 @@ from service.api.app import create_app
 from service.cli.ingest import run_ingest
 from service.cli.options import IngestOptions
 from service.cli.serve import serving
+from service.cli.upkeep import list_collections
 from service.client import Client
 from service.retrieval.documents import Document
 from service.runtime import open_runtime
@@ -339,6 +340,24 @@ async def test_a_document_that_is_nested_too_deeply_leaves_the_others(mine: Live
     [failed] = report["failed"]
     assert failed["id"] == "deep"
     assert "the field 'm' has objects or lists nested more than 30 deep" in failed["problem"]
+
+
+async def test_one_collection_that_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoilt = tmp_path / "collections" / "spoilt" / "manifest.json"
+    spoilt.parent.mkdir(parents=True)
+    spoilt.write_text("{")
+    async with stored(tmp_path) as service:
+        await put(service)
+        found = (await service.get("/collections")).json()
+        assert [each["name"] for each in found["collections"]] == ["mine", "sample"]
+        assert [*found["problems"]] == ["spoilt"]
+        assert "delete the collection and ingest it again" in found["problems"]["spoilt"]
+        await list_collections(service.app.state.settings, url=service.url)
+        printed = capsys.readouterr().out
+        assert "mine" in printed
+        assert f"spoilt: {spoilt}" in printed
 
 
 async def test_a_deployment_without_stores_of_its_own_says_so(service: Live) -> None:

@@ -119,7 +119,7 @@ async def test_collections_and_documents(tmp_path: Path) -> None:
         assert (stored.title, stored.metadata) == ("Norma", {"page": 4})
         answer = await client.answer("Who composed Norma?", collection="mine", route="single")
         assert answer.citations[0].page == 4
-        assert [each.name for each in await client.collections()].count("mine") == 1
+        assert [each.name for each in (await client.collections()).collections].count("mine") == 1
         await client.delete_document("mine", "n/1")
         assert (await client.collection("mine")).documents == 0
         await client.delete_collection("mine")

@@ -214,7 +214,11 @@ async def test_a_client_that_gives_up_stops_its_question(mode: str) -> None:
 
 async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path) -> None:
     settings = tenants(tmp_path, entry("all", rights=["ask", "administer"]),
+                       entry("asks", rights=["ask"], collections=["docs"]),
                        entry("writes", rights=["write"]))  # fmt: skip
+    spoilt = tmp_path / "data" / "collections" / "spoilt" / "manifest.json"
+    spoilt.parent.mkdir(parents=True)
+    spoilt.write_text("{")
     async with live(settings=settings, own_stores=True) as service:
         all_ = {"Authorization": "Bearer all"}
         assert (await service.put("/collections/docs", headers=all_)).status == 200
@@ -228,7 +232,15 @@ async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path)
                     await ask()
                 assert refused.value.error.message == refusal
         async with client_of(service, "all") as client:
-            assert len((await client.list_resources()).resources) >= 1
+            shown = {
+                each.name: each.description for each in (await client.list_resources()).resources
+            }
+            assert [*shown] == ["docs", "sample", "spoilt"]
+            assert "ingest it again" in shown["spoilt"]
+        async with client_of(service, "asks") as client:
+            assert [each.name for each in (await client.list_resources()).resources] == ["docs"]
+        response = await service.get("/collections", headers={"Authorization": "Bearer asks"})
+        assert response.json()["problems"] == {}
 
 
 class Broken(FakeRetriever):
@@ -253,7 +265,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
         live(settings=settings, own_stores=True) as service, client_of(service) as client
     ):  # fmt: skip
         stores = service.app.state.runtime.stores.collections
-        monkeypatch.setattr(stores, "manifests", broken)
+        monkeypatch.setattr(stores, "listed", broken)
         monkeypatch.setattr(stores, "manifest", broken)
         configure_logging("error", stream)
         for ask in (client.list_resources, partial(client.read_resource, f"{RESOURCES}x")):

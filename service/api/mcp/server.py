@@ -119,18 +119,22 @@ async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections |
 
 
 async def _list_resources(context: Context, _: object) -> types.ListResourcesResult:
-    """Return the collections that the key may use."""
+    """Return the collections that the key may use, also one that cannot be read, with the
+    reason."""
     async with _asking(context) as (tenant, collections):
+        found = dict[str, str]()
+        if collections is not None:
+            listed = await collections.listed(tenant.may_use, tenant.principals)
+            found = {each.name: each.description for each in listed.collections} | listed.problems
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
-                    uri=SCHEME + quote(manifest.name, safe=""),
-                    name=manifest.name,
-                    description=manifest.description or None,
+                    uri=SCHEME + quote(name, safe=""),
+                    name=name,
+                    description=description or None,
                     mime_type="application/json",
                 )
-                for manifest in (await collections.manifests() if collections else ())
-                if tenant.may_use(manifest.name)
+                for name, description in sorted(found.items())
             ]
         )
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from service.retrieval.collections.manifest import (
     EMBEDDED,
     EMPTY_HASH,
     CollectionInfo,
+    CollectionList,
     CollectionReport,
     Finding,
     Manifest,
@@ -127,8 +128,20 @@ class Collections:
             raise NotFound(f"there is no collection {name[:80]!r}")
         return stored
 
-    async def manifests(self) -> list[Manifest]:
-        return [await self.manifest(name) for name in await self.names()]
+    async def listed(
+        self, may_use: Callable[[str], bool], principals: Principals
+    ) -> CollectionList:
+        """Return the `info` of the collections that someone may use. One that cannot be read is
+        named with the reason, and does not hide the others."""
+        found = CollectionList(collections=[], keeps_files=self.originals.kept)
+        for name in filter(may_use, await self.names()):
+            try:
+                found.collections.append(await self.info(name, principals))
+            except NotFound:
+                continue  # it was deleted meanwhile
+            except StoreError as error:
+                found.problems[name] = error.detail
+        return found
 
     async def info(self, name: str, principals: Principals = NOBODY) -> CollectionInfo:
         """Return what someone with these principals may know of a collection: the counts of what

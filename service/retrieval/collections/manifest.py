@@ -258,9 +258,11 @@ def describe(manifest: Manifest) -> dict[str, Any]:
 
 
 class CollectionList(BaseModel):
-    """`keeps_files`: whether originals of files and feedback on answers are kept."""
+    """`problems`: why collections, by name, cannot be read. `keeps_files`: whether originals of
+    files and feedback on answers are kept."""
 
     collections: list[CollectionInfo]
+    problems: dict[str, str] = {}
     keeps_files: bool = False
 
 

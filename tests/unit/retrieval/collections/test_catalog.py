@@ -51,7 +51,7 @@ async def test_collections_are_told_while_the_dense_store_hangs(tmp_path: Path) 
         backends = Backends(None, QdrantServer(f"http://127.0.0.1:{port}", 30.0, 0))
         collections = Collections(tmp_path, CountingEmbedder(), Sample.shipped(), backends)
         with anyio.fail_after(10):
-            (sample,) = await collections.manifests()
+            sample = await collections.manifest("sample")
         assert (sample.name, sample.state) == ("sample", "complete")
         assert sample.passages >= sample.documents > 0
         await collections.aclose()
