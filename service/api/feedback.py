@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,13 +20,15 @@ from service.api.access import require, tenant_of
 from service.api.tenants import Tenant
 from service.api.wire import REFUSALS, body_schema, documented, json_body
 from service.core.domain import Answer
-from service.core.errors import NotFound
+from service.core.errors import InvalidRequest, NotFound, StoreError
 from service.core.files import check_room
 from service.core.validation import Strict
 from service.retrieval.base import Principals
 
 FILE: Final = "feedback.jsonl"  # in the data directory
 MOST: Final = 1_000  # of the latest answers, about which something may be said
+MOST_WORDS: Final = 20  # about one answer
+MOST_BYTES: Final = 100_000_000  # of the file
 LONGEST: Final = 2_000  # characters of each text
 
 
@@ -44,6 +46,7 @@ class Answered:
 
     def __init__(self) -> None:
         self._latest: OrderedDict[str, tuple[str, Principals, dict[str, Any]]] = OrderedDict()
+        self._words = Counter[str]()  # how often something was said about each of them
 
     def put(self, tenant: Tenant, collection: str, body: Answer) -> None:
         condensed = [step.thought for step in body.steps if step.kind == "condense"]
@@ -55,15 +58,23 @@ class Answered:
         }
         self._latest[body.id] = tenant.name, tenant.principals, row
         if len(self._latest) > MOST:
-            self._latest.popitem(last=False)
+            oldest, _ = self._latest.popitem(last=False)
+            del self._words[oldest]
 
     def find(self, tenant: Tenant, answer_id: str) -> dict[str, Any]:
-        """Return what was asked and answered. Raises NotFound, also for an answer to others."""
+        """Return what was asked and answered, about which something is said now. Raises NotFound,
+        also for an answer to others, and InvalidRequest if too much was said about it."""
         *asked_by, row = self._latest.get(answer_id, (None, None, {}))
         if asked_by != [tenant.name, tenant.principals]:
             raise NotFound(
                 f"this key was given no answer {answer_id[:80]!r} here; feedback is for the latest "
                 f"{MOST:,} answers of the gateway that gave them, since its start"
+            )
+        self._words[answer_id] += 1
+        if self._words[answer_id] > MOST_WORDS:
+            raise InvalidRequest(
+                f"there is feedback on answer {answer_id[:80]!r} already, {MOST_WORDS} times, of "
+                "which the last counts; ask again to give more"
             )
         return row
 
@@ -92,8 +103,13 @@ _appending = threading.Lock()
 
 
 def _append(folder: Path, line: bytes) -> None:
-    check_room(folder, len(line), "to keep feedback")
+    check_room(folder, purpose="to keep feedback")
     with _appending, (folder / FILE).open("ab") as file:
+        if file.tell() + len(line) > MOST_BYTES:
+            raise StoreError(
+                f"{folder / FILE} has reached {MOST_BYTES / 1e6:.0f} MB, so no more feedback is "
+                "kept; export it (revelator feedback export) and move the file away"
+            )
         file.write(line)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from service.api import feedback as module
 from service.cli.main import app
+from service.core import files
 from service.evaluation.datasets import read_question
 from tests.api.test_bad_input import check_problem
 from tests.api.test_tenants import entry, key, tenants
@@ -74,6 +76,21 @@ async def test_feedback_is_refused_where_nothing_is_kept(tmp_path: Path) -> None
         answer = await asked(service)
         problem = check_problem(await give(service, answer["id"]), 404, "not-found")
         assert "ingest.keep_files is not set" in problem["detail"]
+
+
+async def test_feedback_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WORDS", 3)
+    settings = config(ingest={"keep_files": True}, data_dir=tmp_path)
+    async with live(ScriptedGenerator(answering()), settings=settings) as service:
+        first, other = [(await asked(service))["id"] for _ in range(2)]
+        assert [(await give(service, first)).status for _ in range(4)] == [204, 204, 204, 422]
+        monkeypatch.setattr(module, "MOST_BYTES", (tmp_path / module.FILE).stat().st_size)
+        problem = check_problem(await give(service, other), 500, "store")
+        assert "feedback.jsonl has reached" in problem["detail"]
+        room = SimpleNamespace(f_bavail=files.ROOM - 1, f_frsize=1)
+        monkeypatch.setattr(files.os, "statvfs", lambda folder: room)
+        problem = check_problem(await give(service, other), 500, "store")
+        assert "needed to keep feedback" in problem["detail"]
 
 
 async def test_only_the_latest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

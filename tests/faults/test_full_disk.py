@@ -12,6 +12,7 @@ import pytest
 from service.core import files
 from service.core.errors import RetrievalFailure, StoreError
 from service.retrieval.base import SearchRequest
+from service.retrieval.collections.originals import Originals
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.faults.killing import NAME, documents, run, state
@@ -72,6 +73,19 @@ async def test_an_ingest_that_filled_the_disk_goes_on_when_there_is_room(
     disk.looks = None
     await run(tmp_path / "data", file, HashingEmbedder())
     assert await state(tmp_path / "data") == await state(tmp_path / "undisturbed")
+
+
+def test_an_original_leaves_the_room_that_vectors_need(tmp_path: Path, disk: Disk) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(b"x" * 1_000)
+    originals = Originals(tmp_path / "collections", kept=True)
+    disk.looks, disk.left = 0, files.ROOM + 999
+    with pytest.raises(StoreError, match=r"needed to keep the original of notes\.txt"):
+        originals.keep(NAME, file.name, file)
+    assert originals.find(NAME, file.name) is None
+    disk.left = files.ROOM + 1_000
+    originals.keep(NAME, file.name, file)
+    assert originals.find(NAME, file.name) is not None
 
 
 @pytest.mark.parametrize(("left", "missing"), [(14_000_000, ()), (1_000_000, ("dense",))])

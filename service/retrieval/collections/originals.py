@@ -10,7 +10,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from service.core.files import discard, whole_file
+from service.core.files import ROOM, check_room, discard, whole_file
 
 
 class Originals:
@@ -21,7 +21,8 @@ class Originals:
         self.kept = kept
 
     def keep(self, collection: str, file: str, source: Path) -> None:
-        """Copy a file."""
+        """Copy a file. Raises StoreError if the disk has no room for it."""
+        check_room(self._root, ROOM + source.stat().st_size, f"to keep the original of {file}")
         with source.open("rb") as read, whole_file(self._place(collection, file)) as written:
             shutil.copyfileobj(read, written)
 
