@@ -10,12 +10,13 @@ checked on the row alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from service.core.domain import Passage
 from service.core.errors import InvalidRequest
 from service.core.validation import Strict, explain
 from service.encoders.inputs import markable_words
@@ -38,23 +39,43 @@ class RowMessage(Strict):
         return self
 
 
-class RowProvenance(Strict):
-    """The sources of a row.
+class RowOrigin(Strict):
+    """The sources of an item or a row, which decide its side of the split
+    (`service.workshop.facts.splits`).
 
-    `titles` and `sources` are the titles and ids of all its passages, and `answer_title` is the
-    title of the passage with the answer. `written` means that people wrote the question. `teacher`
-    is the model, or `rules`. The other fields allow the row to be reproduced: `engine`,
-    `collection`, `prompts` (a digest of the teacher's templates), `templates` (the template set of
-    the row's own prompt), `version` (of the pipeline), `seed`, `side` and `date`.
+    `sources` and `titles` are the ids and titles of all its passages, `answer_titles` the titles of
+    those that contain the answer. `written` means that people wrote the question.
+    """
+
+    sources: list[str] = []
+    titles: list[str] = []
+    answer_titles: list[str] = []
+    written: bool = False
+
+    def side_for(self, question: str) -> Split | None:
+        return side_of(self.titles, self.answer_titles, question if self.written else None)
+
+    def beside(self, passages: Collection[Passage]) -> RowOrigin:
+        """Return the origin with these passages added."""
+        ids = [*self.sources, *(passage.passage_id for passage in passages)]
+        titles = [*self.titles, *(passage.title for passage in passages)]
+        added = {"sources": list(dict.fromkeys(ids)), "titles": list(dict.fromkeys(titles))}
+        return self.model_copy(update=added)
+
+
+class RowProvenance(RowOrigin):
+    """The sources of a row, and how it was made.
+
+    `teacher` is the model, or `rules`; `query_teacher` wrote the queries in its place. The other
+    fields allow the row to be reproduced: `engine`, `collection`, `prompts` (a digest of the
+    teacher's templates), `templates` (the template set of the row's own prompt), `version` (of the
+    pipeline), `seed`, `side` and `date`.
     """
 
     pipeline: str = Field(min_length=1)
     teacher: str = Field(min_length=1)
     item: str = Field(min_length=1)
-    titles: list[str] = []
-    answer_title: str | None = None
-    written: bool = False
-    sources: list[str] = []
+    query_teacher: str | None = None
     engine: str | None = None
     collection: str | None = None
     prompts: str | None = None
@@ -74,9 +95,7 @@ class Sourced(Strict):
     @property
     def side(self) -> Split | None:
         """The side of the split for which the row may be used, or None for neither."""
-        made = self.provenance
-        answers = [] if made.answer_title is None else [made.answer_title]
-        return side_of(made.titles, answers, self.question if made.written else None)
+        return self.provenance.side_for(self.question)
 
 
 AnyRow = TypeVar("AnyRow", bound=Sourced)

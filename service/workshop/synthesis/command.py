@@ -170,7 +170,7 @@ class Synthesis:
         can then be resumed.
         """
         options, pipeline = self.options, self.pipeline
-        admitted = [item for item in items if item.source.side == options.side]
+        admitted = [item for item in items if item.side == options.side]
         refused = Counter(f"bad line: {reason}" for _, reason in bad)
         refused[WRONG_SIDE[options.side]] += len(items) - len(admitted)
         with open_journal(options.journal, self.header) as journal:
@@ -220,7 +220,7 @@ class Synthesis:
         except (EngineFailure, Overloaded) as error:
             why = "the teacher was unavailable"
             return JournalEntry(key, dropped=why, again=True, spent=spent), error
-        rows = tuple(row for row in made if row.source.side == self.options.side)
+        rows = tuple(row for row in made if row.side == self.options.side)
         lost[WRONG_SIDE[self.options.side]] += len(made) - len(rows)
         if rows:
             return JournalEntry(key, rows, lost=+lost, spent=spent), None

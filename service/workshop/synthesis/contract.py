@@ -13,15 +13,16 @@ The run (`command.py`) counts dropped items and writes the output.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
 from service.evaluation.datasets import DatasetError, elements_of
-from service.workshop.facts.splits import Split, side_of
+from service.workshop.facts.rows import RowOrigin
+from service.workshop.facts.splits import Split
 
 if TYPE_CHECKING:
     from service.workshop.synthesis.teacher import Prompts, Session
@@ -46,39 +47,19 @@ class BadLine(Dropped):
     """Raised for an input line that is not an item of the pipeline."""
 
 
-@dataclass(frozen=True)
-class RowOrigin:
-    """The sources of an item or a row, which decide its side of the split
-    (`service.workshop.facts.splits`).
-
-    `ids` and `titles` belong to all its passages, `answer_titles` to the passages that contain the
-    answer. `question` is set only for questions that people wrote, not for synthesised ones.
-    """
-
-    ids: tuple[str, ...] = ()
-    titles: tuple[str, ...] = ()
-    answer_titles: tuple[str, ...] = ()
-    question: str | None = None
-
-    @property
-    def side(self) -> Split | None:
-        return side_of(self.titles, self.answer_titles, self.question)
-
-    def beside(self, passages: Collection[Passage]) -> RowOrigin:
-        """Return the origin with these passages added."""
-        ids = dict.fromkeys([*self.ids, *(passage.passage_id for passage in passages)])
-        titles = dict.fromkeys([*self.titles, *(passage.title for passage in passages)])
-        return replace(self, ids=tuple(ids), titles=tuple(titles))
-
-
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """One unit of input. `id` is unique in a run, and the type of `content` depends on the
-    pipeline."""
+    pipeline. `question` is what is asked, if that is a part of the input."""
 
     id: str
     content: T
     source: RowOrigin
+    question: str = ""
+
+    @property
+    def side(self) -> Split | None:
+        return self.source.side_for(self.question)
 
 
 @dataclass(frozen=True)
@@ -91,6 +72,10 @@ class OutputRow:
     fields: Mapping[str, Any]
     source: RowOrigin
     kind: str = ""
+
+    @property
+    def side(self) -> Split | None:
+        return self.source.side_for(self.fields["question"])
 
 
 Lines = Iterable[tuple[int, Mapping[str, Any]]]

@@ -17,7 +17,7 @@ from service.evaluation.rows import differences
 from service.workshop.synthesis.contract import OutputRow
 from service.workshop.synthesis.teacher import Spent
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 @dataclass(frozen=True)

@@ -100,18 +100,9 @@ def write_rows(
 
 
 def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with the fields of `service.workshop.facts.rows.RowProvenance` and how to
-    reproduce it."""
-    source = row.source
+    """Return a row with its `service.workshop.facts.rows.RowProvenance`."""
     made = {name: run[name] for name in run if name != "format"}
-    of = {
-        "item": item,
-        "sources": source.ids,
-        "titles": source.titles,
-        "answer_title": source.answer_titles[0] if source.answer_titles else None,
-        "written": source.question is not None,
-    }
-    return {**row.fields, "provenance": made | of}
+    return {**row.fields, "provenance": made | {"item": item} | row.source.model_dump()}
 
 
 def table(report: Report) -> Table:

@@ -27,6 +27,7 @@ from typing import Any, Final
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
 from service.strategies.reading.text import has_word, one_line, unwrap
+from service.workshop.facts.rows import RowOrigin
 from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     BadLine,
@@ -36,7 +37,6 @@ from service.workshop.synthesis.contract import (
     Lines,
     OutputRow,
     Pipeline,
-    RowOrigin,
     Selection,
     UnusableReply,
     list_of,
@@ -154,8 +154,7 @@ def _combine(parts: Sequence[Link]) -> AskTeacher:
 def row_of(name: str, entity: str, question: str, parts: Sequence[Link], split: str) -> OutputRow:
     """Return a row with a compound question. All documents of its parts are gold passages."""
     documents = [part.passage for part in parts if part.passage]
-    titles = tuple(dict.fromkeys(document.title for document in documents))
-    ids = tuple(dict.fromkeys(document.passage_id for document in documents))
+    source = RowOrigin().beside(documents)
     fields = {
         "id": name,
         "question": question,
@@ -163,11 +162,11 @@ def row_of(name: str, entity: str, question: str, parts: Sequence[Link], split: 
         "parts": [[part.answer] for part in parts],
         "sub_questions": [part.question for part in parts],
         "entity": entity,
-        "supporting_passage_ids": list(ids),
+        "supporting_passage_ids": source.sources,
         "route": "compound",
         "split": split,
     }
-    return OutputRow(fields, RowOrigin(ids, titles, titles))
+    return OutputRow(fields, source.model_copy(update={"answer_titles": source.titles}))
 
 
 def split_of(entity: Entity) -> str:
@@ -236,9 +235,9 @@ def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
     held_out = is_held_out(name)
     own = [d for d in documents if is_held_out(d.title) is held_out][:DOCUMENTS]
     others = sum(is_held_out(document.title) is not held_out for document in documents)
-    titles = tuple(dict.fromkeys([name, *(document.title for document in own)]))
-    ids = tuple(document.passage_id for document in own)
-    return Item(name, Entity(name, tuple(own), others), RowOrigin(ids, titles, titles))
+    source = RowOrigin(titles=[name]).beside(own)
+    source = source.model_copy(update={"answer_titles": source.titles})
+    return Item(name, Entity(name, tuple(own), others), source)
 
 
 def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:

@@ -11,7 +11,7 @@ query and the known words. Step 5 searches for a negative passage. Step 6 writes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -281,9 +281,9 @@ async def work(item: Item[MultiHop], session: Session) -> list[OutputRow]:
     rows: list[OutputRow] = []
 
     def label(query: str, passage: Passage, tag: TagName, marks: Sequence[Mark]) -> None:
-        words, shows = _words(passage), (passage.title,)
+        words = _words(passage)
         fields = {"query": query, "passage": shown(passage), "tag": tag}
-        rows.append(_row(item, len(rows) + 1, "labeler", words, marks, shows, **fields))
+        rows.append(_row(item, len(rows) + 1, "labeler", words, marks, [passage], **fields))
 
     for part in parts:
         if part.id in queries:
@@ -291,7 +291,7 @@ async def work(item: Item[MultiHop], session: Session) -> list[OutputRow]:
             label(query, part.passage, "finish" if part.id == last else "continue", marks[part.id])
             # Step 5: the first passage found that is not a gold passage of the item.
             found = await session.search(query, DEPTH)
-            others = [passage for passage in found if passage.passage_id not in item.source.ids]
+            others = [passage for passage in found if passage.passage_id not in item.source.sources]
             for other in others[:1]:
                 label(query, other, "terminate", [0] * len(_words(other)))
             session.lost["search: no negative"] += not others
@@ -321,7 +321,7 @@ def _row(
     kind: str,
     words: Sequence[str],
     marks: Sequence[Mark],
-    titles: Sequence[str] = (),
+    shows: Sequence[Passage] = (),
     **fields: Any,
 ) -> OutputRow:
     made = {
@@ -331,8 +331,7 @@ def _row(
         "labels": list(marks),
         **fields,
     }
-    source = replace(item.source, titles=tuple(dict.fromkeys([*item.source.titles, *titles])))
-    return OutputRow(made, source, kind)
+    return OutputRow(made, item.source.beside(shows), kind)
 
 
 PIPELINE: Final = Pipeline(

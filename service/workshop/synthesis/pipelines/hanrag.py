@@ -21,13 +21,13 @@ from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line
 from service.strategies.planner import ROUTE_LABELS
 from service.strategies.reading.questions import parse_question, parse_verdict
+from service.workshop.facts.rows import RowOrigin
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,
     OutputRow,
     Pipeline,
-    RowOrigin,
     Selection,
     UnusableReply,
 )
@@ -262,9 +262,8 @@ async def _judged(item: Item[ChainedQuestion], hop: Link, session: Session) -> l
 def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:
     """Return the origin of a hop. A sub-question that people wrote is held out by its own text."""
     source = item.source.beside([passage for passage in (hop.passage, shown) if passage])
-    answered = (hop.passage.title,) if hop.passage else source.answer_titles
-    question = hop.question if item.content.written else None
-    return replace(source, answer_titles=answered, question=question)
+    answered = [hop.passage.title] if hop.passage else source.answer_titles
+    return source.model_copy(update={"answer_titles": answered})
 
 
 PIPELINE: Final = Pipeline(

@@ -60,7 +60,7 @@ def _item(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
         content = _hops(form, item.content)
     if len(content.passages) < 2:
         raise BadLine("fewer than two gold passages")
-    return Item(item.id, content, item.source)
+    return Item(item.id, content, item.source, item.question)
 
 
 def _hops(form: str, asked: ChainedQuestion) -> MultiHop:

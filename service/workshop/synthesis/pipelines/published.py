@@ -28,14 +28,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
+from service.workshop.facts.rows import RowOrigin, RowProvenance
 from service.workshop.synthesis.contract import (
     BadLine,
     BadLines,
     Item,
     Lines,
-    RowOrigin,
     items_of,
     list_of,
     passage_of,
@@ -68,7 +70,6 @@ class ChainedQuestion:
     answers: tuple[str, ...]
     hops: tuple[Link, ...] = ()
     supporting: tuple[Passage, ...] = ()
-    written: bool = True
 
 
 def read_questions(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[ChainedQuestion]]:
@@ -96,11 +97,9 @@ def read_item(
     except ValueError as error:
         raise BadLine(str(error)) from None
     hops, supporting = _chain(line, gold, passages)
-    written = "provenance" not in line
-    content = ChainedQuestion(
-        gold.question.strip(), _route(line, gold, hops), gold.answers, hops, supporting, written
-    )
-    return Item(gold.id, content, _source(line, content))
+    question = gold.question.strip()
+    content = ChainedQuestion(question, _route(line, gold, hops), gold.answers, hops, supporting)
+    return Item(gold.id, content, _source(line, content), question)
 
 
 def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Link]) -> RouteName:
@@ -116,28 +115,22 @@ def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Link]) ->
 def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> RowOrigin:
     """Return the origin: all passages of the question. If none contains the answer, each counts as
     one that may."""
-    made_of, answered_by = _made_of(line)
+    made = RowOrigin(written=True)
+    if "provenance" in line:
+        try:
+            made = RowProvenance.model_validate(line["provenance"])
+        except ValidationError:
+            raise BadLine("`provenance` is not that of a row") from None
     chain = tuple(hop.passage for hop in asked.hops if hop.passage)
     behind = {passage.passage_id: passage for passage in (*chain, *asked.supporting)}
-    titles = [passage.title for passage in behind.values()] + made_of
+    titles = [passage.title for passage in behind.values()] + made.titles
     answered = [p.title for p in behind.values() if asked.answers[0] in p.text] or titles
-    question = asked.question if asked.written else None
     return RowOrigin(
-        tuple(behind),
-        tuple(dict.fromkeys(titles)),
-        tuple(dict.fromkeys(answered_by or answered)),
-        question,
+        sources=list(behind),
+        titles=list(dict.fromkeys(titles)),
+        answer_titles=list(dict.fromkeys(made.answer_titles or answered)),
+        written=made.written,
     )
-
-
-def _made_of(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return all titles that `provenance` names, and the titles of the answer."""
-    made = line.get("provenance", {})
-    titles = made.get("titles", []) if isinstance(made, dict) else None
-    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
-        raise BadLine("`provenance` is no object with `titles`")
-    answered_by = made.get("answer_title")
-    return titles, [answered_by] if isinstance(answered_by, str) else []
 
 
 def _chain(

@@ -88,7 +88,8 @@ def test_a_row_is_used_on_its_side_alone(tmp_path: Path) -> None:
     people, tests = provenance(titles=[], written=True), [KNOWN, HELD_OUT]
     for own, told in [
         (row(provenance=provenance(titles=tests)), "made from what is held out: .* neither"),
-        (row(provenance=provenance(titles=tests, answer_title=HELD_OUT)), "only to test"),
+        (row(provenance=provenance(titles=tests, answer_titles=[HELD_OUT])), "only to test"),
+        (row(provenance=provenance(titles=tests, answer_titles=tests)), "neither"),
         (row(question=HELD_OUT, provenance=people), "only to test"),
     ]:
         file = written(tmp_path, own)

@@ -72,7 +72,7 @@ def write_rows(
         rows, rng = [], random.Random(int(held_out))
         for number, title in zip(range(size), titles(held_out=held_out), strict=False):
             source = {"pipeline": "test", "teacher": "rules", "item": str(number),
-                      "titles": [title], "answer_title": title}  # fmt: skip
+                      "titles": [title], "answer_titles": [title]}  # fmt: skip
             rows.append({**make(rng.choice(WORDS), number, rng), "provenance": source})
         paths.append(_write(folder / f"{'held' if held_out else 'train'}.jsonl", rows))
     return paths[0], paths[1]

@@ -34,7 +34,7 @@ def rows(count: int, *, held_out: bool = False) -> list[dict[str, Any]]:
         {
             "task": ("route", "relevance")[n % 2],
             "question": f"Where is {n}",
-            "provenance": source | {"answer_title": title},
+            "provenance": source | {"answer_titles": [title]},
             "messages": [
                 {"role": "user", "content": f"Question: Where is {n}"},
                 {"role": "assistant", "content": ("single", "true")[n % 2], "learn": True},

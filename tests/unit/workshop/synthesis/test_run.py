@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,12 @@ from service.core.errors import (
     StoreError,
 )
 from service.engines.base import GenerationRequest, Message
+from service.workshop.facts.rows import RowOrigin, RowProvenance
 from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
 from service.workshop.synthesis.contract import (
     Item,
     OutputRow,
     Pipeline,
-    RowOrigin,
     UnusableReply,
     items_of,
     read_lines,
@@ -53,8 +54,8 @@ def good(text: str) -> str:
 async def work(item: Item[str], session: Session) -> list[OutputRow]:
     said = await session.ask(AskTeacher((Message("user", item.content),), stage="q"), good)
     found = await session.search(item.content, 3)
-    source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
-    return [OutputRow({"said": said, "drawn": session.rng.random()}, source)]
+    fields = {"question": item.content, "said": said, "drawn": session.rng.random()}
+    return [OutputRow(fields, RowOrigin().beside(found))]
 
 
 def pipeline_of(**changed: Any) -> Pipeline[str]:
@@ -118,10 +119,17 @@ async def test_rows_stand_in_the_order_of_the_items_with_their_provenance(tmp_pa
         "pipeline": "compound", "version": 1, "prompts": Prompts("compound").digest,
         "teacher": "model", "engine": "scripted", "seed": 0, "side": "train",
         "date": "2026-01-31", "item": "i0", "sources": ["p"], "titles": [KNOWN],
-        "answer_title": None, "written": False,
+        "answer_titles": [], "written": False,
     }  # fmt: skip
     assert wanted.items() <= rows[0]["provenance"].items()
     assert (report.input, report.written, report.rows) == (3, 3, 3)
+
+
+def test_the_provenance_of_every_run_can_be_read(tmp_path: Path) -> None:
+    run = run_of(ScriptedGenerator()).of(tmp_path)
+    run = replace(run, others={"query": Teacher(run.teacher.engine, "another model")})
+    made = RowProvenance.model_validate({**run.header, "item": "i0"})
+    assert (made.teacher, made.query_teacher) == ("model", "another model")
 
 
 async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) -> None:
@@ -137,7 +145,7 @@ async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) ->
 
 async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ANY])
-    held_out = Item("h", "never asked", RowOrigin(titles=(KNOWN, HELD_OUT)))
+    held_out = Item("h", "never asked", RowOrigin(titles=[KNOWN, HELD_OUT]))
     items = [*asking("a", "leak"), held_out]
     report, rows = await run_over(tmp_path, run_of(engine), items)
     assert [row["said"] for row in rows] == ["A"]
@@ -148,10 +156,10 @@ async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> N
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
     async def of_held_out(item: Item[str], session: Session) -> list[OutputRow]:
         said = await session.ask(AskTeacher((Message("user", item.content),), stage="q"), good)
-        return [OutputRow({"said": said}, item.source)]
+        return [OutputRow({"question": item.content, "said": said}, item.source)]
 
-    test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
-    items = [*asking("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
+    test = RowOrigin(titles=[HELD_OUT], answer_titles=[HELD_OUT])
+    items = [*asking("a", side=test), Item("t", "b", RowOrigin(titles=[KNOWN]))]
     run = run_of(ScriptedGenerator([ANY]), heldout=True, pipeline=pipeline_of(work=of_held_out))
     report, rows = await run_over(tmp_path, run, items)
     assert [row["said"] for row in rows] == ["A"]
@@ -260,12 +268,9 @@ async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
 
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
+lists = st.lists(texts, max_size=2)
 sources = st.builds(
-    RowOrigin,
-    st.lists(texts, max_size=2).map(tuple),
-    st.lists(texts, max_size=2).map(tuple),
-    st.lists(texts, max_size=2).map(tuple),
-    st.none() | texts,
+    RowOrigin, sources=lists, titles=lists, answer_titles=lists, written=st.booleans()
 )
 rows = st.builds(OutputRow, st.dictionaries(texts, texts | st.integers()), sources, texts)
 records = st.builds(

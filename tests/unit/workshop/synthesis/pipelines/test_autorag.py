@@ -16,8 +16,8 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from service.strategies.autorag_dialogue import opening
-from service.workshop.facts.rows import TrainingRow
-from service.workshop.synthesis.contract import Dropped, Item, RowOrigin, UnusableReply
+from service.workshop.facts.rows import RowOrigin, TrainingRow
+from service.workshop.synthesis.contract import Dropped, Item, UnusableReply
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     decisions,
@@ -41,7 +41,8 @@ ITEM = Item(
     ChainedQuestion(QUESTION, "complex", ("Catania",),
           (Link("Who composed Norma?", "Vincenzo Bellini", NORMA),
            Link("Where was #1 born?", "Catania", BELLINI))),
-    RowOrigin(("p1", "p2"), (NORMA.title, BELLINI.title), (BELLINI.title,), QUESTION),
+    RowOrigin(answer_titles=[BELLINI.title], written=True).beside([NORMA, BELLINI]),
+    QUESTION,
 )  # fmt: skip
 FOUND = {"composer of Norma": [VERDI, NORMA], "Bellini birthplace": [NORMA, BELLINI]}
 GOOD = [

@@ -10,7 +10,8 @@ import pytest
 
 from service.core.domain import Passage
 from service.evaluation.datasets import read_question
-from service.workshop.synthesis.contract import Dropped, Item, OutputRow, RowOrigin, UnusableReply
+from service.workshop.facts.rows import RowOrigin
+from service.workshop.synthesis.contract import Dropped, Item, OutputRow, UnusableReply
 from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,
     SPLITS,
@@ -54,8 +55,8 @@ def test_two_questions_become_one() -> None:
     (row,) = outcome.rows
     assert row.fields["question"] == BOTH
     assert row.fields["answer"] == "578 metres && 1913"
-    assert row.source.ids == ("h", "f")
-    assert row.source.side == "train"
+    assert row.source.sources == ["h", "f"]
+    assert row.side == "train"
     gold = read_question(row.fields, "1")
     assert (gold.parts, gold.route) == ((("578 metres",), ("1913",)), "compound")
     assert bad == {}
@@ -103,7 +104,7 @@ def test_an_entity_keeps_the_documents_of_its_side() -> None:
     assert outcome.lost == {"document of the other side": 1}
     (held_out,) = items_of(line(HEIGHT, other, FOUNDED, entity=HELD_OUT))
     assert held_out.content.documents == (other,)
-    assert (held_out.source.side, split_of(held_out.content)) == ("test", "test")
+    assert (held_out.side, split_of(held_out.content)) == ("test", "test")
 
 
 def test_entities_are_gathered_from_passages() -> None:

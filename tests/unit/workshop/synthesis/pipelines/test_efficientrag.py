@@ -91,7 +91,7 @@ def test_all_steps() -> None:
     assert marked(labeler[0]) == ["Norma", "opera", "Vincenzo", "Bellini"]
     assert marked(labeler[2]) == ["Bellini", "born", "Catania"]
     assert {row.passage for row in labeler[1::2]} == {"Giuseppe Sarti: Sarti was born in Faenza."}
-    assert outcome.rows[1].source.titles == ("Norma (opera)", "Vincenzo Bellini", "Giuseppe Sarti")
+    assert outcome.rows[1].source.titles == ["Norma (opera)", "Vincenzo Bellini", "Giuseppe Sarti"]
 
     (made,) = rows_of(outcome, "filter")
     assert (made.query, made.infos) == (QUESTION, ["Norma opera Vincenzo Bellini"])
@@ -189,8 +189,8 @@ WIKI: dict[str, Any] = {
 
 def test_2wiki_names_the_documents_itself() -> None:
     item = item_of(WIKI)
-    assert item.source.ids == ("w1-01", "w1-02")
-    assert item.source.answer_titles == ("Vincenzo Bellini",)
+    assert item.source.sources == ["w1-01", "w1-02"]
+    assert item.source.answer_titles == ["Vincenzo Bellini"]
     named = {
         "1": {**PARTS["1"], "document": "Norma (opera)"},
         "2": {**PARTS["2"], "document": "vincenzo bellini"},

@@ -11,7 +11,8 @@ import pytest
 from service.core.domain import Passage
 from service.prompts.templates import Pair, TemplateSet
 from service.strategies.planner import ROUTE_LABELS
-from service.workshop.synthesis.contract import Dropped, Item, OutputRow, RowOrigin, UnusableReply
+from service.workshop.facts.rows import RowOrigin
+from service.workshop.synthesis.contract import Dropped, Item, OutputRow, UnusableReply
 from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
     PIPELINE,
@@ -40,8 +41,9 @@ COMPACT = TemplateSet("compact")
 
 def item_of(asked: ChainedQuestion) -> Item[ChainedQuestion]:
     passages = [hop.passage for hop in asked.hops if hop.passage]
-    titles = tuple(passage.title for passage in passages)
-    return Item("q", asked, RowOrigin((), titles, titles[-1:], asked.question))
+    titles = [passage.title for passage in passages]
+    source = RowOrigin(titles=titles, answer_titles=titles[-1:], written=True)
+    return Item("q", asked, source, asked.question)
 
 
 def said(outcome: Outcome, task: str) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ HOPS = [
 NORMA_QUESTION = {"id": "q", "question": "Where was the composer of Norma born?",
                   "answer": "Catania", "answer_aliases": ["Catania, Sicily"],
                   "hops": HOPS, "supporting_passage_ids": ["p1", "p2"]}  # fmt: skip
+MADE = {"pipeline": "compound", "teacher": "model", "item": "1"}
 
 
 def read(*lines: Mapping[str, Any]) -> Read:
@@ -41,9 +42,9 @@ def test_hops_name_passages_that_are_other_lines() -> None:
     assert [hop.passage and hop.passage.title for hop in asked.hops] == [
         "Norma (opera)", "Vincenzo Bellini",
     ]  # fmt: skip
-    assert item.source.titles == ("Norma (opera)", "Vincenzo Bellini")
-    assert item.source.answer_titles == ("Vincenzo Bellini",)
-    assert item.source.question == asked.question
+    assert item.source.titles == ["Norma (opera)", "Vincenzo Bellini"]
+    assert item.source.answer_titles == ["Vincenzo Bellini"]
+    assert (item.source.written, item.question) == (True, asked.question)
 
 
 def test_a_passage_that_is_not_there_makes_no_item_since_it_might_be_held_out() -> None:
@@ -69,7 +70,7 @@ def test_musique_s_own_lines() -> None:
         ],
     })  # fmt: skip
     assert [hop.answer for hop in item.content.hops] == ["Vincenzo Bellini", "Catania"]
-    assert item.source.ids == ("2hop__1_2-01", "2hop__1_2-02")
+    assert item.source.sources == ["2hop__1_2-01", "2hop__1_2-02"]
 
 
 def test_2wiki_s_own_lines_are_asked_by_their_relations() -> None:
@@ -86,7 +87,7 @@ def test_2wiki_s_own_lines_are_asked_by_their_relations() -> None:
     assert [hop.question for hop in item.content.hops] == [
         "Who directed Harbour Lights?", "Where was Ada Verney born?", "Ada Verney >> shoe size",
     ]  # fmt: skip
-    assert item.source.titles == ("Harbour Lights", "Ada Verney")
+    assert item.source.titles == ["Harbour Lights", "Ada Verney"]
 
 
 def test_a_compound_of_ours_brings_what_it_was_made_of() -> None:
@@ -94,12 +95,13 @@ def test_a_compound_of_ours_brings_what_it_was_made_of() -> None:
         "id": "c", "question": "Who wrote Norma, and when?", "answer": "Bellini && 1831",
         "parts": [["Bellini"], ["1831"]], "sub_questions": ["Who wrote Norma?", "When was it?"],
         "route": "compound", "supporting_passage_ids": ["x"],
-        "provenance": {"titles": ["Norma (opera)"], "answer_title": "Norma (opera)"},
+        "provenance": {**MADE, "titles": ["Norma (opera)", "x"], "answer_titles": ["x"]},
     })  # fmt: skip
     assert item.content.route == "compound"
     assert [hop.answer for hop in item.content.hops] == ["Bellini", "1831"]
-    assert item.source.question is None
-    assert item.source.titles == ("Norma (opera)",)
+    assert not item.source.written
+    assert item.source.titles == ["Norma (opera)", "x"]
+    assert item.source.answer_titles == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,8 @@ def test_routes_follow_from_the_shape(line: dict[str, Any], route: str) -> None:
           "question_decomposition": [{"paragraph_support_idx": [1]}]}, "without its paragraph"),
         ({"question": "w", "answer": "x", "evidences": [["a"]], "context": [["t", ["s"]]],
           "supporting_facts": [["t", 0]]}, "no triples"),
-        ({"question": "w", "answer": "x", "provenance": 1}, "`provenance` is no object"),
-        ({"question": "what", "answer": "x", "provenance": {"titles": [1]}}, "with `titles`"),
+        ({"question": "w", "answer": "x", "provenance": 1}, "not that of a row"),
+        ({"question": "w", "answer": "x", "provenance": {**MADE, "titles": [1]}}, "not that of a"),
         ({"title": "t", "text": "no id"}, "no `id`"),
     ],
 )  # fmt: skip
@@ -149,7 +151,7 @@ def test_an_id_counts_once() -> None:
 KEYS = st.sampled_from([
     "id", "_id", "question", "answer", "answers", "answer_aliases", "choices", "parts", "route",
     "hops", "passages", "passage", "passage_id", "supporting_passage_ids", "sub_questions", "text",
-    "title", "provenance", "titles", "answer_title", "question_decomposition", "paragraphs", "idx",
+    "title", "provenance", "titles", "answer_titles", "question_decomposition", "paragraphs", "idx",
     "paragraph_support_idx", "paragraph_text", "evidences", "context", "supporting_facts",
 ])  # fmt: skip
 JSON = st.recursive(
