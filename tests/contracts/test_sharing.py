@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -148,6 +149,41 @@ async def test_a_claim_that_is_renewed_while_it_is_given_back_is_free(
     async with one.claim(NAME):
         monkeypatch.setattr(one, "_put", slow)
         await anyio.sleep(0.6)
+    assert not await two.claimed(NAME)
+
+
+@pytest.mark.parametrize("way", ["its scope", "its task"])
+async def test_a_claim_whose_taker_leaves_keeps_nobody_out(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    put, written = one._put, anyio.Event()
+
+    async def slow(*given: Any) -> Any:
+        version = await put(*given)
+        written.set()
+        await anyio.sleep(0.3)
+        return version
+
+    monkeypatch.setattr(one, "_put", slow)
+
+    async def take() -> None:
+        async with one.claim(NAME):
+            pass
+
+    if way == "its scope":
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+            await written.wait()
+            group.cancel_scope.cancel()
+        assert not await two.claimed(NAME)
+    else:
+        task = asyncio.create_task(take())
+        await written.wait()
+        task.cancel()
+        await asyncio.wait({task})
+    with anyio.fail_after(elasticsearch.PATIENCE_S - 1):
+        await take()
     assert not await two.claimed(NAME)
 
 

@@ -133,13 +133,16 @@ class ElasticManifests:
         return found is not None and _lasts(found) and found["holder"] != self._own
 
     async def _take(self, name: str) -> Version:
-        """Take a claim that is free, or whose holder has died."""
+        """Take a claim that is free, or whose holder has died, or that was written here for a
+        caller who then left."""
         since, told = time.monotonic(), False
         while True:
             found, version = await self._get(_claim(name))
             waited_s = time.monotonic() - since
-            if found is None or not _lasts(found):
-                taken = await self._put(_claim(name), self._note(), version)
+            left = found is not None and found["holder"] == self._own and name not in self._claims
+            if found is None or left or not _lasts(found):
+                # To its end, so that `claim` releases it, if this is cancelled meanwhile.
+                taken = await to_its_end(self._put(_claim(name), self._note(), version))
                 if taken is not None:
                     return taken
             elif waited_s > self._patience_s:
