@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
-from service.core.concurrency import closing
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.efficientrag import Labelling
@@ -101,8 +100,7 @@ class EngineCall:
 
     async def __aexit__(self, *_: object) -> None:
         with self:
-            async with closing(self.deltas):
-                pass
+            await cast("AsyncGenerator[Delta, None]", self.deltas).aclose()
 
     def see(self, delta: Delta) -> None:
         self.see_tokens(len(delta.tokens) or 1, delta.usage)

@@ -140,19 +140,16 @@ def bearing_sentence(
     list, a sentence, yes or no, or an answer in the title), return the one that shares most
     content words with it. Ties go to the sentence closer to the question, then to the earlier
     one."""
-    spans = [trimmed(text, start, end) for start, end in sentences(text)]
-    spans = [(start, end) for start, end in spans if start < end]
+    spans = sentences(text)
     around = [span for span in spans if place and span[0] <= place[0] and place[1] <= span[1]]
-    if around:
-        return around[0]
-    borne = bearing([text[start:end] for start, end in spans], answer)
-    spans = [spans[index] for index in borne] or spans
-    if len(spans) == 1:
-        return spans[0]
-    wanted, asked = content_words(answer), content_words(question)
+    borne = [] if around else bearing([text[start:end] for start, end in spans], answer)
+    spans = around[:1] or [spans[index] for index in borne] or spans
+    if len(spans) > 1:
+        wanted, asked = content_words(answer), content_words(question)
 
-    def closeness(span: tuple[int, int]) -> tuple[int, int]:
-        shared = shared_words(text[span[0] : span[1]], wanted | asked)
-        return len(shared & wanted), len(shared & asked)
+        def closeness(span: tuple[int, int]) -> tuple[int, int]:
+            shared = shared_words(text[span[0] : span[1]], wanted | asked)
+            return len(shared & wanted), len(shared & asked)
 
-    return max(spans, key=closeness)
+        spans = [max(spans, key=closeness)]
+    return trimmed(text, *spans[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
@@ -294,7 +294,6 @@ class OpenStep:
         show: Emit,
     ) -> None:
         self.pieces, held = [], ""
-        request = replace(request, logprobs=self.weighed)
         async with self.call(self.inquiry.roles[role], request, final=final) as call:
             while delta := await self.next(call, final=final):
                 if delta.voids:
@@ -328,14 +327,11 @@ class OpenStep:
             return await call
 
     def addressed(self, role: Role, request: Request) -> Request:
-        """Return the request with the role's model and the id of the question."""
-        inquiry = self.inquiry
-        return replace(
-            request,
-            model=role.model or request.model,
-            question=inquiry.id,
-            turn=inquiry.budget.llm_calls - 1,
-        )
+        """Return the request after setting the role's model and the id of the question in it."""
+        request.model = role.model or request.model
+        request.question = self.inquiry.id
+        request.turn = self.inquiry.budget.llm_calls - 1
+        return request
 
     def counted(self, role: Role, request: AnyRequest, *, final: bool = False) -> EngineCall:
         """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded

@@ -22,7 +22,7 @@ class Message:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GenerationRequest:
     """One call. Exactly one of `messages` (chat) and `prompt` (raw completion) is given.
 
@@ -30,7 +30,8 @@ class GenerationRequest:
     otherwise they are ignored and the caller parses free text. `stop` strings end the output and
     are not part of it. Decoding is greedy unless `temperature` is above 0. `model` is the model or
     adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
-    number of its earlier calls; pools use them to keep a question at one worker. `from_client`: the
+    number of its earlier calls; pools use them to keep a question at one worker. The step that
+    makes the call sets these three. `from_client`: the
     schema is a client's own, so that an engine which refuses it may still take others.
 
     `signals` are requested of engines that have them, for a greedy continuation of `prompt`: the

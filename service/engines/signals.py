@@ -77,7 +77,7 @@ def context_rows(
     return ContextRows((*context, *spans), tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoreRequest:
     """A text, or a draft's token ids, to be read by a single prefill. Exactly one of them is given.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import ClassVar
 
 from service.answer.calls import Role, Roles
@@ -93,10 +93,9 @@ class Method:
         await self.open_step.start()
         return self.open_step
 
-    @asynccontextmanager
-    async def step(self, kind: StepKind) -> AsyncIterator[OpenStep]:
-        async with self.within(self.scope.step(kind, self.question)) as step:
-            yield step
+    def step(self, kind: StepKind) -> AbstractAsyncContextManager[OpenStep]:
+        """Return a step about the question, which is open within the context."""
+        return self.within(self.scope.step(kind, self.question))
 
 
 def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:

@@ -72,7 +72,10 @@ async def write_answer(
     echoed = False
     for again, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
         stopped = False
-        request = chat(prompt, max_tokens=max_tokens, temperature=temperature, json_schema=schema)
+        request = chat(
+            prompt, max_tokens=max_tokens, temperature=temperature, json_schema=schema,
+            logprobs=step.weighed,
+        )  # fmt: skip
         try:
             show = discard if schema else None
             await step.write("reader", request, as_role, final=as_role == "answer", show=show)

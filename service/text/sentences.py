@@ -14,7 +14,7 @@ _END = re.compile(
       | \n[^\S\n]*+\n\s*+                    # a blank line ends anything""",
     re.VERBOSE,
 )
-_MARK = re.compile(r"[.!?…]++|[。！？\n]")  # what every match of _END begins with
+_MARK = re.compile(r"[.!?…。！？\n]")  # what every match of _END begins with
 _WORD_BEFORE = re.compile(r"[^\s(\[\"“'‘]+$")
 _WORD_AFTER = re.compile(r"[\"“'‘(\[]*([^\W_]+)")
 _ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]$")
@@ -42,34 +42,37 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    if match["mark"] is None or match["space"].count("\n") > 1:
+    """Whether a sentence ends at the match, after which there is more text."""
+    mark, space = match["mark"], match["space"]
+    if mark is None or space.count("\n") > 1:
         return True
-    following = text[match.end() : match.end() + _LOOK_BACK]
-    if following[0].islower() or following[0] in ",;:)]":
+    following = text[match.end()]
+    if following.islower() or following in ",;:)]":
         return False
-    if match["mark"] != ".":
+    if mark != ".":
         return True
     begin = max(0, match.start() - _LOOK_BACK)
     begin = max(begin, text.rfind(" ", begin, match.start()) + 1)
     before = _WORD_BEFORE.search(text, begin, match.start())
-    return before is None or not _continues(before.group(), following)
+    return before is None or not _continues(before.group(), text, match.end())
 
 
-def _continues(word: str, following: str) -> bool:
-    """Whether a period after `word` belongs to an abbreviation inside a sentence."""
+def _continues(word: str, text: str, end: int) -> bool:
+    """Whether a period after `word` belongs to an abbreviation inside a sentence, which goes on at
+    `end`."""
     lower = word.lower()
     if lower in TITLES:
-        return not (lower in {"b", "d"} and _begins_sentence(following))
+        return not (lower in {"b", "d"} and _begins_sentence(text, end))
     if lower in NUMBERED:
-        return following[0].isdigit()
+        return text[end].isdigit()
     initial = len(word) == 1 and word.isalpha() and word != "I"
     if initial or lower in AMBIGUOUS or _ACRONYM.match(word):
-        return not _begins_sentence(following)
+        return not _begins_sentence(text, end)
     return False
 
 
-def _begins_sentence(following: str) -> bool:
-    word = _WORD_AFTER.match(following)
+def _begins_sentence(text: str, start: int) -> bool:
+    word = _WORD_AFTER.match(text, start)
     return word is not None and word[1].lower() in STARTERS
 
 

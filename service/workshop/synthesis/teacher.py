@@ -50,7 +50,7 @@ _MARKER = re.compile(
 _TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_output)>)", re.I)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AskTeacher(GenerationRequest):
     """A call of the teacher. `stage` names it in the report.
 
