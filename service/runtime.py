@@ -27,7 +27,7 @@ from service.core.settings import EngineSettings, Settings
 from service.core.settings.urls import shown
 from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
-from service.encoders.reader import open_extractor
+from service.encoders.extractor import open_extractor
 from service.encoders.router import open_classifier
 from service.engines.base import Generator
 from service.engines.factory import open_generator

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.efficientrag import Labelling
-from service.encoders.reader import Extractor
+from service.encoders.extractor import Extractor
 from service.encoders.router import Classifier
 from service.engines.base import (
     Delta,

@@ -31,7 +31,7 @@ def synthesize(
     raise typer.Exit(0 if report.rows else 1)
 
 
-RecipeName = Literal["sft", "router", "reader", "labeler", "filter"]
+RecipeName = Literal["sft", "router", "extractor", "labeler", "filter"]
 
 
 def train(

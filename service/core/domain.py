@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
-Method = Literal[
+Loop = Literal[
     "anrag", "autorag", "dragin", "efficientrag",
     "no_retrieval", "one_retrieval", "entropy_gate", "margin_gate", "trend_gate", "fixed_length",
     "fixed_sentence", "flare",
     "ircot", "iter_retgen", "self_ask", "searcher",
 ]  # fmt: skip
-LoopName = Literal["none", Method]
-RequestLoop = Literal["default", Method]
+LoopName = Literal["none", Loop]
+RequestLoop = Literal["default", Loop]
 RetrieverName = Literal["hybrid", "bm25", "dense"]
 QueryFormulation = Literal[
     "last_sentence", "full_context", "sentence_without_hits", "last_tokens"

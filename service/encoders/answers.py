@@ -1,4 +1,4 @@
-"""From the reader's scores of a window to the best answer in it."""
+"""From the extractor's scores of a window to the best answer in it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ AnswerKind = Literal["span", "yes", "no", "none"]
 
 
 class Reading(NamedTuple):
-    """What a reader found in passages.
+    """What an encoder found in passages.
 
     `kind` is `none` if no passage has the answer; then `answer` is the best place that was
     declined, or "". `passage` is the index of the passage and `spans` the places of the answer in

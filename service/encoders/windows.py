@@ -1,4 +1,4 @@
-"""The inputs of the extractive reader, in training and when it serves: a question beside a window
+"""The inputs of the extractor, in training and when it serves: a question beside a window
 of a passage."""
 
 from __future__ import annotations

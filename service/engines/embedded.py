@@ -100,7 +100,7 @@ def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
 
 QUESTION_TOKENS: Final = 192  # about 800 characters of English
 PACKAGES: Final = ("jinja2", "numpy", "onnxruntime")
-READER: Final = Path(__file__).parents[1] / "models" / "reader"
+SHIPPED: Final = Path(__file__).parents[1] / "models" / "language"
 
 
 class EmbeddedGenerator(InProcessGenerator):
@@ -112,7 +112,7 @@ class EmbeddedGenerator(InProcessGenerator):
 
     @property
     def _model(self) -> str:
-        return self._settings.model or str(READER)
+        return self._settings.model or str(SHIPPED)
 
     def _verify(self) -> None:
         """Compare the files with their digests, and look for the packages."""

@@ -18,7 +18,7 @@ from service.core.concurrency import gather
 from service.core.domain import Passage
 from service.core.errors import LimitReached
 from service.encoders.base import Reading
-from service.encoders.reader import Extractor
+from service.encoders.extractor import Extractor
 from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.prompts.templates import Prompt
 from service.strategies.calls import RETRY_TEMPERATURE, PromptCall

@@ -30,7 +30,7 @@ import pptx
 from markdown_it import MarkdownIt
 
 from service.workshop.facts.rows import read_lines
-from tests.benchmarks.reader import COMPANY, ask_service, tell
+from tests.benchmarks.extractor import COMPANY, ask_service, tell
 from tests.support.office import docx
 
 STYLE = "<style>body { font: 12pt sans-serif } td, th { border: 1px solid; padding: 6pt }</style>"

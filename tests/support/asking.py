@@ -15,7 +15,7 @@ from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
 from service.encoders.efficientrag import Labelling
-from service.encoders.reader import Extractor
+from service.encoders.extractor import Extractor
 from service.encoders.router import Classifier
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet

@@ -126,7 +126,7 @@ class RoleSettings(Section):
     encoder: Path | Literal["none", "shipped"] | None = Field(
         None,
         description="Of the reader only: folder of an encoder that finds answers in passages in "
-        "place of the engine's model, as `revelator train reader` writes it, `shipped`, or `none`. "
-        "It copies, judges passages and declines by itself; the model still writes what is in no "
-        "passage. Default: `shipped` for the shipped model, else `none`.",
+        "place of the engine's model, as `revelator train extractor` writes it, `shipped`, or "
+        "`none`. It copies, judges passages and declines by itself; the model still writes what "
+        "is in no passage. Default: `shipped` for the shipped model, else `none`.",
     )

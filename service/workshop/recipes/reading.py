@@ -1,4 +1,4 @@
-"""What the reader learns from: people's questions with their passages, and passages without the
+"""What the extractor learns from: people's questions with their passages, and passages without the
 answer that a search finds."""
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Recipe(Generic[S]):
 RECIPES: Final = {  # as module:name, imported on use
     "sft": "service.workshop.recipes.sft:RECIPE",
     "router": "service.workshop.recipes.router:RECIPE",
-    "reader": "service.workshop.recipes.reader:RECIPE",
+    "extractor": "service.workshop.recipes.extractor:RECIPE",
     "labeler": "service.workshop.recipes.labels:LABELER",
     "filter": "service.workshop.recipes.labels:FILTER",
 }

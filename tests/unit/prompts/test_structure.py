@@ -37,7 +37,7 @@ from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY, TINY_TEMPLATES
 from tests.unit.prompts.test_quoting import CONTROL_TOKENS, adversarial, controls, fields
 
-READER = Path(__file__).parents[3] / "service" / "models" / "reader"
+MODEL = Path(__file__).parents[3] / "service" / "models" / "language"
 SETS = {path.name: str(path) for path in (*sorted(SHIPPED.iterdir()), TINY_TEMPLATES)}
 SHAPE = ModelShape(layers=1, heads=1, kv_heads=1, head_size=2, vocabulary=2, context=2)
 _FENCE = re.compile(r"^(?:\"\"|###|```)", re.MULTILINE)
@@ -167,8 +167,8 @@ def tokenizer_of(folder: Path, template: str, special: dict[str, str]) -> Prompt
 
 
 def open_reader() -> PromptEncoder:
-    card = json.loads((READER / "embedded.json").read_text())
-    return tokenizer_of(READER, card["chat_template"], card["special_tokens"])
+    card = json.loads((MODEL / "embedded.json").read_text())
+    return tokenizer_of(MODEL, card["chat_template"], card["special_tokens"])
 
 
 def open_tiny() -> PromptEncoder:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from service.engines.embedded import READER, EmbeddedCard, check_files
+from service.engines.embedded import SHIPPED, EmbeddedCard, check_files
 from service.workshop.facts.splits import is_held_out
 
 MODELS = Path(__file__).parents[3] / "service" / "models"
@@ -43,5 +43,5 @@ def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:
 
 
 def test_the_shipped_reader_is_what_its_card_says() -> None:
-    card = EmbeddedCard.model_validate_json((READER / "embedded.json").read_bytes())
-    check_files("default", READER, card)
+    card = EmbeddedCard.model_validate_json((SHIPPED / "embedded.json").read_bytes())
+    check_files("default", SHIPPED, card)

@@ -79,7 +79,7 @@ def write_rows(
 
 
 def write_questions(folder: Path, _: Any, count: int) -> tuple[Path, Path]:
-    """Write a folder of questions and passages of both sides of the split for `train reader`."""
+    """Write a folder of questions and passages of both sides of the split for `train extractor`."""
     rng, passages, questions = random.Random(0), list[dict[str, Any]](), list[dict[str, Any]]()
     for number in itertools.count():
         title, place = f"Entry {number}", rng.choice(PLACES)
@@ -99,7 +99,7 @@ def write_questions(folder: Path, _: Any, count: int) -> tuple[Path, Path]:
 DATA: dict[str, tuple[Any, Any]] = {
     "sft": (write_rows, _routed), "router": (write_rows, _routed),
     "labeler": (write_rows, _labelled), "filter": (write_rows, _filtered),
-    "reader": (write_questions, None),
+    "extractor": (write_questions, None),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from service.core.domain import Passage
 from service.core.errors import ConfigurationError
 from service.encoders.checkpoint import read_card
 from service.encoders.efficientrag import Labeler, QueryFilter
-from service.encoders.reader import Extractor
+from service.encoders.extractor import Extractor
 from service.encoders.router import load_head
 from service.workshop.recipes.labels import TAG_OF
 from service.workshop.recipes.run import POINTS, last_point, train_recipe
@@ -41,7 +41,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "router": ("learning_rate=0.02",),
     "labeler": ("learning_rate=0.02", "freeze_embeddings=false", "longest=32", "dropout=0.1"),
     "filter": ("learning_rate=0.02", "freeze_embeddings=false", "longest=32"),
-    "reader": ("learning_rate=0.01", "head_rate=0.01", "layers=2", "frozen=0", "longest=96"),
+    "extractor": ("learning_rate=0.01", "head_rate=0.01", "layers=2", "frozen=0", "longest=96"),
 }
 WEIGHTS = {"router": "router.safetensors"}
 
@@ -141,17 +141,17 @@ def test_encoders_of_any_kind_serve_what_they_learned(
 
 def test_a_trained_reader_and_head_serve(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    data, held_out = write_data("reader", tmp_path / "data")
-    options = [*COMMON, *OWN["reader"], *base("reader", tmp_path)]
+    data, held_out = write_data("extractor", tmp_path / "data")
+    options = [*COMMON, *OWN["extractor"], *base("extractor", tmp_path)]
     out = tmp_path / "r"
-    train_recipe("reader", data=[data], held_out=[held_out], out=out, assignments=options)
+    train_recipe("extractor", data=[data], held_out=[held_out], out=out, assignments=options)
     text = "Some like Paris more. It lives in Rome now."
     passages = [Passage("1", "Entry", text)]
     reading = anyio.run(Extractor(out).read, "Where?", passages)
     assert reading.answer in text
     # Its weights are a base for the next training.
     options[-1] = f"base={out}"
-    record = train_recipe("reader", data=[data], out=tmp_path / "r2", assignments=options)
+    record = train_recipe("extractor", data=[data], out=tmp_path / "r2", assignments=options)
     assert record["scores"] == {}
 
     data, _ = write_data("router", tmp_path)
@@ -166,7 +166,7 @@ def test_a_trained_reader_and_head_serve(tmp_path: Path) -> None:
     [
         ("labeler", None, r"base: .*tokenizer\.json is missing"),
         ("filter", "{}", r"base: .* has no encoder to open"),
-        ("reader", "{}", r"base: .* has no encoder to start from"),
+        ("extractor", "{}", r"base: .* has no encoder to start from"),
     ],
 )
 def test_a_base_without_an_encoder_is_named(

@@ -1,10 +1,10 @@
-"""What the extractive reader reads, declines and knows about itself.
+"""What the extractor reads, declines and knows about itself.
 
-    python -m tests.benchmarks.reader --data SETS --reader FOLDER [--n 200] [--threads 2]
+    python -m tests.benchmarks.extractor --data SETS --extractor FOLDER [--n 200] [--threads 2]
         [--only gold,five,none,nq,calibration,yes,languages,company,time,service,follow_ups]
         [--calibrate]
 
-`--data` is the folder of public sets, `--reader` a folder of `reader.json`, `model.onnx` and
+`--data` is the folder of public sets, `--extractor` a folder of `extractor.json`, `model.onnx` and
 `tokenizer.json`.
 
 gold         `squad/` (dev), the gold passage alone: exact match and F1, forced to answer
@@ -23,7 +23,7 @@ languages    `xquad_languages/` (dev), question and passage in eleven other lang
              gold passage alone, forced to answer; with the threshold the share that is right (F1
              of at least 0.5), wrong and declined; the same with another passage of its article
 time         five passages of 130 words: the median
-service      the questions of `company` asked of the whole service with this reader, without other
+service      the questions of `company` asked of the whole service with this one, without other
              settings; and the median time of an answer
 follow_ups   100 messages that continue a conversation, asked in the same way
 
@@ -54,7 +54,7 @@ from service.core.domain import Answer, Passage
 from service.core.settings import load_settings
 from service.encoders.answers import Candidate
 from service.encoders.base import Reading
-from service.encoders.reader import SURE, Extractor, probability
+from service.encoders.extractor import SURE, Extractor, probability
 from service.evaluation.metrics import exact_match, overlap
 from service.retrieval.base import anyone
 from service.retrieval.documents import Document, passages_of
@@ -80,7 +80,7 @@ class Asked:
 
 
 class Traced(Extractor):
-    """A reader that keeps the features of its last answer, which `--calibrate` needs."""
+    """An extractor that keeps the features of its last answer, which `--calibrate` needs."""
 
     features: tuple[float, ...] = (0.0,) * 4
     yes = 0.0
@@ -312,7 +312,7 @@ async def company(reader: Traced) -> None:
 
 
 async def service(options: argparse.Namespace, name: str) -> None:
-    encoder = {"roles": {"reader": {"encoder": str(options.reader)}}}
+    encoder = {"roles": {"reader": {"encoder": str(options.extractor)}}}
     rows = list(read_lines(COMPANY / f"{name}.jsonl"))
     outcomes = await ask_service(COMPANY / "documents", rows, encoder)
     tell([row.get("kind", "follow-up") for row in rows], outcomes)
@@ -398,7 +398,7 @@ async def five(reader: Traced, asked: Sequence[Asked], options: argparse.Namespa
 
 
 async def run(options: argparse.Namespace) -> None:
-    reader = Traced(options.reader, options.threads)
+    reader = Traced(options.extractor, options.threads)
     only = set(options.only.split(","))
     asked = squad(options.data, options.n) if only & {"gold", "five", "none", "calibration"} else []
     if "gold" in only:
@@ -424,7 +424,7 @@ async def run(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--reader", type=Path, required=True)
+    parser.add_argument("--extractor", type=Path, required=True)
     parser.add_argument("--n", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default=PARTS)

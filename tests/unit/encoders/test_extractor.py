@@ -22,10 +22,10 @@ from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings, Settings
 from service.encoders.answers import Candidate, best_of
-from service.encoders.reader import (
+from service.encoders.extractor import (
     MOST_WINDOWS,
     Extractor,
-    ReaderCard,
+    ExtractorCard,
     nearest_windows,
     open_extractor,
 )
@@ -34,7 +34,7 @@ from service.retrieval.base import anyone
 from service.runtime import open_runtime
 from service.text.tables import read_tables
 from service.text.wordpiece import minilm_tokenizer
-from service.workshop.recipes.reader import export_reader, open_network, save_network
+from service.workshop.recipes.extractor import export_extractor, open_network, save_network
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.scripted import ScriptedGenerator
 from tests.unit.workshop.recipes.rows import write_encoder
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reader")
     network = open_network(base, 2)
     save_network(network, base, out)
-    export_reader(network, ReaderCard(longest=96, threshold=0.0), out)
+    export_extractor(network, ExtractorCard(longest=96, threshold=0.0), out)
     return out
 
 
@@ -168,7 +168,7 @@ async def test_passages_that_disagree_are_both_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Candidate(n, "span", ((0, 2),), 9.0, 5.0, 0.0) for n in range(2)]
-    monkeypatch.setattr("service.encoders.reader._Model.candidates", lambda *_: (found, 9))
+    monkeypatch.setattr("service.encoders.extractor._Model.candidates", lambda *_: (found, 9))
     reading = await Extractor(folder).read("How many?", [passage("28 days"), passage("32 days")])
     assert (reading.answer, reading.kind, reading.rival) == ("28 or 32", "span", (1, ((0, 2),)))
 
@@ -189,7 +189,7 @@ async def test_64_reads_at_once_each_have_their_own_answer(folder: Path) -> None
     [
         ("model.onnx", b"\x08\x0a cut short", "model.onnx is not a model"),
         ("tokenizer.json", b"{", "tokenizer.json cannot be read"),
-        ("reader.json", b'{"format": 9}', "reader.json: "),
+        ("extractor.json", b'{"format": 9}', "extractor.json: "),
         ("model.onnx", None, "model.onnx is missing"),
     ],
 )
@@ -220,7 +220,7 @@ def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None
     ids[0, 200:], mask[0, 200:] = 1, 0
     with torch.inference_mode():
         places, kinds = network(ids, mask)
-    export_reader(network, ReaderCard(longest=96), tmp_path)
+    export_extractor(network, ExtractorCard(longest=96), tmp_path)
     session = open_onnx(tmp_path / "model.onnx", 1)
     made = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
     real = mask.bool().numpy()
@@ -245,9 +245,10 @@ async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder:
     assert body.usage.prompt_tokens > 20
 
 
-def test_a_folder_without_a_reader_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_folder_without_an_extractor_is_refused_at_the_start(tmp_path: Path) -> None:
     settings = RoleSettings(encoder=tmp_path)
-    with pytest.raises(ConfigurationError, match=r"roles\.reader\.encoder: there is no reader at"):
+    missing = r"roles\.reader\.encoder: there is no extractor at"
+    with pytest.raises(ConfigurationError, match=missing):
         open_extractor(settings)
     assert open_extractor(RoleSettings(encoder="none"), small=True) is None
     assert open_extractor(RoleSettings()) is None

@@ -1,4 +1,4 @@
-"""`train reader` trains an encoder to read: where an answer starts and ends in a passage, and
+"""`train extractor` trains an encoder to read: where an answer starts and ends in a passage, and
 whether it is a span, yes, no or none.
 
 `--data` names folders of people's questions and passages. The loss of a passage compares its places
@@ -25,8 +25,8 @@ from service.core.errors import ConfigurationError
 from service.core.files import save_whole
 from service.core.settings.base import Section
 from service.encoders.answers import KINDS
+from service.encoders.extractor import CARD_FILE, MODEL_FILE, OUTPUTS, TOKENIZER_FILE, ExtractorCard
 from service.encoders.in_process import file_tokenizer
-from service.encoders.reader import CARD_FILE, MODEL_FILE, OUTPUTS, TOKENIZER_FILE, ReaderCard
 from service.encoders.windows import SHORTEST, Windows
 from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.reading import Example, Group, groups_of
@@ -37,7 +37,7 @@ MOST: Final = 30  # pieces of an answer
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-class ReaderSettings(Section):
+class ExtractorSettings(Section):
     base: Path = Field(description="Folder of an encoder, or of an earlier run.")
     layers: int = Field(6, ge=1, description="Number of layers of the encoder that are used.")
     frozen: int = Field(2, ge=0, description="Lower layers that stay as they are.")
@@ -45,7 +45,7 @@ class ReaderSettings(Section):
     head_rate: float = Field(5e-4, gt=0, description="Learning rate of the head.")
 
 
-class ReaderNetwork(nn.Module):
+class ExtractorNetwork(nn.Module):
     """An encoder whose head gives start and end (windows, pieces, 2) and kind (windows, 4)."""
 
     def __init__(self, encoder: Any) -> None:
@@ -65,7 +65,7 @@ class ReaderNetwork(nn.Module):
         return {"loss": loss, "places": places, "kinds": kinds}
 
 
-def open_network(folder: Path, layers: int) -> ReaderNetwork:
+def open_network(folder: Path, layers: int) -> ExtractorNetwork:
     """Return the network of an earlier run, or of an encoder with a new head."""
     try:
         make: Any = AutoModel
@@ -73,8 +73,8 @@ def open_network(folder: Path, layers: int) -> ReaderNetwork:
         config.num_hidden_layers = min(layers, config.num_hidden_layers)
         weights = load_file(folder / WEIGHTS)
         if "span.weight" not in weights:
-            return ReaderNetwork(make.from_pretrained(folder, config=config))
-        network = ReaderNetwork(make.from_config(config))
+            return ExtractorNetwork(make.from_pretrained(folder, config=config))
+        network = ExtractorNetwork(make.from_config(config))
         network.load_state_dict(weights)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigurationError(f"base: {folder} has no encoder to start from: {error}") from None
@@ -167,7 +167,7 @@ def _marginal(scores: Tensor, allowed: Tensor, wanted: Tensor) -> Tensor:
     return whole - torch.where(wanted, scores, least).logsumexp(-1)
 
 
-def train(settings: ReaderSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
+def train(settings: ExtractorSettings, run: TrainingRun) -> tuple[Any, dict[str, Score]]:
     rng = random.Random(run.arguments.seed)
     groups = [row for path in run.data for row in groups_of(path, held_out=False, rng=rng)]
     held_out = [row for path in run.held_out for row in groups_of(path, held_out=True, rng=rng)]
@@ -185,15 +185,15 @@ def train(settings: ReaderSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
         return trainer, {}
     network.cpu().eval()
     save_network(network, settings.base, run.folder)
-    card = ReaderCard(longest=settings.longest, base_model=settings.base.name)
-    export_reader(network, card, run.folder)
+    card = ExtractorCard(longest=settings.longest, base_model=settings.base.name)
+    export_extractor(network, card, run.folder)
     answered = [group for group in held_out if group[0].kind == "span"]
     right = [_exact(network, windows, settings.longest, group) for group in answered]
     scores = {"exact": Score(sum(right) / len(right), 1 / MOST, len(right))} if right else {}
     return trainer, scores
 
 
-def _optimizer(network: ReaderNetwork, settings: ReaderSettings, arguments: Any) -> Any:
+def _optimizer(network: ExtractorNetwork, settings: ExtractorSettings, arguments: Any) -> Any:
     """Return AdamW with a rate of its own for the head, for the layers that are not frozen."""
     encoder = network.encoder
     encoder.embeddings.requires_grad_(False)
@@ -207,7 +207,7 @@ def _optimizer(network: ReaderNetwork, settings: ReaderSettings, arguments: Any)
     )  # fmt: skip
 
 
-def save_network(network: ReaderNetwork, base: Path, folder: Path) -> None:
+def save_network(network: ExtractorNetwork, base: Path, folder: Path) -> None:
     """Write the weights, the encoder's configuration and the tokenizer."""
     save_file(network.state_dict(), folder / WEIGHTS)
     network.encoder.config.to_json_file(folder / CONFIG)
@@ -215,14 +215,14 @@ def save_network(network: ReaderNetwork, base: Path, folder: Path) -> None:
         shutil.copyfile(base / TOKENIZER_FILE, folder / TOKENIZER_FILE)
 
 
-def export_reader(network: ReaderNetwork, card: ReaderCard, folder: Path) -> None:
-    """Write `model.onnx` and `reader.json` beside the tokenizer, for the service."""
+def export_extractor(network: ExtractorNetwork, card: ExtractorCard, folder: Path) -> None:
+    """Write `model.onnx` and `extractor.json` beside the tokenizer, for the service."""
     export_onnx(network, ("ids", "mask"), OUTPUTS, folder / MODEL_FILE)
     save_whole(folder / CARD_FILE, card.model_dump_json(indent=2) + "\n")
 
 
 @torch.inference_mode()
-def _exact(network: ReaderNetwork, windows: Windows, longest: int, group: Group) -> bool:
+def _exact(network: ExtractorNetwork, windows: Windows, longest: int, group: Group) -> bool:
     """Whether the best places of the passage with the answer are its own."""
     batch = collate([[encoded(group[0], windows, longest)]], windows.padding)
     places, _ = network(batch["ids"], batch["mask"])
@@ -230,8 +230,8 @@ def _exact(network: ReaderNetwork, windows: Windows, longest: int, group: Group)
     return bool(batch["starts"][0, best[0]] and batch["ends"][0, best[1]])
 
 
-RECIPE: Final[Recipe[ReaderSettings]] = Recipe(
-    settings=ReaderSettings,
+RECIPE: Final[Recipe[ExtractorSettings]] = Recipe(
+    settings=ExtractorSettings,
     presets={
         "mpnet": {
             "learning_rate": 5e-5, "weight_decay": 0.01, "warmup_steps": 40,

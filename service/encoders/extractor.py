@@ -1,4 +1,4 @@
-"""The extractive reader: an encoder on ONNX Runtime that finds an answer in passages, or says that
+"""The extractor: an encoder on ONNX Runtime that finds an answer in passages, or says that
 there is none.
 
 An answer is always a copy of a place in a passage (or yes, or no), so it cannot be invented. The
@@ -39,7 +39,7 @@ from service.encoders.windows import SHORTEST, Window, Windows
 from service.text.tables import read_tables
 
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "extractor"  # reads for small models
-CARD_FILE: Final = "reader.json"
+CARD_FILE: Final = "extractor.json"
 MODEL_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
 OUTPUTS: Final = ("places", "kinds")  # (windows, pieces, 2) and (windows, 4)
@@ -51,8 +51,8 @@ MOST_THREADS: Final = 4  # while it reads, the language model has nothing to do
 MOST_WINDOWS: Final = 32  # of one reading, those nearest to the question
 
 
-class ReaderCard(Model):
-    """The content of `reader.json`.
+class ExtractorCard(Model):
+    """The content of `extractor.json`.
 
     `longest` is the number of word pieces of an input. `calibration` has the constant and the
     weights of a logistic regression on the features of a reading (`Candidate.features`), fitted on
@@ -69,18 +69,18 @@ class ReaderCard(Model):
 
 
 class Extractor:
-    """A reader with the model of a folder, which is loaded at the first question. What is less
+    """An encoder with the model of a folder, which is loaded at the first question. What is less
     probable than `threshold` is declined."""
 
     def __init__(self, folder: Path) -> None:
         """Raise ConfigurationError if a package or a file is missing, or the card cannot be
         read."""
-        if problem := missing_packages("the reader", ("numpy", "onnxruntime"), "local"):
+        if problem := missing_packages("the extractor", ("numpy", "onnxruntime"), "local"):
             raise ConfigurationError(problem)
         threads = min(MOST_THREADS, os.cpu_count() or 1)
-        self.card = read_card(ReaderCard, "reader", folder, FILES)
+        self.card = read_card(ExtractorCard, "extractor", folder, FILES)
         self._model = InProcess(
-            "the reader", lambda: _Model(folder, self.card, threads), EngineFailure
+            "the extractor", lambda: _Model(folder, self.card, threads), EngineFailure
         )
 
     @property
@@ -148,7 +148,7 @@ def probability(weights: Sequence[float], features: Sequence[float]) -> float:
 class _Model:
     """The opened model with its tokenizer."""
 
-    def __init__(self, folder: Path, card: ReaderCard, threads: int) -> None:
+    def __init__(self, folder: Path, card: ExtractorCard, threads: int) -> None:
         self._longest = card.longest
         self._session = open_model(folder / MODEL_FILE, threads)
         try:
@@ -158,7 +158,7 @@ class _Model:
                 f"{folder / TOKENIZER_FILE} has no token {error}; copy it again"
             ) from None
         if {tensor.name for tensor in self._session.get_outputs()} != set(OUTPUTS):
-            raise ConfigurationError(f"{folder / MODEL_FILE} is not a reader; copy it again")
+            raise ConfigurationError(f"{folder / MODEL_FILE} is not an extractor; copy it again")
 
     def candidates(
         self, question: str, passages: Sequence[tuple[str, str]], gone: Event
