@@ -49,6 +49,7 @@ from service.retrieval.embedding.contract import Embedder, differences
 DEFAULT = "default"
 MOST_COLLECTIONS: Final = 2_000
 MOST_OF_FILE: Final = 10_000  # documents of one file that are looked at
+MOST_READING: Final = 8  # ingests of files that read at a time; the others wait
 
 # Of readiness:
 INTERVAL_S: Final = 5.0  # seconds between two rounds, however many callers ask
@@ -82,6 +83,7 @@ class Collections:
         self._backends = backends or Backends()
         self._root = data_dir / "collections"
         self.originals = Originals(self._root, kept=keep_files)
+        self.reading = anyio.Semaphore(MOST_READING)
         self._righting: set[asyncio.Task[None]] = set()
         self._life = LifeCycle(self._root, self._backends)
         self._round = anyio.Lock()  # of readiness

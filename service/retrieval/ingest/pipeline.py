@@ -129,7 +129,7 @@ async def ingest(
     total = await to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format, access)
     writing = collections.replacing if replace else collections.writing
-    async with writing(collection) as writer:
+    async with writing(collection) as writer, collections.reading:
         most = max(BATCH_DOCUMENTS, writer.batch)
         async with aclosing(ahead(lambda: take(entries, most))) as batches:
             report = await _write(writer, batches, total, listener or Listener())

@@ -2,7 +2,8 @@
 
 Formats such as PDF are so rich that a hostile file can keep a parser busy, or crash it. A child
 reads one file after the other, so its start is paid once. One that takes too long or dies costs the
-rest of its file; the next file gets a new child. What a child sends is JSON, which the parent
+rest of its file; the next file gets a new child. One that has nothing to do ends by itself. What a
+child sends is JSON, which the parent
 checks as it checks every other document, so that a child has no power over its parent.
 """
 
@@ -14,8 +15,10 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -27,6 +30,9 @@ from service.retrieval.ingest.formats.base import Filled, Input, SourceRow, made
 
 PAUSE_S: Final = 20.0  # seconds until the first row, and between two rows
 WHOLE_S: Final = 600.0  # seconds for one file
+WAIT_S: Final = 60.0  # seconds that a file waits for others
+IDLE_S: Final = 60.0  # seconds until a child without a file ends
+MOST: Final = 8  # children that read at the same time
 MEMORY_BYTES: Final = 2 * 2**30  # of address space
 LONGEST_LINE: Final = 256 * 2**20  # bytes of one row as JSON
 TOO_LONG: Final = (
@@ -37,7 +43,9 @@ DIED: Final = (
     "the parser crashed or needed more than 2 GiB of memory, so the rest of the file was left out; "
     "convert the file to text or HTML, or split it"
 )
+BUSY: Final = "too many other files are being read, so this one was left out; send it again"
 _idle: list[Child] = []
+_places = threading.BoundedSemaphore(MOST)
 
 
 class Child:
@@ -45,11 +53,12 @@ class Child:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, str(2 * IDLE_S)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the parent, which ends its children
         )  # fmt: skip
         self._rest = b""
+        self.used_at = time.monotonic()
 
     def read(self, reader: str, source: Input, content: bytes) -> Iterator[SourceRow]:
         """Yield the rows of one file. Raises EOFError if the process dies, TimeoutError."""
@@ -86,7 +95,25 @@ class Child:
 def in_child(reader: str, source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield the rows of a file that `reader` ("module:function") reads in a child, and a problem if
     it cannot read it to its end."""
-    child = _idle.pop() if _idle else Child()
+    if not _places.acquire(timeout=WAIT_S):
+        yield SourceRow(0, BUSY)
+        return
+    try:
+        yield from _read(_idle_or_new(), reader, source, content)
+    finally:
+        _places.release()
+
+
+def _idle_or_new() -> Child:
+    with suppress(IndexError):
+        while child := _idle.pop():
+            if time.monotonic() - child.used_at < IDLE_S:
+                return child
+            child.close()
+    return Child()
+
+
+def _read(child: Child, reader: str, source: Input, content: bytes) -> Iterator[SourceRow]:
     last, whole = 0, False
     try:
         for row in child.read(reader, source, content):
@@ -99,6 +126,7 @@ def in_child(reader: str, source: Input, content: bytes) -> Iterator[SourceRow]:
         yield SourceRow(last, DIED)
     finally:
         if whole:
+            child.used_at = time.monotonic()
             _idle.append(child)
         else:
             child.close()
@@ -111,9 +139,9 @@ def close_all() -> None:
         _idle.pop().close()
 
 
-def serve(tasks: BinaryIO, rows: BinaryIO) -> None:
-    """Read the files that the parent sends, until it ends."""
-    while line := tasks.readline():
+def serve(tasks: BinaryIO, rows: BinaryIO, patience_s: float) -> None:
+    """Read the files that the parent sends, until it ends, or sends none for so long."""
+    while select.select([tasks], [], [], patience_s)[0] and (line := tasks.readline()):
         reader, label, path, size = orjson.loads(line)
         content, raw = tasks.read(size), Filled(io.BytesIO())
         source = Input(label, Path(path), io.BytesIO(), b"", False, raw)
@@ -135,4 +163,4 @@ def _limit_memory() -> None:
 
 if __name__ == "__main__":
     _limit_memory()
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))

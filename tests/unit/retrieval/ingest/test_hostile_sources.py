@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -284,6 +285,27 @@ def test_a_parser_that_needs_too_much_memory_or_dies_costs_its_file(
     assert read(tmp_path) == (["b.html"], [f"/a.html: {child.DIED}"])
     limit = Path(f"/proc/{child._idle[-1]._process.pid}/limits").read_text()
     assert f"Max address space         {child.MEMORY_BYTES} " in limit
+
+
+def test_children_are_limited_and_end_when_there_is_nothing_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("selectolax")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.html").write_text(f"<p>{name}.")
+    child.close_all()
+    monkeypatch.setattr(child, "_places", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(child, "WAIT_S", 0.1)
+    monkeypatch.setattr(child, "IDLE_S", 0.5)
+    first = read_files([tmp_path / "a.html"])
+    next(first)
+    assert read(tmp_path / "b.html") == ([], [f": {child.BUSY}"])
+    first.close()
+    assert read(tmp_path / "b.html") == (["b.html"], [])
+    [idle] = child._idle
+    assert idle._process.wait(10) == 0
+    assert read(tmp_path / "a.html") == (["a.html"], [])
+    assert child._idle != [idle]
 
 
 def test_links_that_lead_out_and_what_is_no_file_are_named(tmp_path: Path) -> None:

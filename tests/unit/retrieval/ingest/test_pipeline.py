@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -14,7 +15,9 @@ import pytest
 
 from service.core.errors import InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
+from service.retrieval.collections import catalog
 from service.retrieval.documents import parse_document
+from service.retrieval.ingest import pipeline
 from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,
@@ -89,6 +92,30 @@ async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
         [record] = await collections.document("c", "d3")
         assert record.passage.text == "Other text 3."
         assert (await collections.check("c")).findings == []
+
+
+async def test_a_limited_number_of_ingests_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "MOST_READING", 2)
+    read, reading = pipeline.take, [0, 0]  # now, and at most
+
+    def take(*given: Any) -> list[SourceEntry]:
+        reading[0] += 1
+        reading[1] = max(reading)
+        time.sleep(0.1)
+        reading[0] -= 1
+        return read(*given)
+
+    monkeypatch.setattr(pipeline, "take", take)
+    file = write(tmp_path / "c.jsonl", {"id": "d", "text": "Text."})
+    async with opened(tmp_path) as collections:
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                await collections.create(f"c{number}")
+                group.start_soon(ingest, [file], f"c{number}", collections)
+        assert reading == [0, 2]
+        assert (await collections.manifest("c4")).documents == 1
 
 
 async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) -> None:
