@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 from service.answer.calls import Role
 from service.answer.events import RouteChosen
@@ -192,13 +192,10 @@ def was_asked(question: str, pairs: Sequence[Pair]) -> bool:
 
 
 class Planner:
-    """Plans by prompts, as language models can; for a `small` one, which would guess, by rules
-    where these decide. A question that a small model rewrites must keep every word with content,
-    because it changes the meaning otherwise.
-    """
+    """Plans by prompts, as language models can. A route without retrieval needs a classifier that
+    is sure, or the model's word."""
 
-    def __init__(self, *, small: bool) -> None:
-        self.small = small
+    small: ClassVar[bool] = False
 
     async def route(self, step: OpenStep) -> RouteChosen:
         """Return the classifier's route, if there is one, else that of the ROUTE call.
@@ -240,8 +237,6 @@ class Planner:
     ) -> str | None:
         """Return the next question, or None if it was asked already. `failed`: what was asked
         before without an answer."""
-        if self.small and (planned := _planned(question, pairs, failed)):
-            return planned
         seed = resolve_pronouns(await refine(step, question, pairs), pairs)
         history = [*failed, *pairs]
         if was_asked(seed, history) and history[-1].answer is None:
@@ -255,10 +250,6 @@ class Planner:
         """Return whether the pairs suffice, and with NEXT the next question, unless it is cut, an
         example of the prompt, or was asked already: REFINE then asks for another one.
         """
-        if self.conclude(question, pairs) is not None:
-            return Ahead(True)
-        if self.small and pairs and (planned := _planned(question, pairs, failed)):
-            return Ahead(False, planned)
         if not asks_ahead(step.inquiry):
             return Ahead(await judge_ending(step, question, pairs))
         prompt = step.inquiry.roles.revelator.templates.fill("next", question, history=pairs)
@@ -274,23 +265,50 @@ class Planner:
     def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
         """Return the question that a message asks which continues a conversation, None if a model
         must write it."""
-        if not self.small:
-            return None
+        return None
+
+    def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
+        """Return the answer that follows from the pairs, None if a model must write it."""
+        return None
+
+    def merge(self, pairs: Sequence[Pair]) -> str | None:
+        """Return the answers of the parts of a question, None if a model must merge them."""
+        return None
+
+
+class SmallPlanner(Planner):
+    """Plans for a small model, which would guess: by rules where these decide. A question that it
+    rewrites must keep every word with content, because that changes the meaning otherwise."""
+
+    small = True
+
+    async def next_question(
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], failed: Sequence[Pair]
+    ) -> str | None:
+        planned = _planned(question, pairs, failed)
+        return planned or await super().next_question(step, question, pairs, failed)
+
+    async def ahead(
+        self, step: OpenStep, question: str, pairs: Sequence[Pair], failed: Sequence[Pair]
+    ) -> Ahead:
+        if self.conclude(question, pairs) is not None:
+            return Ahead(True)
+        if pairs and (planned := _planned(question, pairs, failed)):
+            return Ahead(False, planned)
+        return await super().ahead(step, question, pairs, failed)
+
+    def continued(self, message: str, pairs: Sequence[Pair]) -> str | None:
         asked: list[Pair] = []
         for question, answer in pairs:
             asked.append(Pair(follow_up(question, asked) or question, answer))
         return follow_up(message, asked)
 
     def conclude(self, question: str, pairs: Sequence[Pair]) -> str | None:
-        """Return the answer that follows from the pairs, None if a model must write it."""
-        if not self.small:
-            return None
         return comparison_answer(question, pairs) or bridge_answer(question, pairs)
 
     def merge(self, pairs: Sequence[Pair]) -> str | None:
-        """Return the answers of the parts of a question, None if a model must merge them. A small
-        model's merge does not say which part has no answer."""
-        return None if not self.small or all(pair.answer for pair in pairs) else tell_parts(pairs)
+        """The model's own merge does not say which part has no answer."""
+        return None if all(pair.answer for pair in pairs) else tell_parts(pairs)
 
 
 def _planned(question: str, pairs: Sequence[Pair], failed: Sequence[Pair]) -> str | None:
@@ -308,4 +326,4 @@ def _planned(question: str, pairs: Sequence[Pair], failed: Sequence[Pair]) -> st
 
 def planner_of(role: Role) -> Planner:
     """Return the planner that suits the model of a role."""
-    return Planner(small=role.generator.capabilities.small)
+    return SmallPlanner() if role.generator.capabilities.small else Planner()

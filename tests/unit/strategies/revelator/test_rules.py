@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.planner import Planner
+from service.strategies.planner import SmallPlanner
 from service.strategies.rules import (
     bridge_answer,
     follow_up,
@@ -340,6 +340,4 @@ def test_messages_continue_each_other() -> None:
         Pair("How much does the HP-90 cost?", "5 EUR"),
         Pair("And the HP-35?", "3 EUR"),
     ]
-    assert (
-        Planner(small=True).continued("What is its weight?", history) == "What is HP-35's weight?"
-    )
+    assert SmallPlanner().continued("What is its weight?", history) == "What is HP-35's weight?"
