@@ -37,10 +37,8 @@ from service.retrieval.base import (
     Alter,
     Permit,
     Principals,
-    Retriever,
     SearchRequest,
     SearchResult,
-    anyone,
 )
 from service.retrieval.search.hybrid import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
@@ -51,7 +49,7 @@ from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
     from service.engines.pool.pool import PoolGenerator
-    from service.retrieval.factory import EmbeddedStores
+    from service.retrieval.factory import Retrieval
     from service.telemetry.spans import Tracing
 
 INSTANCE: Final = secrets.token_hex(3)  # identifies this process in the ids of its answers
@@ -85,9 +83,8 @@ class Runtime:
     settings: Settings
     engines: Mapping[str, Generator]
     roles: Roles
-    retriever: Retriever
+    retrieval: Retrieval
     metrics: Metrics
-    stores: EmbeddedStores | None = None
     tracing: Tracing | None = None
 
     async def prepare(
@@ -109,7 +106,8 @@ class Runtime:
                     f"samples: the loop {loop!r} does not write its answer in one call; the loops "
                     f"that do are {', '.join(SAMPLED)}"
                 )
-        name = await self.retriever.check_request(asked.collection, asked.filter or {}, permit)
+        collections = self.retrieval.collections
+        name = await collections.check_request(asked.collection, asked.filter, permit)
         timeout_s = asked.timeout_s or self.settings.limits.timeout_s
         resolved = {"collection": name, "timeout_s": timeout_s, "principals": principals}
         return PreparedRequest(**dict(asked) | resolved)
@@ -140,7 +138,7 @@ class Runtime:
         hold("question", request.question)
         answer_id = answer_id or new_id()
         with traced(self.tracing, answer_id, caller) as trace:
-            async with self._held_retriever() as retriever:
+            async with SnapshotRetriever(self.retrieval.retriever) as retriever:
                 limits = dict(self.settings.limits) | {"timeout_s": request.timeout_s}
                 inquiry = Inquiry(
                     id=answer_id,
@@ -173,19 +171,9 @@ class Runtime:
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""
-        async with self._held_retriever() as retriever:
+        async with SnapshotRetriever(self.retrieval.retriever) as retriever:
             with deadline(self.settings.limits.timeout_s):
                 return await retriever.search(request)
-
-    @asynccontextmanager
-    async def _held_retriever(self) -> AsyncIterator[Retriever]:
-        """Yield the retriever of one question, whose searches all use one generation of a
-        collection."""
-        if self.stores is None:
-            yield self.retriever
-        else:
-            async with SnapshotRetriever(self.stores.retriever) as held:
-                yield held
 
     async def warm(self) -> list[Check]:
         """Load the models and open the default collection, so that no question waits for them."""
@@ -194,8 +182,7 @@ class Runtime:
             loads["router"] = partial(self.roles.classifier.classify, PROBE)
         if encoder := self.roles.extractor or self.roles.verifier:
             loads["reader"] = partial(encoder.read, PROBE, [Passage("", "", PROBE)])
-        if self.stores is not None:
-            loads["retrieval"] = self.stores.retriever.warm
+        loads["retrieval"] = self.retrieval.retriever.warm
         for name, load in loads.items():
             try:
                 await load()
@@ -232,9 +219,7 @@ class Runtime:
 
     async def _check_collections(self) -> list[Check]:
         """Report collections that are incomplete or were embedded with other settings."""
-        if self.stores is None:
-            return []
-        collections = self.stores.collections
+        collections = self.retrieval.collections
         problems, full = await collections.problems(), await collections.disk_problem()
         disk = [Check("disk", False, full, needed=False)] if full else []
         return disk + [
@@ -246,14 +231,15 @@ class Runtime:
         """Check whether a search returns in time, and name each side that does not. One side is
         enough."""
         limit = within_s = OPEN_S
+        retrieval = self.retrieval
         try:
             with anyio.fail_after(limit) as scope:
-                name = await self.retriever.check_request(None, {}, anyone)
-                if self.stores is None or self.stores.collections.waits_for_servers(name):
+                name = await retrieval.collections.check_request(None)
+                if retrieval.collections.waits_for_servers(name):
                     limit, within_s = PROBE_S, SEARCH_S
                     scope.deadline += PROBE_S - OPEN_S
                 request = SearchRequest(PROBE, 1, name, within_s=within_s, probe=True)
-                missing = (await self.retriever.search(request)).missing
+                missing = (await retrieval.retriever.search(request)).missing
         except TimeoutError:
             return [self._retrieval_lost(f"no response within {limit} s")]
         except RevelatorError as error:
@@ -261,13 +247,13 @@ class Runtime:
         without = f", without {' and '.join(missing)}" if missing else ""
         detail = f"collection {name!r} is searched by default{without}"
         out = set(missing) & {"bm25", "dense"}
-        if self.stores is not None and self.stores.embedder.problem() is not None:
+        if retrieval.embedder.problem() is not None:
             out.discard("dense")
         return [Check("retrieval", not out, detail, needed=False)]
 
     def _retrieval_lost(self, why: str) -> Check:
         """Report a failed probe, which may only be late while questions are still answered."""
-        busy = self.stores is not None and self.stores.retriever.answered_within(LATELY_S)
+        busy = self.retrieval.retriever.answered_within(LATELY_S)
         return Check("retrieval", False, why, needed=not busy)
 
 
@@ -281,7 +267,7 @@ async def open_runtime(
     settings: Settings,
     *,
     engines: Mapping[str, Generator] | None = None,
-    retriever: Retriever | None = None,
+    retrieval: Retrieval | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open what the settings name, unless it is given, and close what was opened at the end.
 
@@ -292,18 +278,16 @@ async def open_runtime(
         metrics, tracing = Metrics(), open_tracing(settings.tracing)
         if tracing is not None:
             stack.push_async_callback(tracing.aclose)
-        stores = None
-        if retriever is None:
-            from service.retrieval.factory import open_embedded  # noqa: PLC0415
+        if retrieval is None:
+            from service.retrieval.factory import open_retrieval  # noqa: PLC0415
 
-            stores = await stack.enter_async_context(open_embedded(settings, metrics))
-            retriever = stores.retriever
+            retrieval = await stack.enter_async_context(open_retrieval(settings, metrics))
         pooled: set[str] = set()
         if engines is None:
             pooled = {name for name, engine in settings.engines.items() if engine.kind == "vllm"}
             engines = await stack.enter_async_context(open_engines(settings, metrics))
         roles = _roles(settings, engines, pooled)
-        yield Runtime(settings, engines, roles, retriever, metrics, stores, tracing)
+        yield Runtime(settings, engines, roles, retrieval, metrics, tracing)
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ from service.api.wire import (
     stream_content,
 )
 from service.core.concurrency import running
-from service.core.errors import Draining, InvalidRequest, NotFound
+from service.core.errors import Draining, InvalidRequest
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
 from service.retrieval.base import EVERYTHING, Analysis
@@ -93,12 +93,9 @@ class DocumentBatch(Strict):
 
 
 async def collections_of(request: Request) -> Collections:
-    """Dependency: the collections. Raises NotFound if this deployment does not manage
-    collections."""
+    """Dependency: the collections."""
     runtime: Runtime = request.app.state.runtime
-    if runtime.stores is None:
-        raise NotFound("This deployment does not manage collections; its retriever is external.")
-    return runtime.stores.collections
+    return runtime.retrieval.collections
 
 
 async def collection_body(request: Request) -> CollectionRequest:

@@ -60,7 +60,8 @@ async def search(
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
     chosen = asked.filter or {}
-    name = await runtime.retriever.check_request(asked.collection, chosen, tenant.check_collection)
+    collections = runtime.retrieval.collections
+    name = await collections.check_request(asked.collection, chosen, tenant.check_collection)
     wanted = SearchRequest(
         asked.query, asked.top_k, name, asked.retriever, chosen, principals=tenant.principals,
         widened=True,

@@ -26,7 +26,7 @@ from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.documents import Document, check_access
 from service.retrieval.embedding.contract import Embedder
-from service.retrieval.factory import EmbeddedStores, open_embedded
+from service.retrieval.factory import Retrieval, open_retrieval
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, ingest, take
@@ -87,11 +87,11 @@ async def run_ingest(files: Sequence[Source], options: IngestOptions, settings: 
         else:
             with _embedder_on(options.ray, settings) as embedder:
                 async with (
-                    open_embedded(settings, embedder=embedder, patience_s=PATIENCE_S) as stores,
-                    _new_collection(stores, options),
+                    open_retrieval(settings, embedder=embedder, patience_s=PATIENCE_S) as own,
+                    _new_collection(own, options),
                 ):
                     report = await ingest(
-                        files, options.collection, stores.collections, listener, options.format,
+                        files, options.collection, own.collections, listener, options.format,
                         access=options.access, replace=options.replace,
                     )  # fmt: skip
     _print_totals(console, report, options.collection, embedded=not base)
@@ -151,17 +151,17 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
 
 
 @asynccontextmanager
-async def _new_collection(stores: EmbeddedStores, options: IngestOptions) -> AsyncIterator[None]:
+async def _new_collection(own: Retrieval, options: IngestOptions) -> AsyncIterator[None]:
     """Create the collection if necessary, and delete it again if nothing was written. The error of
     a replacement says that nothing has changed.
 
     Raises ConfigurationError, before that, if the embedding model cannot run here.
     """
-    if problem := stores.embedder.problem():
+    if problem := own.embedder.problem():
         raise ConfigurationError(problem)
     name = options.collection
-    is_new = name not in await stores.collections.names()
-    await stores.collections.create(name, analysis=options.analysis)
+    is_new = name not in await own.collections.names()
+    await own.collections.create(name, analysis=options.analysis)
     try:
         yield
     except RevelatorError as error:
@@ -170,9 +170,9 @@ async def _new_collection(stores: EmbeddedStores, options: IngestOptions) -> Asy
         raise
     finally:
         with anyio.CancelScope(shield=True):
-            manifest = await stores.collections.manifest(name)
+            manifest = await own.collections.manifest(name)
             if is_new and manifest.state == "complete" and not manifest.documents:
-                await stores.collections.delete(name)
+                await own.collections.delete(name)
 
 
 @contextmanager

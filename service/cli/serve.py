@@ -327,8 +327,7 @@ def base_url(listener: socket.socket) -> str:
 
 def _announce(runtime: Runtime, url: str | None) -> None:
     """Write the URL to the lock of the data directory, where other processes find it."""
-    if runtime.stores is not None:
-        runtime.stores.directory.set_url(url)
+    runtime.retrieval.directory.set_url(url)
 
 
 async def _warm(runtime: Runtime) -> None:

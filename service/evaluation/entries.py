@@ -44,10 +44,8 @@ class InProcessEntry:
 
     async def collection(self, name: str) -> dict[str, Any]:
         """Return the description of a collection."""
-        if self._runtime.stores is None:
-            return {"name": name}
         # Opening the collection creates the sample, so that later evaluations describe it alike.
-        return describe((await self._runtime.stores.collections.get(name)).manifest)
+        return describe((await self._runtime.retrieval.collections.get(name)).manifest)
 
     def ask(self, request: PreparedRequest, alter: Alter | None = None) -> AsyncIterator[BaseEvent]:
         return self._runtime.ask(request, alter)
@@ -88,8 +86,7 @@ class AtServer:
         return found.get(name, {"name": name})
 
     async def _collections(self) -> dict[str, dict[str, Any]]:
-        """Return the descriptions by name; none if the server's retriever is external or the key
-        may not list them."""
+        """Return the descriptions by name; none if the key may not list them."""
         try:
             found = (await self.client.collections()).collections
         except (InvalidRequest, NotFound):

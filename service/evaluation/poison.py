@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from service.core.domain import Passage, ScoredPassage
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import contains, is_verdict, normalise
-from service.retrieval.base import Filter, Permit, Retriever, SearchRequest, SearchResult
+from service.retrieval.base import Retriever, SearchRequest, SearchResult
 
 Kind = Literal["plants", "instructions", "roles", "duplicates"]
 Strength = Literal[1, 2, 3]
@@ -177,6 +177,3 @@ class PoisonedRetriever:
         ]
         hits = planted(result.passages, poison, self.attack.strength, request.top_k)
         return SearchResult(hits, result.missing)
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return await self.retriever.check_request(collection, filter, permit)

@@ -86,17 +86,10 @@ def anyone(_: str) -> None:
 
 
 class Retriever(Protocol):
-    """Searches collections. Raises `NotFound` for an unknown collection, `InvalidRequest` for an
-    unknown filter field, and `RetrievalFailure` if no requested side can be searched."""
+    """Searches collections. Raises `NotFound` for an unknown collection, and `RetrievalFailure` if
+    no requested side can be searched."""
 
     async def search(self, request: SearchRequest) -> SearchResult: ...
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        """Validate a request before any work. Returns the resolved collection name.
-
-        None resolves to `default` if it exists, else to the shipped `sample`. Errors of `permit`
-        come before those that tell whether the collection exists and what it contains.
-        """
 
 
 Alter = Callable[[Retriever], Retriever]  # wraps the retriever of one question

@@ -1,4 +1,4 @@
-"""Opens and closes everything that retrieval needs: data directory, stores, embedder, retriever."""
+"""Opens and closes all that retrieval needs: data directory, collections, embedder, search."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from service.retrieval.search.reranking import BACKEND, Reranking, open_reranker
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddedStores:
-    """An owned data directory and its contents. Created by `open_embedded`."""
+class Retrieval:
+    """An owned data directory, its collections, and what searches them."""
 
     directory: DataDirectory
     embedder: Embedder
@@ -33,13 +33,13 @@ class EmbeddedStores:
 
 
 @asynccontextmanager
-async def open_embedded(
+async def open_retrieval(
     settings: Settings,
     metrics: Metrics | None = None,
     embedder: Embedder | None = None,
     *,
     patience_s: float = PATIENCE_S,
-) -> AsyncIterator[EmbeddedStores]:
+) -> AsyncIterator[Retrieval]:
     """Lock `settings.data_dir`, open its collections when they are used, and close them at the end.
     Uses the `embedder` that the settings name, if none is given.
 
@@ -62,7 +62,7 @@ async def open_embedded(
             reranking = Reranking(reranker, own.top_n, settings.retrieval, metrics)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, metrics, reranking)
         try:
-            yield EmbeddedStores(directory, embedder, collections, retriever)
+            yield Retrieval(directory, embedder, collections, retriever)
         finally:
             with anyio.CancelScope(shield=True):
                 await retriever.aclose()

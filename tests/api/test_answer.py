@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from service.core.errors import EngineFailure, RetrievalFailure
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, answering, config, live, parse_sse
 from tests.support.scripted import ScriptStep
 
@@ -62,7 +62,7 @@ async def test_line_breaks_of_unicode_do_not_break_an_event() -> None:
 
 
 async def test_engine_and_store_failures_end_the_stream_and_the_body_alike() -> None:
-    async def both(script: list[ScriptStep], retriever: FakeRetriever, slug: str) -> None:
+    async def both(script: list[ScriptStep], retriever: ScriptedRetriever, slug: str) -> None:
         async with live(script, retriever=retriever) as service:
             status, body = await service.ask()
             wire = await service.stream()
@@ -72,8 +72,8 @@ async def test_engine_and_store_failures_end_the_stream_and_the_body_alike() -> 
         assert problem["type"] == body["type"]
 
     down = [ScriptStep(match=None, reply=EngineFailure("the engine is out"), times=None)]
-    await both(down, FakeRetriever(), "engine-unavailable")
-    out = FakeRetriever(failure=RetrievalFailure("both are out"))
+    await both(down, ScriptedRetriever(), "engine-unavailable")
+    out = ScriptedRetriever({"": RetrievalFailure("both are out")})
     await both(answering(), out, "retrieval-unavailable")
 
 
@@ -90,7 +90,7 @@ async def test_an_unexpected_failure_is_a_problem_without_its_secrets() -> None:
 
 
 async def test_a_missing_retriever_is_named_and_counted() -> None:
-    async with live(retriever=FakeRetriever(missing=("dense",))) as service:
+    async with live(retriever=ScriptedRetriever(missing=("dense",))) as service:
         _, body = await service.ask("Who composed Norma?")
         counted = await service.metric('revelator_degraded_total{backend="dense"}')
     assert body["degraded"] == ["dense"]

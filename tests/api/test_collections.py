@@ -314,7 +314,7 @@ async def test_a_line_break_in_a_path_names_no_other_document(mine: Live) -> Non
 
 
 async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(mine: Live) -> None:
-    async with mine.app.state.runtime.stores.collections.writing("mine") as writer:
+    async with mine.app.state.runtime.retrieval.collections.writing("mine") as writer:
         await writer.write([Document("a/b\nc\n", "", TEXT)])
     url = URL(f"{mine.url}/collections/mine/documents/a%2Fb%0Ac%0A", encoded=True)
     assert (await mine.get(url)).json()["id"] == "a/b\nc\n"
@@ -358,9 +358,3 @@ async def test_one_collection_that_cannot_be_read_does_not_hide_the_others(
         printed = capsys.readouterr().out
         assert "mine" in printed
         assert f"spoilt: {spoilt}" in printed
-
-
-async def test_a_deployment_without_stores_of_its_own_says_so(service: Live) -> None:
-    response = await service.get("/collections")
-    problem = check_problem(response, 404, "not-found")
-    assert "does not manage collections" in problem["detail"]

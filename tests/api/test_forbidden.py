@@ -171,7 +171,7 @@ async def test_readiness_names_collections_only_to_keys(tmp_path: Path) -> None:
     async with live(settings=settings, own_stores=True) as service:
         for name in ("docs", THERE):
             assert await status(service, "owner", "PUT", f"/collections/{name}", {}) == 200
-            collection = await service.app.state.runtime.stores.collections.get(name)
+            collection = await service.app.state.runtime.retrieval.collections.get(name)
             other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
             await collection.save(collection.manifest.model_copy(update={"embedding": other}))
         for identity, told, counted in (

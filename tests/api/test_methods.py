@@ -33,15 +33,15 @@ from service.core.errors import ConfigurationError
 from service.core.settings import Settings
 from service.encoders.base import Tag
 from service.engines.base import Capabilities
-from service.runtime import open_runtime
 from service.strategies import drafting, flare
 from tests.api.test_answer import check_grammar
 from tests.api.test_bad_input import check_problem
 from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.conftest import need
-from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.word_labelling import write_checkpoint
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, answering, config, live, typed
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.support.tiny import open_tiny
 
@@ -320,7 +320,7 @@ async def test_a_service_without_its_classifier_does_not_start(tmp_path: Path) -
     settings = config(routes={"classifier": str(tmp_path)})
     engines = {"default": ScriptedGenerator()}
     with pytest.raises(ConfigurationError, match="revelator train router"):
-        async with open_runtime(settings, engines=engines, retriever=FakeRetriever()):
+        async with open_scripted(settings, engines=engines, retriever=ScriptedRetriever()):
             pass
 
 

@@ -18,7 +18,7 @@ from service.engines.base import Delta, GenerationRequest
 from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.conftest import need
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, Raw, answering, config, live
 from tests.support.scripted import ScriptedGenerator, render
 
@@ -43,7 +43,7 @@ class Telling(ScriptedGenerator):
         yield Delta("")
 
 
-class TellingRetriever(FakeRetriever):
+class TellingRetriever(ScriptedRetriever):
     def __init__(self, failure: Callable[[str], Exception]) -> None:
         super().__init__()
         self._failure = failure
@@ -70,7 +70,7 @@ FAILURES: dict[str, Callable[[str], Exception]] = {
 
 @asynccontextmanager
 async def silent(
-    engine: Any = None, retriever: FakeRetriever | None = None
+    engine: Any = None, retriever: ScriptedRetriever | None = None
 ) -> AsyncIterator[tuple[Live, list[str], list[dict[str, Any]]]]:
     """A service with its log at info, what it said, and at the end its log's lines: nothing of the
     marks is in them, or in a trace."""
@@ -104,8 +104,8 @@ def trace(at: Live) -> Callable[[], str]:
     return lambda: "".join(span.to_json() for span in spans.get_finished_spans())
 
 
-def passages() -> FakeRetriever:
-    return FakeRetriever({"sample": [Passage("p1", "Rivers", PASSAGE)]})
+def passages() -> ScriptedRetriever:
+    return ScriptedRetriever({"": [Passage("p1", "Rivers", PASSAGE)]})
 
 
 Told = tuple[bool, str]

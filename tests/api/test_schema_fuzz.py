@@ -22,9 +22,9 @@ from schemathesis.specs.openapi.checks import (
 from service.api.app import create_app
 from service.core.settings import Settings
 from service.retrieval.base import Retriever
-from service.runtime import open_runtime
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import answering, config
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 OPERATIONS = 22
@@ -61,11 +61,11 @@ data = tempfile.TemporaryDirectory(prefix="revelator-fuzz-", ignore_cleanup_erro
 
 
 def schema(settings: Settings, retriever: Retriever | None = None) -> Any:
-    opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+    opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
     return schemathesis.openapi.from_asgi("/openapi.json", create_app(settings, opening))
 
 
-answers = schema(config(), FakeRetriever())
+answers = schema(config(), ScriptedRetriever())
 stores = schema(config(data_dir=data.name, retrieval={"embedding_model": "hashing"}))
 
 

@@ -34,7 +34,7 @@ from tests.support.stub_server import stub_server
 
 
 def collections_of(service: Live) -> Collections:
-    found: Collections = service.app.state.runtime.stores.collections
+    found: Collections = service.app.state.runtime.retrieval.collections
     return found
 
 
@@ -122,7 +122,7 @@ async def command(data: Path, *options: str) -> tuple[int, str]:
 
 async def test_the_command_goes_through_the_server_or_works_alone(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
-        service.app.state.runtime.stores.directory.set_url(service.url)
+        service.app.state.runtime.retrieval.directory.set_url(service.url)
         await put(service)
         await add(service, [NORMA])
         await lose_a_vector(service)
@@ -168,7 +168,7 @@ async def ask(service: Live, **fields: Any) -> dict[str, Any]:
 
 async def test_counts_that_differ_are_named_and_told(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
-        service.app.state.runtime.stores.directory.set_url(service.url)
+        service.app.state.runtime.retrieval.directory.set_url(service.url)
         await put(service)
         await add(service, [NORMA])
         assert await ready(service) == {"status": "ok"}

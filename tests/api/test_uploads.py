@@ -204,7 +204,7 @@ async def test_an_upload_says_how_words_are_analysed(tmp_path: Path) -> None:
 
 
 async def test_a_write_whose_client_leaves_before_its_turn_is_not_begun(mine: Live) -> None:
-    collections = mine.app.state.runtime.stores.collections
+    collections = mine.app.state.runtime.retrieval.collections
     waiting = collections._life.lock("mine").statistics
     async with collections.writing("mine"):
         left = [asyncio.create_task(upload(mine, lines_of([f"d{n}"]))) for n in range(20)]

@@ -17,9 +17,9 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Generator
 from service.engines.factory import open_generator
-from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
-from service.runtime import open_runtime
+from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 
@@ -35,9 +35,6 @@ class StubRetriever:
 
     async def search(self, request: SearchRequest) -> SearchResult:
         return self._result
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return collection or "sample"
 
 
 def scripted() -> ScriptedGenerator:
@@ -63,7 +60,7 @@ async def main() -> None:
         engine = open_generator("default", openai)
     app: FastAPI = create_app(
         settings,
-        partial(open_runtime, settings, engines={"default": engine}, retriever=StubRetriever()),
+        partial(open_scripted, settings, engines={"default": engine}, retriever=StubRetriever()),
     )
     listener = bind(settings.server)
     listener.listen()

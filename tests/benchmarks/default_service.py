@@ -88,8 +88,7 @@ def rows_of(data: Path, part: Part, size: int) -> list[dict[str, Any]]:
 async def fill(data: Path, settings: Settings, part: Part) -> None:
     """Store the passages of a part. What is stored already is passed over."""
     async with open_runtime(settings) as runtime:
-        assert runtime.stores is not None
-        collections = runtime.stores.collections
+        collections = runtime.retrieval.collections
         if part.collection not in await collections.names():
             await collections.create(part.collection)
         files = [data / corpus / "corpus.jsonl" for corpus in part.corpora]

@@ -96,7 +96,7 @@ def pool_of(body: Answer) -> list[str]:
 
 async def measure(runtime: Runtime, asked: Asked, collection: str) -> Found:
     request = SearchRequest(asked.question, CUT, collection, "hybrid")
-    result = await runtime.retriever.search(request)
+    result = await runtime.retrieval.retriever.search(request)
     searched = [hit.passage.passage_id for hit in result.passages]
     prepared = await runtime.prepare(
         AnswerRequest(
@@ -148,14 +148,14 @@ async def main(options: argparse.Namespace, work: Path) -> bool:
     reader = ScriptedGenerator([ScriptStep("x", times=None)])
     found: list[Found] = []
     async with open_runtime(settings, engines=dict.fromkeys(settings.engines, reader)) as runtime:
-        assert runtime.stores is not None
         sets = (
             (WIKI, CORPUS, synthesised(options.data, options.n)),
             (MUSIQUE, MUSIQUE, musique(options.data)),
         )
         for name, corpus, asked in sets:
-            await runtime.stores.collections.create(name)
-            await ingest([options.data / corpus / "corpus.jsonl"], name, runtime.stores.collections)
+            collections = runtime.retrieval.collections
+            await collections.create(name)
+            await ingest([options.data / corpus / "corpus.jsonl"], name, collections)
             found += [await measure(runtime, each, name) for each in asked]
     return show(found)
 

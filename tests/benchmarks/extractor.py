@@ -326,9 +326,8 @@ async def ask_service(
     outcomes, taken = [], []
     with tempfile.TemporaryDirectory() as data:
         async with open_runtime(load_settings(None, {"data_dir": data, **given})) as runtime:
-            assert runtime.stores is not None
-            await runtime.stores.collections.create("default")
-            report = await ingest([documents], "default", runtime.stores.collections)
+            await runtime.retrieval.collections.create("default")
+            report = await ingest([documents], "default", runtime.retrieval.collections)
             print(f"{report.indexed} documents, {report.failed} failed {report.failures}")
             await runtime.warm()
             for row in rows:

@@ -132,8 +132,7 @@ async def prepare(data: Path, out: Path, settings: Settings, names: Sequence[str
             lines = [json.dumps(row, ensure_ascii=False) for row in rows_of(data, SETS[name])]
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     async with open_runtime(settings) as runtime:
-        assert runtime.stores is not None
-        collections = runtime.stores.collections
+        collections = runtime.retrieval.collections
         known = await collections.names()
         for name in names:
             if name not in known:

@@ -47,8 +47,7 @@ async def bodies(
     """Answer one question after the other, so that nothing depends on how calls were batched."""
     found: dict[str, Any] = {}
     async with open_runtime(load_settings(None, settings)) as runtime:
-        assert runtime.stores is not None
-        collections = runtime.stores.collections
+        collections = runtime.retrieval.collections
         await collections.create("default")
         await ingest(list(corpora), "default", collections)
         for question in questions:

@@ -250,8 +250,7 @@ async def table(options: argparse.Namespace, known: Sequence[Known], model: Perf
                 }
                 own = nested(row[0])
                 async with open_runtime(load_settings(None, sections | own)) as runtime:
-                    assert runtime.stores is not None
-                    collections = runtime.stores.collections
+                    collections = runtime.retrieval.collections
                     if not filled:
                         await collections.create("default")
                         filled = True

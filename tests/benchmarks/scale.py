@@ -36,7 +36,7 @@ from service.core.settings import Settings, load_settings
 from service.retrieval.base import EVERYTHING, SearchRequest
 from service.retrieval.embedding.contract import PRESETS, Embedder, Vector
 from service.retrieval.embedding.embedders import minilm_embedder
-from service.retrieval.factory import open_embedded
+from service.retrieval.factory import open_retrieval
 from service.retrieval.ingest.pipeline import ingest
 from service.text.sentences import sentences
 from service.workshop.facts.rows import read_lines
@@ -129,7 +129,7 @@ def memory() -> str:
 
 
 async def fill(settings: Settings, file: Path, embedder: AtHand, count: int) -> None:
-    async with open_embedded(settings, embedder=embedder) as stores:
+    async with open_retrieval(settings, embedder=embedder) as stores:
         collections = stores.collections
         if NAME not in await collections.names():
             await collections.create(NAME)
@@ -147,7 +147,7 @@ async def fill(settings: Settings, file: Path, embedder: AtHand, count: int) -> 
 
 async def search(settings: Settings, embedder: AtHand, asked: Sequence[str], count: int) -> None:
     begin = time.perf_counter()
-    async with open_embedded(settings, embedder=embedder) as stores:
+    async with open_retrieval(settings, embedder=embedder) as stores:
         first = SearchRequest(asked[0], 10, NAME, "hybrid", principals=EVERYTHING)
         await stores.retriever.search(first)
         print(f"open and first search: {time.perf_counter() - begin:.2f} s; {memory()}")

@@ -22,7 +22,7 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import Settings
 from service.engines.base import Generator
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
+from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.draft_text import as_data, join, opening_layout
 from service.strategies.dragin import Dragin
 from tests.support.asking import loop_events, prepared
@@ -143,9 +143,6 @@ class WordRetriever:
     async def search(self, request: SearchRequest) -> SearchResult:
         found = enumerate(self.best(request.query, request.top_k), 1)
         return SearchResult(tuple(ScoredPassage(p, rank, 1 / rank) for rank, p in found))
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return "sample"
 
     async def aclose(self) -> None:
         return None

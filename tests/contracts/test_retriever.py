@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.core.domain import ScoredPassage
-from service.core.errors import InvalidRequest, NotFound
-from service.retrieval.base import Retriever, SearchRequest, anyone
+from service.core.errors import NotFound
+from service.retrieval.base import Retriever, SearchRequest
 from tests.contracts.stores import QUIET
 from tests.contracts.worlds import reading
 from tests.unit.retrieval.worlds import CORPUS
@@ -123,12 +123,6 @@ async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:
     assert set(ids(await hits(retriever, "Bellíni", retriever="bm25"))) == {"norma", "bellini"}
 
 
-async def test_requests_are_checked(retriever: Retriever) -> None:
-    assert await retriever.check_request(None, {"kind": ("work",)}, anyone) == "default"
-    assert await retriever.check_request("default", {}, anyone) == "default"
-    with pytest.raises(NotFound, match=r"'nowhere'.*default"):
-        await retriever.check_request("nowhere", {}, anyone)
-    with pytest.raises(InvalidRequest, match=r"'colour'.*kind, staged, tags, year"):
-        await retriever.check_request(None, {"colour": ("red",)}, anyone)
+async def test_there_is_no_other_collection(retriever: Retriever) -> None:
     with pytest.raises(NotFound):
         await retriever.search(SearchRequest("q", 1, "nowhere"))

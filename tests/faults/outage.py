@@ -128,7 +128,7 @@ class Service:
 
     @property
     def collections(self) -> Collections:
-        found: Collections = self.live.app.state.runtime.stores.collections
+        found: Collections = self.live.app.state.runtime.retrieval.collections
         return found
 
     async def ask(self) -> Asked:

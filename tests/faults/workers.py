@@ -19,9 +19,10 @@ from service.engines.pool import workers as limits
 from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import PoolLimits
 from service.retrieval.base import anyone
-from service.runtime import Runtime, open_runtime
+from service.runtime import Runtime
 from tests.server_nodes import free_port
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.workers import StubWorker, stub_worker, stub_workers
 
 QUESTIONS = 64
@@ -47,7 +48,7 @@ async def pool_of(urls: Sequence[str], **engine: object) -> AsyncIterator[Runtim
     engine |= {"kind": "vllm", "urls": urls, "max_concurrency": 256}
     settings = Settings.model_validate({"engines": {"default": engine}})
     with mock.patch.object(limits, "LIMITS", QUICK):
-        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+        async with open_scripted(settings, retriever=ScriptedRetriever()) as runtime:
             yield runtime
 
 

@@ -85,9 +85,8 @@ def write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 async def stored(corpus: Path, config: Path) -> None:
     async with open_runtime(load_settings(config)) as runtime:
-        assert runtime.stores is not None
-        await runtime.stores.collections.create(COLLECTION)
-        await ingest([corpus], COLLECTION, runtime.stores.collections)
+        await runtime.retrieval.collections.create(COLLECTION)
+        await ingest([corpus], COLLECTION, runtime.retrieval.collections)
 
 
 def killed(command: Sequence[str], rows: Path) -> bytes:

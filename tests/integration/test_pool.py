@@ -19,8 +19,9 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
 from service.retrieval.base import anyone
-from service.runtime import Runtime, open_runtime
-from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from service.runtime import Runtime
+from tests.support.asking import PASSAGES, ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.tiny import as_trained
 from tests.support.vllm import OF_A_POOL, Vllm, metric, vllm_server
 
@@ -115,8 +116,8 @@ def _sum(workers: Sequence[Vllm], name: str) -> float:
 
 async def test_a_worker_killed_in_mid_question_fails_none(workers: list[Vllm]) -> None:
     """The last of this file: one worker is gone after it."""
-    async with open_runtime(
-        settings_for(workers), retriever=FakeRetriever({"sample": (*SAMPLE, *TOWNS)})
+    async with open_scripted(
+        settings_for(workers), retriever=ScriptedRetriever({"": (*PASSAGES, *TOWNS)})
     ) as runtime:
         assert all(check.ok for check in await runtime.warm())
         begun = asyncio.Event()

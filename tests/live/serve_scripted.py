@@ -12,9 +12,9 @@ from functools import partial
 
 from service.cli.serve import run_server
 from service.core.settings import Settings
-from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 
@@ -29,11 +29,11 @@ def main() -> None:
     words = [f"w{number} " for number in range(options.words)]
     engine = ScriptedGenerator([ScriptStep(reply=words, delay=options.delay, times=None)])
     settings = Settings.model_validate(options.settings)
-    retriever = None if options.stores else FakeRetriever()
+    retriever = None if options.stores else ScriptedRetriever()
     run_server(
         settings,
         on_started=lambda url: print(url, flush=True),
-        opening=partial(open_runtime, settings, engines={"default": engine}, retriever=retriever),
+        opening=partial(open_scripted, settings, engines={"default": engine}, retriever=retriever),
     )
     print(f"closed, {engine.running} calls left", flush=True)
 

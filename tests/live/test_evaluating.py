@@ -33,9 +33,9 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.rows import Row, read_rows
-from service.runtime import open_runtime
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, answering, config
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 
@@ -49,8 +49,8 @@ async def live(
     """A running server. The command, which may block its own event loop, shares its process."""
     settings = settings or config()
     engines = {"default": ScriptedGenerator(script or answering())}
-    retriever = None if own_stores else FakeRetriever()
-    opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+    retriever = None if own_stores else ScriptedRetriever()
+    opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
     app = create_app(settings, opening)
     async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
         yield Live(url, app, server, http)

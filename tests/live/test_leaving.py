@@ -19,8 +19,8 @@ import pytest
 from service.core.domain import Passage
 from service.core.settings import EngineSettings
 from service.engines.factory import open_generator
-from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, Raw, answering, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -136,7 +136,7 @@ async def test_the_client_closes_while_ten_judgements_run(path: str) -> None:
         *answering("Bellini"),
     ]
     engine = ScriptedGenerator(script)
-    async with live(engine, retriever=FakeRetriever({"sample": passages})) as service:
+    async with live(engine, retriever=ScriptedRetriever({"": passages})) as service:
         client = await Raw.ask(service.port, path, route="single")
         await eventually(lambda: engine.running == 10)
         await client.close()

@@ -18,7 +18,7 @@ from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
 from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -52,7 +52,7 @@ async def test_an_answer_comes_with_its_steps_and_citations(mode: str) -> None:
 
     async with live() as service, client_of(service, mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"answer", "search"}  # an external retriever takes no documents
+        assert set(tools) == {"answer", "search", "ingest"}
         assert tools["answer"].input_schema["required"] == ["question"]
         result = await client.call_tool("answer", QUESTION, progress_callback=progress)
     assert not result.is_error
@@ -77,8 +77,8 @@ async def test_a_search_returns_passages_and_says_what_was_wrong_with_it() -> No
             wrong = await client.call_tool("search", arguments)
             assert wrong.is_error
             assert told in wrong.content[0].text
-        with pytest.raises(MCPError, match="no tool 'ingest'"):
-            await client.call_tool("ingest", {"collection": "docs", "documents": [DOCUMENT]})
+        with pytest.raises(MCPError, match="no tool 'forget'"):
+            await client.call_tool("forget", {"collection": "docs", "documents": [DOCUMENT]})
 
 
 async def test_a_client_that_sends_only_text_is_understood() -> None:
@@ -102,7 +102,7 @@ async def test_a_client_that_sends_only_text_is_understood() -> None:
 
 
 async def test_a_search_takes_a_place_and_counts_as_a_question(tmp_path: Path) -> None:
-    retriever = FakeRetriever()
+    retriever = ScriptedRetriever()
     retriever.delay = 0.3
     settings = tenants(tmp_path, entry("asks", questions_per_minute=3), max_running=1)
     async with live(settings=settings, retriever=retriever) as service:
@@ -243,7 +243,7 @@ async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path)
         assert response.json()["problems"] == {}
 
 
-class Broken(FakeRetriever):
+class Broken(ScriptedRetriever):
     async def search(self, request: SearchRequest) -> SearchResult:
         raise KeyError("/secret/path")
 
@@ -264,7 +264,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
     async with (
         live(settings=settings, own_stores=True) as service, client_of(service) as client
     ):  # fmt: skip
-        stores = service.app.state.runtime.stores.collections
+        stores = service.app.state.runtime.retrieval.collections
         monkeypatch.setattr(stores, "listed", broken)
         monkeypatch.setattr(stores, "manifest", broken)
         configure_logging("error", stream)

@@ -15,7 +15,7 @@ from service.core.errors import EngineFailure
 from service.engines.base import Capabilities
 from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
-from tests.stubs.fake_retriever import NORMA, FakeRetriever
+from tests.support.asking import NORMA, ScriptedRetriever
 from tests.support.live import Live, answering, config, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -37,9 +37,9 @@ async def sent(service: Live, path: str, body: dict[str, Any]) -> tuple[int, Any
     return answered.status, answered.text if streamed else answered.json()
 
 
-def entitled(title: str, url: str | None = None) -> FakeRetriever:
+def entitled(title: str, url: str | None = None) -> ScriptedRetriever:
     metadata = {"url": url} if url else {}
-    return FakeRetriever({"sample": [Passage("nor/ma#2", title, NORMA, metadata)]})
+    return ScriptedRetriever({"": [Passage("nor/ma#2", title, NORMA, metadata)]})
 
 
 @pytest.mark.parametrize("url", [None, "https://example.org/norma"])
@@ -187,7 +187,7 @@ async def test_a_plain_chat_goes_to_the_model_and_nowhere_else(
     newer = {"model": "revelator-plain", "input": messages[:2], "instructions": "Briefly.",
              "max_output_tokens": 9, "stream": stream}  # fmt: skip
     script = [ScriptStep(reply="Norma and Bellini", finish="length", times=None)]
-    retriever = FakeRetriever()
+    retriever = ScriptedRetriever()
     async with live(script, settings=settings, retriever=retriever) as service:
         service.http.headers["X-API-Key"] = "one"
         status, said = await sent(service, "/v1/chat/completions", chat | sampling)

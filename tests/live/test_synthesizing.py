@@ -51,8 +51,7 @@ async def fill(settings: Settings, name: str) -> None:
     passages = [of(n) for n in range(len(TOWNS)) for of in (work_of, composer_of)]
     documents = [{"id": p.passage_id, "title": p.title, "text": p.text} for p in passages]
     async with open_runtime(settings) as runtime:
-        assert runtime.stores is not None
-        collections = runtime.stores.collections
+        collections = runtime.retrieval.collections
         await collections.create(name)
         await ingest_documents(documents, name, collections)
 

@@ -22,7 +22,7 @@ import aiohttp
 
 from service.core.errors import NotFound
 from service.core.settings import Settings
-from service.retrieval.factory import open_embedded
+from service.retrieval.factory import open_retrieval
 from tests.server_nodes import Restarted, free_port, restarted_qdrant
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS
@@ -221,7 +221,7 @@ async def _corpus(elasticsearch: str, qdrant: str, data: Path) -> AsyncIterator[
         "elasticsearch_url": elasticsearch, "qdrant_url": qdrant, "embedding_model": "hashing",
     }  # fmt: skip
     settings = Settings.model_validate({"data_dir": data, "retrieval": retrieval})
-    async with open_embedded(settings) as stores:
+    async with open_retrieval(settings) as stores:
         with suppress(NotFound):
             await stores.collections.delete(NAME)
         await stores.collections.create(NAME)

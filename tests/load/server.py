@@ -23,9 +23,9 @@ from service.cli import serve as serving
 from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
-from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.bench_server import StubRetriever
+from tests.support.retrieval import open_scripted
 
 LIMITS = ((connections, "HEAD_S"), (bodies, "BODY_TIMEOUT_S"), (serving, "KEEP_ALIVE_S"))
 HOW_MANY = "How many tasks are there?"
@@ -109,7 +109,7 @@ async def main() -> None:
         print(url, flush=True)
 
     with bind(settings.server) as listener:
-        opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+        opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
         await serve(settings, listener, started, opening)
 
 

@@ -29,13 +29,13 @@ from service.api.openapi import event_models
 from service.cli.serve import serving
 from service.core.domain import CallUsage, Citation
 from service.core.errors import Draining
-from service.runtime import open_runtime
 from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
 from tests.page.streams import answered, body, every_event, passage, sse
-from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from tests.support.asking import PASSAGES, ScriptedRetriever
 from tests.support.live import answering, config, live
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = pytest.mark.timeout(100)
@@ -50,7 +50,7 @@ async def test_a_question_is_answered_with_citations_that_open_the_passage(tab: 
         assert "route single, loop anrag" in await tab.inner_text(".status")
         cost = await tab.inner_text(".cost")
         await tab.click(".citation >> nth=0")
-        assert await tab.inner_text("#passage-text mark") in SAMPLE[0].text
+        assert await tab.inner_text("#passage-text mark") in PASSAGES[0].text
         assert await tab.inner_text("#passage-title") == "Norma"
         await tab.keyboard.press("Escape")
         assert not await tab.is_visible("#passage-dialog")
@@ -363,7 +363,7 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
     quick = {"default": ScriptedGenerator(answering("Vincenzo Bellini"))}
     settings = config()
     other = create_app(
-        settings, partial(open_runtime, settings, engines=quick, retriever=FakeRetriever())
+        settings, partial(open_scripted, settings, engines=quick, retriever=ScriptedRetriever())
     )
     async with (
         serving(other) as (_, other_url),

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import anyio
+
 from service.answer.budget import Budget
 from service.answer.calls import Role, Roles
 from service.answer.events import AnswerReady, BaseEvent, Failed, Stop, TokenRole
@@ -19,10 +21,17 @@ from service.encoders.extractor import Extractor
 from service.encoders.router import Classifier
 from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Filter, Permit, SearchRequest, SearchResult
+from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.base import Method
 from service.strategies.pipeline import answer_stream
 from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+NORMA = "Norma is an opera. It was composed by Vincenzo Bellini."
+PASSAGES = (
+    Passage("norma", "Norma", NORMA, {"year": 1831}),
+    Passage("bellini", "Bellini", "Vincenzo Bellini was born in Catania.", {"year": 1801}),
+    Passage("palermo", "Palermo", "Palermo is a city in Sicily.", {"year": 734}),
+)
 
 
 def passage(passage_id: str, text: str, title: str = "") -> Passage:
@@ -30,26 +39,34 @@ def passage(passage_id: str, text: str, title: str = "") -> Passage:
 
 
 class ScriptedRetriever:
-    """Returns the passages of the first key that the query contains. The key "" is the default."""
+    """Returns the passages of the first key that the query contains, if they pass the filter. The
+    key "" is the default."""
 
     def __init__(
-        self, hits: Mapping[str, Sequence[Passage] | Exception], missing: tuple[str, ...] = ()
+        self,
+        hits: Mapping[str, Sequence[Passage] | Exception] | None = None,
+        missing: tuple[str, ...] = (),
     ) -> None:
-        self.hits = hits
+        self.hits = {"": PASSAGES} if hits is None else hits
         self.missing = missing
+        self.delay = 0.0
         self.requests: list[SearchRequest] = []
 
     async def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
+        if self.delay:
+            await anyio.sleep(self.delay)
         found = next((hit for key, hit in self.hits.items() if key in request.query), ())
         if isinstance(found, Exception):
             raise found
-        left = [p for p in found if p.passage_id not in request.exclude][: request.top_k]
+        left = [
+            passage
+            for passage in found
+            if passage.passage_id not in request.exclude
+            and all(passage.metadata.get(name) in own for name, own in request.filter.items())
+        ]
         scored = [ScoredPassage(p, rank, 1.0 / rank) for rank, p in enumerate(left, 1)]
-        return SearchResult(tuple(scored), self.missing)
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return collection or "sample"
+        return SearchResult(tuple(scored[: request.top_k]), self.missing)
 
 
 def prepared(question: str = "Q?", **fields: Any) -> PreparedRequest:

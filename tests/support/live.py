@@ -23,9 +23,9 @@ from service.cli.serve import Server, serving
 from service.core.settings import Settings
 from service.engines.base import Generator
 from service.retrieval.base import Retriever
-from service.runtime import open_runtime
 from service.telemetry.logs import configure_logging
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
@@ -124,8 +124,8 @@ async def live(
         engine = ScriptedGenerator(engine or answering())
     engines: Mapping[str, Generator] = {"default": engine}
     if not own_stores:
-        retriever = retriever or FakeRetriever()
-    opening = partial(open_runtime, settings, engines=engines, retriever=retriever)
+        retriever = retriever or ScriptedRetriever()
+    opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
     app = create_app(settings, opening)
     async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
         configure_logging("error")

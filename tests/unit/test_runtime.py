@@ -20,12 +20,12 @@ from service.engines.factory import open_generator
 from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
 from service.prompts.templates import SHIPPED
 from service.retrieval.base import anyone
-from service.runtime import describe_roles, open_runtime
+from service.runtime import describe_roles
 from service.strategies.autorag import autorag_mode
-from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
 from tests.stubs.tiny_compiled import COMPILED
 from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import TINY, TINY_TEMPLATES
 
@@ -35,8 +35,8 @@ OURS = Capabilities(templates="compact", autorag="tuned", passages=1)
 async def resolved(engine: Generator, **sections: Any) -> dict[str, str]:
     """Each role's template set, and the mode of Auto-RAG."""
     settings = Settings.model_validate(sections)
-    async with open_runtime(
-        settings, engines={"default": engine}, retriever=FakeRetriever()
+    async with open_scripted(
+        settings, engines={"default": engine}, retriever=ScriptedRetriever()
     ) as runtime:
         sets = {role.name: role.templates.folder.name for role in runtime.roles}
         return sets | {"autorag": autorag_mode(settings.autorag, runtime.roles.reader)}
@@ -170,7 +170,7 @@ async def test_loops_that_continue_raw_text_find_out_before_they_run(
     asked = AnswerRequest.model_validate({"question": "Who?", "route": "single", "loop": "ircot"})
     async with StubServer(refuses=refuses, refusal=status) as server:
         settings = Settings(engines={"default": EngineSettings(kind="openai", urls=[server.url])})
-        async with open_runtime(settings, retriever=FakeRetriever({"sample": []})) as runtime:
+        async with open_scripted(settings, retriever=ScriptedRetriever({"": []})) as runtime:
             if runs:
                 await runtime.prepare(asked, anyone)
                 return
@@ -193,7 +193,7 @@ async def test_weights_are_opened_at_the_start_only_where_every_question_needs_t
     )
     waits = "default: opened when a question first needs it" if encoder == "shipped" else None
     passages = {"": [Passage("1", "Norma", "Vincenzo Bellini composed the opera Norma.")]}
-    async with open_runtime(settings, retriever=ScriptedRetriever(passages)) as runtime:
+    async with open_scripted(settings, retriever=ScriptedRetriever(passages)) as runtime:
 
         async def ask(**fields: Any) -> None:
             request = await runtime.prepare(
@@ -212,7 +212,7 @@ async def test_weights_are_opened_at_the_start_only_where_every_question_needs_t
         await ask(route="direct")
         assert await detail() == ("default: open" if waits else "default")
     (folder / "model.onnx").write_bytes(b"")
-    async with open_runtime(settings, retriever=ScriptedRetriever(passages)) as runtime:
+    async with open_scripted(settings, retriever=ScriptedRetriever(passages)) as runtime:
         (check,) = [check for check in await runtime.checks() if check.name == "engine default"]
         assert not check.ok
         assert "is damaged" in check.detail
@@ -223,5 +223,5 @@ async def test_an_encoder_that_verifies_must_be_named() -> None:
         {"answers": {"verify_with": "reader"}, "roles": {"reader": {"encoder": "none"}}}
     )
     with pytest.raises(ConfigurationError, match=r"answers\.verify_with .* roles\.reader\.encoder"):
-        async with open_runtime(settings, engines={"default": ScriptedGenerator()}):
+        async with open_scripted(settings, engines={"default": ScriptedGenerator()}):
             pass

@@ -103,7 +103,7 @@ def _failed(detail: str) -> types.CallToolResult:
 
 
 @asynccontextmanager
-async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections | None]]:
+async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections]]:
     """Yield the tenant of a request, which may ask, and the collections of this deployment. Errors
     become those of the protocol, with the texts of all other paths."""
     request = _request(context)
@@ -111,7 +111,7 @@ async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections |
     try:
         tenant = tenant_of(request)
         tenant.check("ask")
-        yield tenant, runtime.stores.collections if runtime.stores else None
+        yield tenant, runtime.retrieval.collections
     except RevelatorError as error:
         raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
     except Exception as error:
@@ -122,10 +122,8 @@ async def _list_resources(context: Context, _: object) -> types.ListResourcesRes
     """Return the collections that the key may use, also one that cannot be read, with the
     reason."""
     async with _asking(context) as (tenant, collections):
-        found = dict[str, str]()
-        if collections is not None:
-            listed = await collections.listed(tenant.may_use, tenant.principals)
-            found = {each.name: each.description for each in listed.collections} | listed.problems
+        listed = await collections.listed(tenant.may_use, tenant.principals)
+        found = {each.name: each.description for each in listed.collections} | listed.problems
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
@@ -146,7 +144,7 @@ async def _read_resource(
     async with _asking(context) as (tenant, collections):
         uri = str(wanted.uri)
         name = unquote(uri.removeprefix(SCHEME))
-        if not uri.startswith(SCHEME) or collections is None:
+        if not uri.startswith(SCHEME):
             raise NotFound(f"there is no resource {uri[:200]!r}")
         tenant.check_collection(name)
         info = await collections.info(name, tenant.principals)

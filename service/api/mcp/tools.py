@@ -174,13 +174,9 @@ TOOLS: Final = {
 
 
 def tools_of(request: Request) -> dict[str, ToolSpec]:
-    """Return the tools that the key of a request may use in this deployment, by name."""
-    tenant, runtime = tenant_of(request), request.app.state.runtime
-    return {
-        name: tool
-        for name, tool in TOOLS.items()
-        if tenant.may(tool.right) and (tool.right != "write" or runtime.stores is not None)
-    }
+    """Return the tools that the key of a request may use, by name."""
+    tenant = tenant_of(request)
+    return {name: tool for name, tool in TOOLS.items() if tenant.may(tool.right)}
 
 
 PATH: Final = "/mcp"

@@ -321,7 +321,6 @@ async function learnFields() {
   fillSelect(fields.compare, properties.loop.enum ?? []);
 }
 
-// A deployment whose retriever is external has no list of collections.
 async function learnCollections() {
   try {
     const { collections, keeps_files: keeps } = await getJson("collections", keyOf());

@@ -24,7 +24,17 @@ from service.core.errors import (
     UnknownCollection,
 )
 from service.core.progress import Follow, unseen
-from service.retrieval.base import ACCESS, EVERYTHING, NOBODY, Analysis, Principals, may_see
+from service.retrieval.base import (
+    ACCESS,
+    EVERYTHING,
+    NOBODY,
+    Analysis,
+    Filter,
+    Permit,
+    Principals,
+    anyone,
+    may_see,
+)
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.consistency import count_passages
@@ -107,14 +117,36 @@ class Collections:
             raise UnknownCollection(name, names)
         return name
 
+    async def check_request(
+        self, name: str | None, filter: Filter | None = None, permit: Permit = anyone
+    ) -> str:
+        """Validate what a search names, before any work. Returns the collection's name, as
+        `resolve`.
+
+        Errors of `permit` come before those that tell whether the collection exists and what it
+        contains. Raises NotFound, and InvalidRequest for an unknown field of the filter.
+        """
+        if name is not None:
+            permit(name)
+        name = await self.resolve(name)
+        permit(name)
+        if filter:
+            known = await self.metadata_fields(name)
+            if unknown := sorted(set(filter) - set(known)):
+                raise InvalidRequest(
+                    f"collection {name!r} has no metadata field {', '.join(map(repr, unknown))}; "
+                    f"its fields: {', '.join(known) or 'none'}"
+                )
+        return name
+
+    async def metadata_fields(self, name: str) -> Sequence[str]:
+        return (await self.get(name)).manifest.metadata_fields
+
     def waits_for_servers(self, name: str) -> bool:
         """Whether a search waits only for servers, because the collection is open and one of its
         sides is not embedded. The first search opens the collection."""
         found = self._life.find(name)
         return found is not None and found.manifest.stores != EMBEDDED
-
-    async def metadata_fields(self, name: str) -> Sequence[str]:
-        return (await self.get(name)).manifest.metadata_fields
 
     async def manifest(self, name: str) -> Manifest:
         """Return the collection's manifest with its current counts. Opens nothing, so that an

@@ -23,13 +23,11 @@ import structlog
 
 from service.core.concurrency import Batcher, gather
 from service.core.domain import Passage, RetrieverName, ScoredPassage
-from service.core.errors import InvalidRequest, RetrievalFailure, RevelatorError
+from service.core.errors import RetrievalFailure, RevelatorError
 from service.core.metrics import Metrics
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
     SIDES,
-    Filter,
-    Permit,
     SearchRequest,
     SearchResult,
     SearchStore,
@@ -128,20 +126,6 @@ class HybridRetriever:
         self._guards: dict[str, Guard] = {}
         self._embedding = QueryEmbedding(embedder, self._guard("embedding"), self._metrics)
         self._answered = -math.inf  # when a store last answered a question, by `time.monotonic`
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        if collection is not None:
-            permit(collection)
-        name = await self._catalog.resolve(collection)
-        permit(name)
-        if filter:
-            known = await self._catalog.metadata_fields(name)
-            if unknown := sorted(set(filter) - set(known)):
-                raise InvalidRequest(
-                    f"collection {name!r} has no metadata field {', '.join(map(repr, unknown))}; "
-                    f"its fields: {', '.join(known) or 'none'}"
-                )
-        return name
 
     async def search(self, request: SearchRequest) -> SearchResult:
         async with self.lend(request.collection) as stores:
@@ -374,6 +358,3 @@ class SnapshotRetriever:
         """Remember the sides that a search missed."""
         known = self._lost.get(request.collection, frozenset())
         self._lost[request.collection] = known | {side for side in SIDES if side in missing}
-
-    async def check_request(self, collection: str | None, filter: Filter, permit: Permit) -> str:
-        return await self._retriever.check_request(collection, filter, permit)

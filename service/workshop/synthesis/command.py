@@ -24,7 +24,8 @@ from service.core.errors import (
 from service.core.files import save_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
-from service.retrieval.base import EVERYTHING, Retriever, SearchRequest, anyone
+from service.retrieval.base import EVERYTHING, SearchRequest
+from service.retrieval.factory import Retrieval
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
@@ -72,7 +73,7 @@ async def synthesize_file(
         raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
     items, bad = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
-        find = await finder_of(runtime.retriever, options.collection, options.side)
+        find = await finder_of(runtime.retrieval, options.collection, options.side)
         teacher = teacher_of(runtime, "--teacher", options.teacher, options.model)
         others = {}
         if options.query_teacher:
@@ -110,19 +111,19 @@ def teacher_of(runtime: Runtime, option: str, name: str, model: str | None = Non
     return Teacher(engine, label or "embedded", model)
 
 
-async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:
+async def finder_of(retrieval: Retrieval, collection: str | None, side: Split) -> Finder:
     """Return a function that searches a collection, without held-out passages if the rows are for
     training.
 
     Raises NotFound for an unknown collection.
     """
-    name = await retriever.check_request(collection, {}, anyone) if collection else ""
+    name = await retrieval.collections.check_request(collection) if collection else ""
     training = side == "train"
 
     async def find(query: str, top_k: int, retriever_name: RetrieverName) -> tuple[Passage, ...]:
         most = top_k * SPARE if training else top_k
         request = SearchRequest(query, most, name, retriever_name, principals=EVERYTHING)
-        found = (scored.passage for scored in (await retriever.search(request)).passages)
+        found = (scored.passage for scored in (await retrieval.retriever.search(request)).passages)
         usable = [p for p in found if not (training and is_held_out(p.title))]
         return tuple(usable[:top_k])
 

@@ -30,7 +30,7 @@ from service.core.settings import RetrievalSettings, ServerSettings, Settings
 from service.retrieval.documents import BadDocument, Document, parse_document
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
-from service.retrieval.factory import open_embedded
+from service.retrieval.factory import open_retrieval
 from tests.api.test_tenants import entry, tenants
 from tests.unit.retrieval.worlds import CORPUS
 
@@ -68,7 +68,7 @@ async def test_in_this_process(
     good = tmp_path / "good.txt"
     good.write_text("Some text.")
     assert await run_ingest([good], "c", settings(tmp_path)) == 0
-    async with open_embedded(settings(tmp_path)) as stores:
+    async with open_retrieval(settings(tmp_path)) as stores:
         assert (await stores.collections.manifest("c")).documents == 6
 
 
@@ -89,7 +89,7 @@ async def test_through_the_server_that_owns_the_directory(
             for key in ("k3y", "unknown", "reads-only")}  # fmt: skip
     app = create_app(own)
     async with serving(app) as (_, url):  # the command may block its own event loop
-        stores = app.state.runtime.stores
+        stores = app.state.runtime.retrieval
         stores.directory.set_url(url)
         assert await run_ingest([file], "c", keys["k3y"]) == 1
         printed = " ".join(capsys.readouterr().out.split())
@@ -116,7 +116,7 @@ async def test_folders_formats_and_standard_input(
     assert await run_ingest(files, "c", settings(tmp_path)) == 0
     assert "2 documents indexed" in " ".join(capsys.readouterr().out.split())
     assert await run_ingest([folder], "c", settings(tmp_path), format="text") == 0
-    async with open_embedded(settings(tmp_path)) as stores:
+    async with open_retrieval(settings(tmp_path)) as stores:
         manifest = await stores.collections.manifest("c")
     assert (manifest.documents, manifest.metadata_fields) == (3, ())
 
@@ -175,13 +175,13 @@ async def test_files_without_a_valid_document_leave_no_collection(tmp_path: Path
         await run_ingest(bad, "default", own, replace=True)
     app = create_app(own)
     async with serving(app) as (_, url):
-        stores = app.state.runtime.stores
+        stores = app.state.runtime.retrieval
         assert "default" not in await stores.collections.names()
         assert await run_ingest(bad, "default", own, url=url) == 1
         assert "default" not in await stores.collections.names()
         await stores.collections.create("kept")
     assert await run_ingest(bad, "kept", own) == 1
-    async with open_embedded(own) as stores:
+    async with open_retrieval(own) as stores:
         assert "kept" in await stores.collections.names()
 
 

@@ -17,7 +17,7 @@ from service.core.concurrency import running
 from service.core.errors import InvalidRequest, StoreError
 from service.core.settings import Settings
 from service.retrieval.base import EVERYTHING
-from service.retrieval.factory import open_embedded
+from service.retrieval.factory import open_retrieval
 from tests.support.live import config
 
 
@@ -28,7 +28,7 @@ async def becomes(wanted: set[str], settings: Settings) -> None:
     for _ in range(600):
         await asyncio.sleep(0.05)
         with suppress(StoreError):
-            async with open_embedded(settings) as stores:
+            async with open_retrieval(settings) as stores:
                 if "docs" in await stores.collections.names():
                     heads = await stores.collections.heads("docs", "", 99, EVERYTHING)
                     found = {each.document_id for each in heads}
@@ -51,7 +51,7 @@ async def test_the_collection_follows_the_folder(
     )  # fmt: skip
 
     async def original(document_id: str) -> str:
-        async with open_embedded(settings) as stores:
+        async with open_retrieval(settings) as stores:
             found = await stores.collections.original("docs", document_id, EVERYTHING)
             assert found is not None
             return found[1].read_text()

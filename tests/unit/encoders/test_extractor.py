@@ -31,11 +31,11 @@ from service.encoders.extractor import (
 )
 from service.encoders.windows import Windows
 from service.retrieval.base import anyone
-from service.runtime import open_runtime
 from service.text.tables import read_tables
 from service.text.wordpiece import minilm_tokenizer
 from service.workshop.recipes.extractor import export_extractor, open_network, save_network
-from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from tests.support.asking import PASSAGES, ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator
 from tests.unit.workshop.recipes.rows import write_encoder
 
@@ -231,15 +231,15 @@ def test_the_exported_mpnet_computes_what_torch_computes(tmp_path: Path) -> None
 async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder: Path) -> None:
     settings = Settings.model_validate({"roles": {"reader": {"encoder": str(folder)}}})
     engine = ScriptedGenerator()
-    async with open_runtime(
-        settings, engines={"default": engine}, retriever=FakeRetriever()
+    async with open_scripted(
+        settings, engines={"default": engine}, retriever=ScriptedRetriever()
     ) as runtime:
         assert [check for check in await runtime.warm() if not check.ok] == []
         request = AnswerRequest(question="Who composed Norma?", route="single")
         prepared = await runtime.prepare(request, anyone)
         body = await collect(runtime.ask(prepared))
     assert isinstance(body, Answer)
-    assert any(body.answer in each.text for each in SAMPLE)
+    assert any(body.answer in each.text for each in PASSAGES)
     assert (body.usage.llm_calls, body.supported) == (1, True)
     assert body.confidence is not None
     assert body.usage.prompt_tokens > 20

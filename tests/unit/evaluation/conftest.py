@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from service.evaluation import command
-from service.runtime import open_runtime
 from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.unit.evaluation.evaluating import ROME, Engine, Opened
 
 
@@ -18,7 +18,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
     def use(engine: Engine) -> ScriptedRetriever:
         retriever = ScriptedRetriever({"": [ROME]})
-        opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
+        opening = partial(open_scripted, engines={"default": engine.generator}, retriever=retriever)
         monkeypatch.setattr(command, "open_runtime", opening)
         return retriever
 

@@ -16,8 +16,8 @@ from service.core.settings import EngineSettings, Settings
 from service.evaluation import command, llm_judge
 from service.evaluation.llm_judge import LABELS, MOST_CHARS, Judge, prompt_of, read_verdict
 from service.evaluation.rows import Row, read_rows
-from service.runtime import open_runtime
 from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import Reply, ScriptedGenerator, ScriptStep, render
 from tests.unit.evaluation.evaluating import ROME, Engine, dataset, evaluated, row
 
@@ -102,7 +102,7 @@ def test_the_prompt_is_bounded_and_quotes_what_it_shows() -> None:
 def judging(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScriptedGenerator], None]:
     def use(strict: ScriptedGenerator) -> None:
         engines = {"default": Engine().generator, "strict": strict}
-        opening = partial(open_runtime, engines=engines, retriever=ScriptedRetriever({"": [ROME]}))
+        opening = partial(open_scripted, engines=engines, retriever=ScriptedRetriever({"": [ROME]}))
         monkeypatch.setattr(command, "open_runtime", opening)
 
     return use

@@ -12,17 +12,17 @@ import anyio
 import anyio.lowlevel
 
 from service.core.domain import Passage, ScoredPassage
-from service.core.errors import NotFound, RetrievalFailure, RevelatorError
+from service.core.errors import RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest, SearchStore
+from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
-from service.retrieval.embedding.contract import Embedder, EmbeddingContract, Vector
+from service.retrieval.embedding.contract import Embedder, Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.stores.base import VectorStore
+from tests.support.retrieval import FakeCollection, FakeCollections, fake_manifest
 
 CORPUS: list[dict[str, Any]] = [
     {"id": "norma", "title": "Norma", "text": "Norma is an opera by Vincenzo Bellini.",
@@ -125,48 +125,9 @@ class FakeStore:
         self.failure = RetrievalFailure(f"{self.backend} broke")
 
 
-class FakeCollection:
-    """What a search uses of a collection."""
-
-    def __init__(
-        self,
-        bm25: SearchStore,
-        dense: SearchStore,
-        embedding: EmbeddingContract,
-        *,
-        incomplete: bool = False,
-    ) -> None:
-        self.bm25, self.dense, self.incomplete = bm25, dense, incomplete
-        self.manifest = Manifest(name="c", embedding=embedding)
-
-    async def held(self, hits: Sequence[ScoredPassage]) -> Sequence[ScoredPassage]:
-        return hits
-
-
-class FakeCatalog:
+def collection_of(
+    bm25: FakeStore, dense: FakeStore, *, incomplete: bool = False
+) -> FakeCollections:
     """One collection `c` of two fake stores."""
-
-    def __init__(
-        self,
-        bm25: FakeStore,
-        dense: FakeStore,
-        *,
-        incomplete: bool = False,
-    ) -> None:
-        self.stores = FakeCollection(bm25, dense, HashingEmbedder.contract, incomplete=incomplete)
-        self.closed = False
-
-    async def resolve(self, name: str | None) -> str:
-        if name not in {None, "c"}:
-            raise NotFound(f"no {name}; there is: c")
-        return "c"
-
-    async def metadata_fields(self, name: str) -> Sequence[str]:
-        return ("kind", "year")
-
-    @asynccontextmanager
-    async def lend(self, name: str) -> AsyncIterator[FakeCollection]:
-        yield self.stores
-
-    async def aclose(self) -> None:
-        self.closed = True
+    manifest = fake_manifest("c", ["kind", "year"])
+    return FakeCollections(FakeCollection(manifest, bm25, dense, incomplete=incomplete))

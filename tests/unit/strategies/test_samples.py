@@ -12,10 +12,10 @@ from service.core.errors import RevelatorError
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import anyone
-from service.runtime import open_runtime
 from service.strategies.reader import SAMPLE_TEMPERATURE
 from service.strategies.registry import LOOPS, SAMPLED
 from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
+from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
@@ -101,7 +101,7 @@ async def test_every_loop_samples_or_refuses(loop: str) -> None:
     engine = ScriptedGenerator()
     asked = parse_request({"question": QUESTION, "loop": loop, "samples": 2})
     retriever = ScriptedRetriever(HITS)
-    async with open_runtime(
+    async with open_scripted(
         Settings(), engines={"default": engine}, retriever=retriever
     ) as runtime:
         if loop in SAMPLED:

@@ -78,6 +78,24 @@ async def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
             await collections.get(name)
 
 
+async def test_requests_are_checked(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("default", metadata_fields=["kind", "year"])
+        assert await collections.check_request(None, {"kind": ("work",)}) == "default"
+        assert await collections.check_request("default") == "default"
+        with pytest.raises(NotFound, match=r"'nowhere'.*default"):
+            await collections.check_request("nowhere")
+        with pytest.raises(InvalidRequest, match=r"'colour'.*kind, year"):
+            await collections.check_request(None, {"colour": ("red",)})
+
+        def refuse(name: str) -> None:
+            raise StoreError(f"not {name}")
+
+        for name, told in (("nowhere", "not nowhere"), (None, "not default")):
+            with pytest.raises(StoreError, match=told):
+                await collections.check_request(name, {"colour": ("red",)}, refuse)
+
+
 async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
     """It would get round the lock of the only writer, and the protection of the sample."""
     async with opened(tmp_path, sample=Sample.shipped()) as collections:
@@ -88,7 +106,7 @@ async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
                 collections.resolve(name),
                 collections.get(name),
                 collections.manifest(name),
-                collections.metadata_fields(name),
+                collections.check_request(name, {"f": ("x",)}),
                 collections.document(name, "d"),
                 collections.delete_document(name, "d"),
                 collections.heads(name, "", 9),
@@ -122,7 +140,7 @@ async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
             await anyio.sleep(0.02)
             with anyio.fail_after(10):  # the others do not wait for it
                 assert await collections.resolve("other") == "other"
-                assert await collections.metadata_fields("other") == ()
+                assert await collections.manifest("other")
             with pytest.raises(NotFound):
                 await collections.get("c")
             written.set()

@@ -36,7 +36,7 @@ from service.retrieval.search.hybrid import (
 )
 from service.retrieval.search.reranking import Reranking
 from tests.support.observed import Observed
-from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeStore, collection_of
 
 # an embedder on a server has no more time than a store
 BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder/v1"}}
@@ -59,7 +59,7 @@ class World:
         self.dense = FakeStore("qdrant_edge", ["b", "c"])
         self.embedder = CountingEmbedder()
         self.observed = Observed()
-        self.catalog = FakeCatalog(self.bm25, self.dense, incomplete=incomplete)
+        self.catalog = collection_of(self.bm25, self.dense, incomplete=incomplete)
         self.retriever = HybridRetriever(
             self.catalog,
             self.embedder,
@@ -216,8 +216,8 @@ async def test_a_long_list_is_searched_for_once_more_with_the_best_passage(
 ) -> None:
     world = World()
     names = [*"abcdefghijkl"]
-    world.catalog.stores.bm25 = bm25 = BridgeStore("tantivy", names)
-    world.catalog.stores.dense = BridgeStore("qdrant_edge", names)
+    world.catalog.only.bm25 = bm25 = BridgeStore("tantivy", names)
+    world.catalog.only.dense = BridgeStore("qdrant_edge", names)
     found, missing = await world.ask(**{"top_k": top_k, "widened": True, **fields})
     expected = [*"abc", "second", *"defghijkl"] if widened else names
     assert (found, missing) == (expected[:top_k], ())
@@ -237,8 +237,8 @@ async def test_a_side_that_the_second_search_loses_is_named_unless_both_are(
 ) -> None:
     world = World()
     names = [*"abcdefghijkl"]
-    world.catalog.stores.bm25 = FailsTheSecondTime("tantivy", names)
-    world.catalog.stores.dense = dense("qdrant_edge", names)
+    world.catalog.only.bm25 = FailsTheSecondTime("tantivy", names)
+    world.catalog.only.dense = dense("qdrant_edge", names)
     missing = ("bm25",) if dense is FakeStore else ()
     assert await world.ask(top_k=10, widened=True) == (names[:10], missing)
 

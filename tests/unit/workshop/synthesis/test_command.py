@@ -15,7 +15,8 @@ from service.core.errors import ConfigurationError
 from service.prompts.templates import SHIPPED
 from service.workshop.synthesis.command import SPARE, finder_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
-from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.asking import ScriptedRetriever
+from tests.support.retrieval import scripted_retrieval
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 from tests.unit.workshop.synthesis.worlds import compound_lines
 
@@ -83,12 +84,13 @@ PASSAGES = [Passage(f"{n}", HELD_OUT if n % 2 else KNOWN, "words") for n in rang
 
 
 async def test_what_is_held_out_is_not_found_for_training() -> None:
-    retriever = FakeRetriever({"c": PASSAGES})
-    find = await finder_of(retriever, "c", "train")
+    retriever = ScriptedRetriever({"": PASSAGES})
+    async with scripted_retrieval(retriever, "c") as retrieval:
+        find = await finder_of(retrieval, "c", "train")
+        tests = await finder_of(retrieval, "c", "test")
     assert [p.passage_id for p in await find("words", 3, "bm25")] == ["0", "2", "4"]
     (request,) = retriever.requests
     assert (request.top_k, request.retriever) == (3 * SPARE, "bm25")
-    tests = await finder_of(retriever, "c", "test")
     assert [p.passage_id for p in await tests("words", 3, "hybrid")] == ["0", "1", "2"]
 
 

@@ -18,7 +18,7 @@ from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.reranking import Reranking, open_reranker
 from tests.support.observed import Observed
 from tests.support.stub_server import stubbed
-from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeStore, collection_of
 
 
 class Stub:
@@ -125,7 +125,7 @@ class World:
         self.reranker, self.observed = FakeReranker(), Observed()
         self.bm25 = FakeStore("tantivy", ["a", "b", "d"])
         self.retriever = HybridRetriever(
-            FakeCatalog(self.bm25, FakeStore("qdrant_edge", ["b", "c"])),
+            collection_of(self.bm25, FakeStore("qdrant_edge", ["b", "c"])),
             CountingEmbedder(),
             settings,
             self.observed,
