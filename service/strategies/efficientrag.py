@@ -38,7 +38,7 @@ from service.strategies.reading.text import (
 from service.text.words import word_spans
 
 FETCH: Final = 10
-MAX_STEPS: Final = 4
+DEFAULT_STEPS: Final = 4
 UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
 TEMPLATE: Final = "efficientrag_read"
 TEMPLATE_OFFICIAL: Final = "efficientrag_read_official"
@@ -145,7 +145,7 @@ class EfficientRag(Method):
         self.pool: list[Candidate] = []
         self.query = self.question
         following: str | Read = self.query
-        left = self.request.max_steps or MAX_STEPS
+        left = self.request.max_steps or DEFAULT_STEPS
         while isinstance(following, str) and self.may_go_on():
             left -= 1
             self.query = following

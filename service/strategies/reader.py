@@ -94,7 +94,7 @@ async def write_answer(
         elif (closed and example) or (last and echoed and not step.answer):
             step.flag("prompt_example")
         elif reading.answer is None and text and not stopped:
-            step.answer = last_clause(text, question, prompt.shown)
+            step.answer = closing_answer(text, question, prompt.shown)
             if again and step.answer is None:
                 step.flag("unread_answer")
         await _correct(step, "" if schema else text, as_role)
@@ -103,7 +103,7 @@ async def write_answer(
     await vote(step, prompt, as_role, max_tokens)
 
 
-def last_clause(text: str, question: str, shown: str) -> str | None:
+def closing_answer(text: str, question: str, shown: str) -> str | None:
     """Return what the last sentence of a reply says at its end, if that is short and new and the
     text `shown` to the model contains it: "… so it would be Catania." None if there is nothing.
     """

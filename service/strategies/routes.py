@@ -37,7 +37,7 @@ from service.text.grounding import bears, is_yes_no
 
 Ended = tuple[str | None, StoppedBy]  # the answer of a part, and what stopped it
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
-MAX_STEPS: Final = 5
+DEFAULT_STEPS: Final = 5
 MAX_PARTS: Final = 8
 SURVEYED: Final = 40  # passages that a survey looks for
 MAX_DOCUMENTS: Final = 10  # that it reads, best first
@@ -116,7 +116,7 @@ def may_escalate(inquiry: Inquiry) -> bool:
         request.route in wanted[settings.routes.escalate]
         and AFTER in settings.routes.allowed
         and "refine" not in request.conditions.skip
-        and (request.max_steps or MAX_STEPS) > 1
+        and (request.max_steps or DEFAULT_STEPS) > 1
     )
 
 
@@ -150,7 +150,7 @@ class Complex(Method):
                 # ENDING or NEXT on an empty history, once before any retrieval
                 async with self.step("ending") as step:
                     await self._look_ahead(step)
-            most = self.request.max_steps or MAX_STEPS
+            most = self.request.max_steps or DEFAULT_STEPS
             while (
                 not self.ended and self.stopped_by == "answer" and self.may_go_on(self._asked, most)
             ):
