@@ -149,26 +149,18 @@ class TantivyStore(LexicalStore):
             Query.boolean_query([(Occur.Must, query), (Occur.MustNot, hidden)]) if hidden else query
             for query in (self._first, Query.all_query())
         )
-        return self._count(documents), self._count(passages)
+        return _count(searcher, documents), _count(searcher, passages)
 
     @property
     def _first(self) -> Any:
         return Query.term_query(self._schema, "part", "0", "basic")
-
-    def _count(self, counted: Any) -> int:
-        return int(self._index.searcher().search(counted, 1, count=True).count)
 
     @native_call
     def among(self, field: Key, values: Sequence[str]) -> list[PassageRecord]:
         if not values:
             return []
         wanted = Query.term_set_query(self._schema, field, list(values))
-        return self._found(wanted, len(values))
-
-    def _found(self, query: Any, most: int, offset: int = 0) -> list[PassageRecord]:
-        searcher = self._index.searcher()
-        found = searcher.search(query, most, count=False, offset=offset).hits
-        return [_record(searcher.doc(address)) for _, address in found]
+        return _found(self._index.searcher(), wanted, len(values))
 
     @native_call
     def heads(
@@ -180,13 +172,15 @@ class TantivyStore(LexicalStore):
         file: str = "",
         text: str = "",
     ) -> list[PassageRecord]:
-        """The index does not sort by a text, so all documents are looked at."""
+        """The index does not sort by a text, so all documents are looked at, page by page."""
+        searcher = self._index.searcher()
         pattern = _SYNTAX.sub(r"\\\g<0>", file) + r"(\#(?s:.)*)?"
         query = Query.regex_query(self._schema, "head", pattern) if file else self._first
         part, words = text.casefold(), set(self._analyzer.analyze(paired(text)))
         wanted = (
             record
-            for record in self._found(query, max(1, self._index.searcher().num_docs))
+            for offset in range(0, _count(searcher, query), SCAN)
+            for record in _found(searcher, query, SCAN, offset)
             if record.document_id > after
             and may_see(principals, record.passage.metadata)
             and (
@@ -202,7 +196,7 @@ class TantivyStore(LexicalStore):
 
     @native_call
     def _page(self, offset: int) -> list[PassageRecord]:
-        return self._found(Query.all_query(), SCAN, offset)
+        return _found(self._index.searcher(), Query.all_query(), SCAN, offset)
 
     @native_call
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
@@ -288,6 +282,15 @@ def _document(record: PassageRecord) -> Any:
     document.add_text("text", paired(passage.text))
     document.add_bytes("record", orjson.dumps(fields_of(record)))
     return document
+
+
+def _count(searcher: Any, query: Any) -> int:
+    return int(searcher.search(query, 1, count=True).count)
+
+
+def _found(searcher: Any, query: Any, most: int, offset: int = 0) -> list[PassageRecord]:
+    found = searcher.search(query, most, count=False, offset=offset).hits
+    return [_record(searcher.doc(address)) for _, address in found]
 
 
 def _record(document: Any) -> PassageRecord:

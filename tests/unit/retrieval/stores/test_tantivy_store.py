@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +47,24 @@ async def test_a_large_index_is_searched_in_a_thread_alike(
     here = await store.search(query)
     monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
     assert await store.search(query) == here
+    await store.close()
+
+
+async def test_a_page_of_a_listing_needs_no_more_memory_than_some_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TantivyStore(tmp_path, "english")
+    texts = {f"d{number:04}": "word " * 400 for number in range(2_000)}
+    await store.replace([], records(texts))
+    monkeypatch.setattr(tantivy_store, "SCAN", 100)
+    tracemalloc.start()
+    found = await store.heads("d0994", 10, NOBODY)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [record.document_id for record in found] == [
+        f"d{number:04}" for number in range(995, 1_005)
+    ]
+    assert most < 1_500_000  # the texts of all documents have 4 MB
     await store.close()
 
 
