@@ -160,15 +160,14 @@ class Autorag(Method):
 
     async def _close(self) -> str | None:
         """End the last step with the remaining answer, and return that. The step is charged with
-        the owed cost; calls that opened no step get one of their own.
+        the owed cost; without a step so far, it is that of the answer.
         """
-        if not self.open_step.id and self.owed["llm_calls"]:
+        if not self.open_step.id:
             await self._open_answer()
         if self.answer:
             await verify(self.open_step, self.question, list(self.seen.values()))
-        if self.open_step.id:
-            self._charge()
-            await self.open_step.end()
+        self._charge()
+        await self.open_step.end()
         return self.answer or None
 
     def _charge(self) -> None:

@@ -301,14 +301,18 @@ class IterRetgen(Chain):
                     await self._write(step, last=not left)
                     if not left and self.answer:
                         shown = True
-                        await step.say(self.answer, self.as_role)
+                        await self._say(step, self.answer)
         if shown or (self.answer is None and self.declined):
             return self.answer
         if self.answer is None:
             return await self.answer_from(self.collected)
         async with self.step("answer") as step:
-            await step.say(self.answer, self.as_role)
+            await self._say(step, self.answer)
         return self.answer
+
+    async def _say(self, step: OpenStep, answer: str) -> None:
+        await step.say(answer, self.as_role)
+        await verify(step, self.question, self.collected.passages)
 
     async def _write(self, step: OpenStep, *, last: bool) -> None:
         """Write one chain of thought over the passages. Text copied from a demonstration is neither

@@ -184,6 +184,8 @@ class Drafting(Method):
         self.layout = replace(self.layout, passages=())
         if query:
             await self.lay(await self.open_step.search(query, self.top_k, shape="best_fields"))
+        else:
+            self.open_step.flag("no_evidence")
 
     @property
     def top_k(self) -> int:
@@ -203,6 +205,8 @@ class Drafting(Method):
                 self.found[scored.passage.passage_id] = scored.passage
             choices.append(Choice(keep, None if keep else "not shown"))
             room -= bool(line)
+        if not self.layout.passages:
+            self.open_step.flag("no_evidence")
         await self.open_step.show_passages(found, choices)
 
     def call(self, most: int | None = None, *, logprobs: bool = False) -> GenerationRequest:
@@ -382,8 +386,6 @@ class FixedLength(Drafting):
             return await self._rest()
         step = await self.open("retrieve")
         await self.search(self.question.strip() if self.query is None else self.query)
-        if not self.layout.passages:
-            step.flag("no_evidence")
         self.query = await self._write_window(self.open_window, self.window)
         step.answer = self.query or None
         return None

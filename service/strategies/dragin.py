@@ -246,10 +246,7 @@ class Dragin(Drafting):
         self._append(hit.previous)
         self.resumed = True
         self.count_withdrawn()
-        await self.search(query)
-        if not self.layout.passages:
-            step.flag("no_evidence")
-        return None
+        return await self.search(query)
 
     async def _query(self, hit: Hit) -> str:
         """Form the query, cut to the last 64 tokens of the model; it can be empty."""
@@ -316,8 +313,6 @@ class Dragin(Drafting):
         if self.layout.passages:
             written = await self.continue_text(lambda: Continuation(self.splitter), self.call())
             sentence = written.kept
-        else:
-            self.open_step.flag("no_evidence")
         if self.layout.borrows(sentence):
             self.open_step.flag("prompt_example")
         self.write(sentence)

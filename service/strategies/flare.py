@@ -126,8 +126,6 @@ class Flare(Drafting):
         if self.layout.passages:
             left = self.options.limit - self.used
             sentence = await self._write_sentence(min(LOOK_AHEAD, max(1, left)))
-        else:
-            step.flag("no_evidence")
         text = self._keep(sentence)
         if self.layout.borrows(text):
             step.flag("prompt_example")

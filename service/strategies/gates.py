@@ -50,7 +50,8 @@ class EntropyGate(Method):
         async with self.step("answer") as step:
             step.weighed = self.seen
             await answer_from_memory(step, self.question, self.as_role)
-            kept = (bool(step.answer) and self.is_sure(step)) or step.stopped_by != "answer"
+            stands = bool(step.answer) and (self.is_sure(step) or not self.may_go_on())
+            kept = stands or step.stopped_by != "answer"
             if not kept:
                 if step.answer:
                     await step.emit(Withdraw(role=self.as_role, reason="trigger"))

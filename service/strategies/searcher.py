@@ -24,7 +24,7 @@ from service.prompts.templates import Prompt, TemplateSet
 from service.strategies.anrag import TOKENS_PER_LETTER
 from service.strategies.base import Method, lacking_template
 from service.strategies.calls import RETRY_TEMPERATURE
-from service.strategies.reader import write_answer
+from service.strategies.reader import verify, write_answer
 from service.strategies.reading.answers import read_answer
 
 TURN_TOKENS: Final = 512
@@ -232,7 +232,7 @@ class Searcher(Method):
 
     def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
         super().__init__(scope, question, as_role)
-        self.seen: set[str] = set()
+        self.seen: dict[str, Passage] = {}
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -312,10 +312,10 @@ class Searcher(Method):
             result = await step.search(query, top_k)
             passages = [hit.passage for hit in result.passages]
             await step.show_passages(result, [Choice(True)] * len(passages))
-        names = {passage.passage_id for passage in passages}
-        if not names - self.seen:
+        found = {passage.passage_id: passage for passage in passages}
+        if not found.keys() - self.seen:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
-        self.seen |= names
+        self.seen |= found
         return passages
 
     async def _conclude(self, step: OpenStep, turn: Turn) -> None:
@@ -336,6 +336,7 @@ class Searcher(Method):
         if not self.seen:
             step.flag("closed_book")
         await step.say(reading.answer, self.as_role)
+        await verify(step, self.question, list(self.seen.values()))
 
 
 class Corag(Searcher):
@@ -381,6 +382,7 @@ class Corag(Searcher):
         shown = "".join(f"Doc {n}: {page(passage)}\n\n" for n, passage in numbered).strip()
         prompt = self.prompt(CHATS[2], question=self.question.strip(), passages=shown)
         await write_answer(step, prompt, self.as_role, ANSWER_TOKENS)
+        await verify(step, self.question, list(self.seen.values()))
 
     def prompt(self, role: str, **fields: str) -> Prompt:
         lines = [

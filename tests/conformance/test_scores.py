@@ -37,8 +37,8 @@ def recorded() -> dict[str, Any]:
 
 def ours(name: str, golds: list[str], said: str) -> list[float | None]:
     answers = tuple(golds[:1] if name in FIRST_ONLY else golds)
-    scoring = {"cut": False, "yes_no": name in YES_NO}
-    scores = score(QuestionResult(said, bool(said)), GoldQuestion("q", "Q?", answers), **scoring)
+    question = GoldQuestion("q", "Q?", answers)
+    scores = score(QuestionResult(said, bool(said)), question, yes_no=name in YES_NO)
     return [scores[own] for own in SCRIPTS[name]]
 
 

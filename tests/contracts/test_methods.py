@@ -1,0 +1,353 @@
+"""What every method owes: each loop, and each route and profile that makes one another, with a
+model that answers whatever it is asked.
+
+`ask` checks what holds of any question. What a method decides, and in which steps, is tested beside
+it in `tests/unit/strategies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from service.answer.calls import texts_of
+from service.answer.events import (
+    AnswerReady,
+    BaseEvent,
+    Done,
+    Failed,
+    PassagesFound,
+    StepEnd,
+    StepStart,
+    Token,
+    Withdraw,
+)
+from service.answer.fold import Fold
+from service.core.domain import Answer, Passage
+from service.core.errors import EngineFailure, EngineInterrupted, RetrievalFailure
+from service.core.settings import Settings
+from service.engines.base import GenerationRequest
+from service.strategies.pipeline import answer_stream
+from service.strategies.registry import LOOPS
+from tests.stubs.scripted_extractor import ScriptedExtractor
+from tests.support.answerer import (
+    BELLINI,
+    DECLINES,
+    EXAMPLES,
+    GUESS,
+    MEMORY,
+    NORMA,
+    QUESTION,
+    Answerer,
+    labelling,
+)
+from tests.support.asking import ScriptedRetriever, inquiry
+
+Hits = Mapping[str, Sequence[Passage] | Exception]
+FOUND: Hits = {"": [BELLINI, NORMA]}
+
+
+class Way(NamedTuple):
+    """How a question is answered: its route, loop, and what else is set."""
+
+    route: str
+    loop: str
+    settings: dict[str, Any] = {}
+
+
+WAYS: dict[str, Way] = {
+    **{loop: Way("single", loop) for loop in LOOPS},
+    "complex": Way("complex", "anrag"),
+    "corag": Way("single", "searcher", {"searcher": {"protocol": "corag"}}),
+    "dragin official": Way("single", "dragin", {"dragin": {"profile": "official"}}),
+    "autorag few_shot": Way("single", "autorag", {"autorag": {"mode": "few_shot"}}),
+}
+SEARCHING = [name for name in WAYS if name != "no_retrieval"]
+ONE_CALL = {"no_retrieval", "one_retrieval", "efficientrag"}
+WITHOUT_EXAMPLES = {"autorag", "autorag few_shot", "searcher", "corag"}  # of answers
+FROM_SUB_ANSWERS = {"self_ask", "complex"}
+
+
+class Asked(NamedTuple):
+    events: list[BaseEvent]
+    engine: Answerer
+    retriever: ScriptedRetriever
+    verifier: ScriptedExtractor | None
+
+    @property
+    def calls(self) -> int:
+        return self.engine.calls + (len(self.verifier.batches) if self.verifier else 0)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def body(self) -> Answer:
+        (ready,) = self.of(AnswerReady)
+        return ready.body  # type: ignore[no-any-return]
+
+    @property
+    def flags(self) -> set[str]:
+        return {flag for end in self.of(StepEnd) for flag in end.flags}
+
+
+async def ask(
+    way: Way, engine: Answerer | None = None, hits: Hits = FOUND, **options: Any
+) -> Asked:
+    """Ask the question, and check what holds of any question."""
+    engine, retriever = engine or Answerer(), ScriptedRetriever(hits)
+    own = {"autorag": {"mode": "tuned"}, "searcher": {"protocol": "search_r1"}}
+    settings = Settings.model_validate(own | way.settings | options.pop("settings", {}))
+    question: dict[str, Any] = {"prompts": "full", "last_resort": False, **options}
+    asked = inquiry(
+        engine, retriever, QUESTION, settings=settings, route=way.route, loop=way.loop,
+        labelling=labelling(), **question,
+    )  # fmt: skip
+    events = [event async for event in answer_stream(asked)]
+    told = Asked(events, engine, retriever, options.get("verifier"))
+    assert [event.seq for event in events] == [*range(len(events))]
+    assert all(before.ms <= after.ms for before, after in pairwise(events))
+    assert isinstance(events[-1], Done)
+    assert asked.budget.under_way == 0
+    assert asked.budget.llm_calls == told.calls
+    assert asked.budget.retrievals == len(retriever.requests)
+    if not told.of(Failed):
+        _check_body(told)
+    return told
+
+
+def _check_body(told: Asked) -> None:
+    opened = [event.step for event in told.of(StepStart)]
+    assert len(opened) == len(set(opened))
+    assert sorted(opened) == sorted(event.step for event in told.of(StepEnd))
+    body, fold = told.body, Fold()
+    for event in told.events[:-2]:
+        fold.add(event)
+    assert fold.answer(body.timing_ms) == body
+    assert body.answer == standing(told.events)
+    assert body.answer
+    assert body.answered or body.answer == Settings().answers.no_answer_text
+    assert (body.usage.llm_calls, body.usage.retrievals) == (
+        told.calls, len(told.retriever.requests),
+    )  # fmt: skip
+    kept = {p.passage_id for step in body.steps for p in step.passages if p.kept}
+    assert {citation.passage_id for citation in body.citations} <= kept
+    assert body.answered or not body.citations
+
+
+def standing(events: Sequence[BaseEvent]) -> str:
+    """What a watcher of the stream has before them at the end."""
+    text: dict[str | None, str] = {}
+    for event in events:
+        if isinstance(event, Withdraw) and event.role == "answer":
+            text.pop(event.step, None)
+        elif isinstance(event, Token) and event.role == "answer":
+            text[event.step] = text.get(event.step, "") + event.text
+    return "".join(text.values())
+
+
+def every(names: Sequence[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("way", [WAYS[name] for name in names], ids=names)
+
+
+@every([*WAYS])
+async def test_a_question_is_answered_from_what_is_found(way: Way) -> None:
+    told = await ask(way)
+    body = told.body
+    assert (body.answered, body.stopped_by, body.loop) == (True, "answer", way.loop)
+    if way.loop == "no_retrieval":
+        assert (body.answer, body.supported, told.flags) == (MEMORY, None, {"closed_book"})
+        assert (body.citations, body.usage.retrievals) == ([], 0)
+    else:
+        assert (body.answer, body.supported) == ("Catania", True)
+        assert told.flags <= {"no_new_evidence"}
+        assert "bellini" in [citation.passage_id for citation in body.citations]
+
+
+@every(SEARCHING)
+@pytest.mark.parametrize("policy", ["abstain", "top3_unfiltered"])
+async def test_where_nothing_is_found_there_is_no_answer(way: Way, policy: str) -> None:
+    told = await ask(way, hits={}, settings={"answers": {"no_evidence": policy}})
+    assert (told.body.answered, told.body.supported) == (False, False)
+    assert "no_evidence" in told.flags
+    assert all("no_evidence" in step.flags for step in told.body.steps if step.query)
+
+
+@every(SEARCHING)
+async def test_the_settings_may_invite_memory(way: Way) -> None:
+    told = await ask(way, hits={}, settings={"answers": {"no_evidence": "closed_book"}})
+    body = told.body
+    assert (body.answered, body.supported, body.citations) == (True, False, [])
+    assert body.answer in ("Catania", GUESS, MEMORY)
+    assert {"no_evidence", "closed_book"} <= told.flags
+
+
+@every(SEARCHING)
+async def test_a_model_that_declines_gives_no_answer(way: Way) -> None:
+    told = await ask(way, Answerer(DECLINES))
+    assert (told.body.answered, told.body.steps[-1].answer) == (False, None)
+    assert "declined" in told.body.steps[-1].flags
+    assert not told.flags & {"unsupported", "repaired"}
+
+
+@every([name for name in SEARCHING if name not in {*WITHOUT_EXAMPLES, "trend_gate"}])
+async def test_an_example_of_the_prompt_is_no_answer(way: Way) -> None:
+    """It is asked for once more. The official profile of DRAGIN tells it, as published."""
+    told = await ask(way, Answerer(borrows=True))
+    official = "dragin" in way.settings
+    assert "prompt_example" in told.body.steps[-1].flags
+    assert told.body.answered == official
+    assert official or told.body.steps[-1].answer is None
+    assert official or any(request.temperature > 0 for request in told.engine.requests)
+    assert told.body.answer in EXAMPLES.values() or not official
+
+
+@every([*WAYS])
+async def test_with_few_calls_the_last_one_goes_to_the_answer(way: Way) -> None:
+    calls = (await ask(way)).engine.calls
+    for most in range(1, calls):
+        told = await ask(way, limits={"max_llm_calls": most})
+        body = told.body
+        assert body.usage.llm_calls <= most
+        assert body.stopped_by in ("budget", "answer")
+        if any(step.passages for step in body.steps):
+            assert (body.answered, body.supported) == (True, True), most
+        assert body.stopped_by == "budget" or body.answered
+
+
+@every(SEARCHING)
+@pytest.mark.parametrize("limit", [{"limits": {"max_retrievals": 1}}, {"max_steps": 1}])
+async def test_after_the_last_retrieval_what_was_found_is_read(
+    way: Way, limit: dict[str, Any]
+) -> None:
+    more = (await ask(way)).body.usage.retrievals > 1
+    body = (await ask(way, **limit)).body
+    searched_at_the_end = way is WAYS["corag"] and "max_steps" in limit
+    assert body.usage.retrievals == 1 + searched_at_the_end
+    assert (body.answered, body.supported) == (True, True)
+    own = {"max_steps"} if "max_steps" in limit else {"budget"}
+    assert body.stopped_by in own | {"answer"}
+    assert more or body.stopped_by == "answer" or way.loop in ("dragin", "flare", "searcher")
+
+
+@every([name for name in WAYS if name not in ONE_CALL])
+async def test_at_the_deadline_what_was_found_is_read(way: Way) -> None:
+    """The last call but one is stuck, so that the reserve is left for the last one."""
+    engine = Answerer(stuck=[(await ask(way)).engine.calls - 2])
+    told = await ask(way, engine, limits={"timeout_s": 0.4})
+    if not told.of(PassagesFound) or way.loop.endswith("gate"):
+        assert [event.problem.status for event in told.of(Failed)] == [504]
+    else:
+        assert (told.body.answered, told.body.stopped_by) == (True, "deadline")
+
+
+class Erratic(Answerer):
+    """Gives what any prompt may be answered with, and never asks the same question twice."""
+
+    def reply(self, request: GenerationRequest) -> str:
+        size, prompt = len(texts_of(request)[-1]), texts_of(request)[0]
+        if request.prompt is None:
+            replies = {
+                "Decide how": "compound question",
+                "Decide whether": "no",
+                "Judge whether": "true" if "Doc: Bellini" in prompt else "what?",
+                "Write the question": f"Question {size}?",
+                "Take a question": super().reply(request),
+                "A search engine": f"Question {size}?",
+            }
+            known = (told for begin, told in replies.items() if begin in prompt)
+            if len(request.messages) > 1:
+                return f"Intermediate Answer: it is.\n\nRefined Query: query {size}"
+            return next(known, "" if size % 3 == 0 else "Vincenzo Bellini")
+        if "<search>" in prompt:
+            return "<answer> Rome </answer>" if size % 3 == 0 else f"<search> {size} </search>"
+        return f" Norma is opera {size}. It was heard in {GUESS}."
+
+
+@pytest.mark.parametrize("name", [*WAYS])
+@examples(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    route=st.sampled_from(["auto", "direct", "single", "compound", "complex"]),
+    calls=st.integers(1, 40),
+    retrievals=st.integers(1, 6),
+    tokens=st.one_of(st.integers(1, 3000), st.just(400_000)),
+    policy=st.sampled_from(["abstain", "closed_book", "top3_unfiltered"]),
+)
+async def test_no_question_spends_more_than_it_may(
+    name: str, route: str, calls: int, retrievals: int, tokens: int, policy: str
+) -> None:
+    told = await ask(
+        WAYS[name]._replace(route=route),
+        Erratic(),
+        {"Norma": [NORMA], "": [NORMA, BELLINI]},
+        limits={"max_llm_calls": calls, "max_retrievals": retrievals, "max_tokens": tokens},
+        settings={"answers": {"no_evidence": policy}, "routes": {"escalate": "always"}},
+        last_resort=True,
+    )
+    usage = told.body.usage
+    assert usage.llm_calls <= calls
+    assert usage.retrievals <= retrievals
+    most_of_a_call = 1500  # tokens: a prompt of these methods and its output
+    assert usage.prompt_tokens + usage.completion_tokens <= tokens + most_of_a_call
+
+
+@every([*WAYS])
+async def test_a_lost_worker_changes_nothing_but_the_calls(way: Way) -> None:
+    whole = (await ask(way)).body
+    for number in range(whole.usage.llm_calls):
+        told = await ask(way, Answerer(failures={number: EngineInterrupted("lost")}))
+        assert told.body.usage.llm_calls == whole.usage.llm_calls + 1, number
+        assert outcome(told.body) == outcome(whole), number
+    lost = dict.fromkeys(range(3), EngineInterrupted("lost"))
+    told = await ask(way, Answerer(failures=lost))
+    assert [event.problem.type for event in told.of(Failed)] == [
+        "urn:revelator:problem:engine-unavailable"
+    ]
+
+
+def outcome(body: Answer) -> dict[str, Any]:
+    """What does not depend on how often a call was made."""
+    step = {"prompt_tokens", "completion_tokens", "llm_calls", "ms"}
+    return body.model_dump(exclude={"timing_ms": True, "usage": True, "steps": {"__all__": step}})
+
+
+@every([*WAYS])
+async def test_failures_end_the_question(way: Way) -> None:
+    for number in range((await ask(way)).engine.calls):
+        told = await ask(way, Answerer(failures={number: EngineFailure("gone")}))
+        assert [event.problem.detail for event in told.of(Failed)] == ["gone"], number
+    if way.loop != "no_retrieval":
+        told = await ask(way, hits={"": RetrievalFailure("all out")})
+        assert [event.problem.detail for event in told.of(Failed)] == ["all out"]
+
+
+@every([*LOOPS])
+async def test_the_parts_of_a_compound_question_are_drafts(way: Way) -> None:
+    told = await ask(way._replace(route="compound"))
+    assert told.body.answer == "Vincenzo Bellini, who was born in Catania."
+    decomposed, *parts, merge = told.body.steps
+    assert (decomposed.kind, merge.kind) == ("decompose", "merge")
+    assert {step.id.partition(".")[0] for step in parts} == {"2"}
+    assert {step.id.split(".")[1] for step in parts} == {"1", "2"}
+    assert {event.step for event in told.of(Token) if event.role == "answer"} == {merge.id}
+    assert bool(told.body.citations) == (way.loop != "no_retrieval")
+
+
+@every([name for name in SEARCHING if name not in FROM_SUB_ANSWERS])
+@pytest.mark.parametrize(
+    ("read", "confidence"), [("Catania", 0.9), ("Palermo", None)], ids=["agrees", "differs"]
+)
+async def test_an_encoder_verifies_the_answer(
+    way: Way, read: str, confidence: float | None
+) -> None:
+    verifier = ScriptedExtractor({"Bellini": (read, 0.9)})
+    body = (await ask(way, verifier=verifier)).body
+    assert (body.answer, body.supported, body.confidence) == (
+        "Catania", confidence is not None, confidence,
+    )  # fmt: skip
