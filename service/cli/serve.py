@@ -219,9 +219,7 @@ class Server(uvicorn.Server):
                 self._drain.expire()
 
 
-def run_server(
-    settings: Settings, on_started: Callable[[str], None], opening: Opening | None = None
-) -> None:
+def run_server(settings: Settings, on_started: Callable[[str], None]) -> None:
     """Serve until a signal. `on_started` gets the base URL once questions are accepted.
 
     Port 0 lets the system choose a port. Raises StoreError or ConfigurationError before anything is
@@ -229,7 +227,7 @@ def run_server(
     """
     check_exposure(settings.server)
     with bind(settings.server) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(settings, listener, on_started, opening))
+        runner.run(serve(settings, listener, on_started))
 
 
 async def serve(

@@ -122,6 +122,7 @@ FLAGS: Final = (
     "`prompt_example`: the model repeated an example of its prompt. "
     "`outvoted`: of several sampled answers, the most frequent one was not the first. "
     "`computed`: the answer or a number in it was computed, not written by the model. "
+    "`conflict`: two passages disagree, and the answer names what both say. "
     "`last_resort`: the loop has no answer and no passage, so the question itself was searched."
 )
 

