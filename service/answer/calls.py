@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar, cast
 
+from service.core.concurrency import Deadline
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.efficientrag import Labelling
@@ -71,8 +72,8 @@ class EngineCall:
     (seconds; `logprob` is a sum, if requested, and `best` has those of each token's alternatives).
 
     `estimated` is the number of tokens that it is expected to use; `ended` counts it, and
-    `end_span` ends its span. `deltas` are what is still to come of a generation, whose context is
-    asynchronous and closes them.
+    `end_span` ends its span. `deltas` are what is still to come of a generation, each within the
+    `limit` of the call. Its context is asynchronous and closes both.
     """
 
     role: Role
@@ -80,6 +81,7 @@ class EngineCall:
     ended: EndCall
     end_span: EndCall | None
     deltas: AsyncIterator[Delta] = field(init=False)
+    limit: Deadline = field(init=False)
     finish: FinishReason | None = None
     started: float = field(default_factory=time.monotonic)
     first: float = 0.0
@@ -100,6 +102,7 @@ class EngineCall:
 
     async def __aexit__(self, *_: object) -> None:
         with self:
+            self.limit.close()
             await cast("AsyncGenerator[Delta, None]", self.deltas).aclose()
 
     def see(self, delta: Delta) -> None:

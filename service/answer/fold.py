@@ -71,6 +71,7 @@ class Fold:
         self.loop: LoopName | None = None
         self.surveys = False  # the answer is to be a survey of documents
         self.steps: list[StepState] = []  # in order
+        self._by_id: dict[str | None, StepState] = {}
         self.result: Answer | Problem | None = None
         self.missing: list[str] = []  # retrievers that were unavailable
         self._stop: Stop | None = None
@@ -85,17 +86,15 @@ class Fold:
         elif isinstance(event, Stop):
             self._stop = event
         elif isinstance(event, StepStart) and event.step:
-            self.steps.append(StepState(event.step, event.kind, event.question, event.ms))
+            step = StepState(event.step, event.kind, event.question, event.ms)
+            self.steps.append(step)
+            self._by_id[step.id] = step
         elif isinstance(event, AnswerReady):
             self.result = event.body
         elif isinstance(event, Failed):
             self.result = event.problem
-        elif step := self._step(event):
-            self._add_to_step(step, event)
-
-    def _step(self, event: BaseEvent) -> StepState | None:
-        """Return the step of an event, most often one of the last."""
-        return next((step for step in reversed(self.steps) if step.id == event.step), None)
+        elif found := self._by_id.get(event.step):
+            self._add_to_step(found, event)
 
     def _add_to_step(self, step: StepState, event: BaseEvent) -> None:
         match event:
@@ -170,7 +169,7 @@ class Fold:
         """
         if end.confidence is not None:
             return None
-        step = self._step(end)
+        step = self._by_id.get(end.step)
         if step is None or not end.answer or not self._claims(step) or is_unfounded(end.flags):
             return None
         within = self._within(step)

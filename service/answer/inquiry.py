@@ -39,7 +39,7 @@ from service.answer.events import (
 )
 from service.answer.fold import Fold
 from service.answer.request import PreparedRequest
-from service.core.concurrency import deadline
+from service.core.concurrency import Deadline, deadline
 from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
 from service.core.errors import LimitReached
 from service.core.metrics import Metrics
@@ -250,15 +250,11 @@ class OpenStep:
         self, role: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
         pieces: list[str] = []
-        budget = self.inquiry.budget
         async with self.call(self.inquiry.roles[role], request, final=final) as call:
-            left = budget.remaining_s if final else budget.step_remaining_s
-            with self.inquiry.generation_time, deadline(left):
-                async for delta in call.deltas:
-                    call.see(delta)
-                    if delta.voids:
-                        pieces.clear()
-                    pieces.append(delta.text)
+            while delta := await self.next(call):
+                if delta.voids:
+                    pieces.clear()
+                pieces.append(delta.text)
         return Completion("".join(pieces), call.finish or "stop", call.usage or TokenUsage(0, 0))
 
     async def write(
@@ -281,7 +277,7 @@ class OpenStep:
 
         async def void() -> None:
             if self.pieces:
-                await show(Withdraw(step=self.id, role=as_role, reason="restart"))
+                await show(Withdraw(role=as_role, reason="restart"))
 
         await with_restarts(partial(self._write, role, request, as_role, final, show), void)
 
@@ -295,36 +291,40 @@ class OpenStep:
     ) -> None:
         self.pieces, held = [], ""
         async with self.call(self.inquiry.roles[role], request, final=final) as call:
-            while delta := await self.next(call, final=final):
+            while delta := await self.next(call):
                 if delta.voids:
                     if self.pieces:
-                        await show(Withdraw(step=self.id, role=as_role, reason="repair"))
+                        await show(Withdraw(role=as_role, reason="repair"))
                     self.pieces, held = [], ""
                 held = held + delta.text if self.pieces else (held + delta.text).lstrip()
                 if ready := held.rstrip():
                     self.pieces.append(ready)
                     held = held[len(ready) :]
-                    await show(Token(step=self.id, role=as_role, text=ready))
+                    await show(Token(role=as_role, text=ready))
 
     def call(self, role: Role, request: GenerationRequest, *, final: bool = False) -> EngineCall:
-        """Start a counted call. Its `deltas` are to be read within the question's time limit."""
+        """Start a counted call. Its deltas are read by `next`, within the question's time limit."""
         call = self.counted(role, request, final=final)
         call.deltas = role.generator.stream(self.addressed(role, request))
+        call.limit = Deadline(self._left(final))
         return call
 
-    async def next(self, call: EngineCall, *, final: bool = False) -> Delta | None:
+    async def next(self, call: EngineCall) -> Delta | None:
         """Return the next delta of a call, or None at its end. Raises DeadlineExceeded."""
-        delta = await self.timed(anext(call.deltas, None), final=final)
+        with self.inquiry.generation_time, call.limit:
+            delta = await anext(call.deltas, None)
         if delta:
             call.see(delta)
         return delta
 
     async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
         """Await an engine within the question's time limit. Raises DeadlineExceeded."""
-        budget = self.inquiry.budget
-        left = budget.remaining_s if final else budget.step_remaining_s
-        with self.inquiry.generation_time, deadline(left):
+        with self.inquiry.generation_time, deadline(self._left(final)):
             return await call
+
+    def _left(self, final: bool) -> float:
+        budget = self.inquiry.budget
+        return budget.remaining_s if final else budget.step_remaining_s
 
     def addressed(self, role: Role, request: Request) -> Request:
         """Return the request after setting the role's model and the id of the question in it."""
