@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from anyio import to_thread
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.domain import Model
 from service.core.errors import InvalidRequest, StoreError
@@ -262,7 +262,7 @@ class CollectionList(BaseModel):
     files and feedback on answers are kept."""
 
     collections: list[CollectionInfo]
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = Field(default_factory=dict)
     keeps_files: bool = False
 
 
