@@ -60,7 +60,7 @@ from service.core.errors import (
 )
 from service.core.progress import Follow, unseen
 from service.core.settings.urls import address_of, authorization, checked, shown
-from service.retrieval.collections.manifest import (
+from service.retrieval.reports import (
     CollectionInfo,
     CollectionList,
     CollectionReport,

@@ -41,7 +41,8 @@ from service.core.errors import Draining, InvalidRequest
 from service.core.progress import Follow, unseen
 from service.core.validation import Strict, parse
 from service.retrieval.base import EVERYTHING, Analysis
-from service.retrieval.collections.manifest import (
+from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
+from service.retrieval.reports import (
     CollectionInfo,
     CollectionList,
     CollectionReport,
@@ -52,7 +53,6 @@ from service.retrieval.collections.manifest import (
     StoredDocument,
     StoredPassage,
 )
-from service.retrieval.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from service.api.wire import (
 )
 from service.core.errors import NotFound
 from service.core.progress import Follow
-from service.retrieval.collections.manifest import FileReport, FilesReport
 from service.retrieval.documents import check_access
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
+from service.retrieval.reports import FileReport, FilesReport
 
 if TYPE_CHECKING:
     from service.retrieval.collections.catalog import Collections

@@ -12,7 +12,8 @@ from service.cli.ingest import AGAIN
 from service.core.progress import shown_stages
 from service.core.settings import Settings
 from service.core.terminal import printable
-from service.retrieval.collections.manifest import CollectionReport, Finding, check_name
+from service.retrieval.collections.manifest import check_name
+from service.retrieval.reports import CollectionReport, Finding
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, get_args
 
-from service.core.domain import RetrieverName, ScoredPassage
+from service.core.domain import Passage, RetrieverName, ScoredPassage
 
 FilterValue = str | int | float | bool
 Filter = Mapping[str, tuple[FilterValue, ...]]
@@ -104,3 +104,9 @@ class SearchStore(Protocol):
 
     async def search(self, request: SearchRequest) -> list[ScoredPassage]:
         """Return the best passages, ties ordered by passage id. Empty if nothing matches."""
+
+
+def ranked(hits: Iterable[tuple[float, Passage]]) -> list[ScoredPassage]:
+    """Rank passages by score; ties are broken by passage id."""
+    best = sorted(hits, key=lambda hit: (-hit[0], hit[1].passage_id))
+    return [ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(best, 1)]

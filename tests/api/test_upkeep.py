@@ -26,7 +26,7 @@ from service.core.errors import StoreError
 from service.core.progress import Follow
 from service.retrieval.collections import catalog
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import CollectionReport
+from service.retrieval.reports import CollectionReport
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
 from tests.support.live import Live

@@ -13,9 +13,9 @@ from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import Finding
 from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.embedding.contract import Vector
+from service.retrieval.reports import Finding
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import NAME, QUIET
 from tests.contracts.test_writer import LONG

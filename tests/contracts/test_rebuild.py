@@ -17,9 +17,9 @@ from service.retrieval.base import SearchRequest, SideName
 from service.retrieval.collections import consistency
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.manifest import CollectionReport
 from service.retrieval.documents import PassageRecord, parse_document
 from service.retrieval.embedding.contract import Vector
+from service.retrieval.reports import CollectionReport
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_edge_store, qdrant_store
 from service.retrieval.stores.records import record_of

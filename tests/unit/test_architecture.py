@@ -28,7 +28,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The same within retrieval.
 RETRIEVAL = (
     ("embedding",),
-    ("base", "documents"),
+    ("base", "documents", "reports"),
     ("stores",),
     ("collections",),
     ("search", "ingest"),

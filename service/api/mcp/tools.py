@@ -32,7 +32,7 @@ from service.core.concurrency import closing
 from service.core.domain import AnswerSummary, Problem
 from service.core.errors import NotFound, RevelatorError
 from service.core.validation import Strict, parse
-from service.retrieval.collections.manifest import IngestReport
+from service.retrieval.reports import IngestReport
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

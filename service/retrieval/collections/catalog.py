@@ -42,10 +42,6 @@ from service.retrieval.collections.lifecycle import Collection, LifeCycle
 from service.retrieval.collections.manifest import (
     EMBEDDED,
     EMPTY_HASH,
-    CollectionInfo,
-    CollectionList,
-    CollectionReport,
-    Finding,
     Manifest,
     check_name,
     info_of,
@@ -55,6 +51,7 @@ from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.documents import PassageRecord
 from service.retrieval.embedding.contract import Embedder, differences
+from service.retrieval.reports import CollectionInfo, CollectionList, CollectionReport, Finding
 
 DEFAULT = "default"
 MOST_COLLECTIONS: Final = 2_000

@@ -19,10 +19,11 @@ from service.retrieval.collections.consistency import (
     differences,
 )
 from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.manifest import CollectionReport, Finding, Manifest
+from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding.contract import Embedder
 from service.retrieval.embedding.contract import differences as contract_differences
+from service.retrieval.reports import CollectionReport, Finding
 from service.retrieval.stores.base import Unopened
 from service.retrieval.stores.digests import sealed
 

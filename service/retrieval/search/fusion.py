@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from service.core.domain import ScoredPassage
-from service.retrieval.stores.records import ranked
+from service.retrieval.base import ranked
 
 Ranking = Sequence[ScoredPassage]
 

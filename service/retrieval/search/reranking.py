@@ -17,10 +17,10 @@ from service.core.metrics import Metrics
 from service.core.offline import import_transformers
 from service.core.settings import RerankerSettings, RetrievalSettings
 from service.encoders.in_process import InProcess, in_batches
+from service.retrieval.base import ranked
 from service.retrieval.embedding.contract import passage_input
 from service.retrieval.embedding.http import ModelServer
 from service.retrieval.search.guard import Guard
-from service.retrieval.stores.records import ranked
 
 BACKEND = "reranker"  # its name in the metrics
 

@@ -28,21 +28,18 @@ from anyio import to_thread
 
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
-from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest
+from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest, ranked
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import Key, LexicalStore, foreign, parts, to_its_end
 from service.retrieval.stores.elastic_server import Action, ElasticServer
+from service.retrieval.stores.query_text import fold, paired, query_words
 from service.retrieval.stores.records import (
     RESTRICTED,
     fields_of,
     filter_tokens,
-    fold,
     metadata_tokens,
-    paired,
     passage_of,
     principal_tokens,
-    query_words,
-    ranked,
     record_of,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, get_args
 
 from service.retrieval.base import Analysis
-from service.retrieval.stores.records import paired
+from service.retrieval.stores.query_text import paired
 from service.text.words import letter_words
 
 TEXTS, CHARACTERS = 500, 2_000  # of a first batch and of each of its texts that are read

@@ -29,19 +29,18 @@ from service.retrieval.base import (
     QueryShape,
     SearchRequest,
     may_see,
+    ranked,
 )
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.base import Key, LexicalStore
 from service.retrieval.stores.digests import unseal
+from service.retrieval.stores.query_text import paired, query_words
 from service.retrieval.stores.records import (
     RESTRICTED,
     fields_of,
     filter_tokens,
     metadata_tokens,
-    paired,
     principal_tokens,
-    query_words,
-    ranked,
     record_of,
 )
 

@@ -28,15 +28,12 @@ from service.retrieval.collections import catalog, lifecycle
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections, quick_problem
 from service.retrieval.collections.lifecycle import Collection
-from service.retrieval.collections.manifest import (
-    CollectionReport,
-    Finding,
-    Manifest,
-)
+from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import Document
 from service.retrieval.embedding.contract import HASHING
 from service.retrieval.embedding.embedders import HashingEmbedder
+from service.retrieval.reports import CollectionReport, Finding
 from service.retrieval.stores import digests
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
