@@ -103,7 +103,7 @@ class Inquiry:
     def last_resort(self) -> bool:
         """Whether ANRAG may answer where the loop did not."""
         asked = self.request.last_resort
-        return self.settings.answers.last_resort == "on" if asked is None else asked
+        return self.settings.answers.last_resort if asked is None else asked
 
     @property
     def abstains(self) -> bool:

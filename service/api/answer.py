@@ -55,9 +55,9 @@ from service.core.channel import BUFFERED, Channel
 from service.core.concurrency import running
 from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
+from service.core.private import problem_of
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
-from service.strategies.pipeline import problem_of
 from service.telemetry.logs import log_question
 
 log = structlog.get_logger(__name__)

@@ -27,9 +27,9 @@ from service.answer.events import BaseEvent, Judgement
 from service.core.concurrency import running
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
+from service.core.private import problem_of
 from service.core.progress import Follow
 from service.core.validation import M, explain, parse
-from service.strategies.pipeline import problem_of
 
 log = structlog.get_logger(__name__)
 

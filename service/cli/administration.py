@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from service.answer.options import Url
 from service.cli.options import fail, run, with_options
 from service.core.settings import Settings
+from service.options import Url
 
 Name = Annotated[str, typer.Argument(help="Name of the collection.")]
 

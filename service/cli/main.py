@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
-from service.answer.options import Collection, QuestionOptions, SearchOptions, Url
 from service.cli.administration import collections, feedback, key
 from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
@@ -19,6 +18,7 @@ from service.cli.options import Config, Data, IngestOptions, begin, fail, run, w
 from service.cli.workshop import synthesize, train
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
+from service.options import Collection, QuestionOptions, SearchOptions, Url
 
 app = typer.Typer(
     name="revelator",

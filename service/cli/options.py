@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, get_origin, get_typ
 
 import typer
 
-from service.answer.options import Url
 from service.core.connections import trust
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
+from service.options import Url
 from service.retrieval.base import Analysis
 
 T = TypeVar("T")

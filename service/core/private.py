@@ -11,6 +11,9 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
 
+from service.core.domain import Problem
+from service.core.errors import RevelatorError
+
 WITHHELD: Final = "[withheld]"
 LEAST: Final = 16  # consecutive characters that count as a repetition of a long text
 
@@ -35,6 +38,17 @@ def withhold(text: str) -> str:
         if whole in text:
             text = text.replace(whole, WITHHELD)
     return _without_runs(text, "\n".join(held)) if held and len(text) >= LEAST else text
+
+
+def problem_of(error: RevelatorError, request_id: str) -> Problem:
+    """Return the RFC 9457 problem of an error, without texts of the current question."""
+    return Problem(
+        type=f"urn:revelator:problem:{error.slug}",
+        title=error.title,
+        status=error.status,
+        detail=withhold(error.detail),
+        request_id=request_id,
+    )
 
 
 def _without_runs(text: str, source: str) -> str:

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from service.answer.options import AnswerOptions, Url
+from service.options import AskOptions, Url
 
 
 @dataclass(frozen=True)
-class EvaluationOptions(AnswerOptions):
-    """The options; those of `AnswerOptions` are request fields that all methods share."""
+class EvaluationOptions(AskOptions):
+    """The options; those of `AskOptions` are request fields that all methods share."""
 
     datasets: Annotated[
         list[str],

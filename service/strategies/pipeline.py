@@ -3,8 +3,7 @@ body."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import count
 
 import structlog
@@ -24,11 +23,9 @@ from service.answer.events import (
 from service.answer.evidence import StepState, same_question
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import OutputForm
-from service.core.channel import emitted
 from service.core.domain import (
     Citation,
     LoopName,
-    Problem,
     RequestLoop,
     RouteName,
     StoppedBy,
@@ -36,7 +33,7 @@ from service.core.domain import (
 )
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.native import is_failure
-from service.core.private import withhold
+from service.core.private import problem_of
 from service.strategies.anrag import answer_from, search_once
 from service.strategies.conversation import condense, shorten
 from service.strategies.planner import planner_of
@@ -46,11 +43,6 @@ from service.strategies.rules import asks_broadly
 from service.strategies.structured import structured
 
 log = structlog.get_logger(__name__)
-
-
-def answer_stream(inquiry: Inquiry, queued_s: float = 0.0) -> AsyncIterator[BaseEvent]:
-    """Iterate over the events of `answer_question`. Closing the iterator cancels the question."""
-    return emitted(partial(answer_question, inquiry, queued_s=queued_s))
 
 
 async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -> None:
@@ -71,8 +63,7 @@ async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -
         if not is_failure(error):
             raise
         log.exception("question failed", id=inquiry.id)
-        problem = problem_of(RevelatorError(_UNEXPECTED), inquiry.id)
-        await emit(Failed(problem=problem))
+        await emit(Failed(problem=problem_of(RevelatorError(_UNEXPECTED), inquiry.id)))
     await emit(Done())
 
 
@@ -82,17 +73,6 @@ ONE_FACT = (
     "one fact, a list or a reason, or let a language model read."
 )
 _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id; please report it."
-
-
-def problem_of(error: RevelatorError, request_id: str) -> Problem:
-    """Return the RFC 9457 problem of an error, without texts of the current question."""
-    return Problem(
-        type=f"urn:revelator:problem:{error.slug}",
-        title=error.title,
-        status=error.status,
-        detail=withhold(error.detail),
-        request_id=request_id,
-    )
 
 
 def _numbered(inquiry: Inquiry, emit: Emit) -> Emit:

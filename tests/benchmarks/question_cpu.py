@@ -63,8 +63,7 @@ async def answer(questions: int, routes: Sequence[str], fresh: bool = False) -> 
     """CPU milliseconds a question, without those of the scripted engine, which gets its requests
     once more to be measured; `fresh`: no two passages have the same text."""
     from service.core.domain import Passage
-    from service.strategies.pipeline import answer_stream
-    from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.asking import ScriptedRetriever, answer_stream, inquiry
     from tests.support.scripted import ScriptedGenerator
 
     text = f"{FILLER}Norma is by Vincenzo Bellini. He was born in Catania in 1801. {FILLER}"
@@ -91,8 +90,7 @@ async def answer(questions: int, routes: Sequence[str], fresh: bool = False) -> 
 async def passed() -> tuple[int, int, int]:
     """The files, functions and classes that a question with two hops passes."""
     from service.core.domain import Passage
-    from service.strategies.pipeline import answer_stream
-    from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.asking import ScriptedRetriever, answer_stream, inquiry
     from tests.support.scripted import ScriptedGenerator
 
     text = "Norma is by Vincenzo Bellini. He was born in Catania in 1801."

@@ -18,9 +18,8 @@ from service.answer.evidence import shown_text
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
 from service.strategies.draft_text import as_data
-from service.strategies.pipeline import answer_stream
 from tests.conformance.dragin_parity import WordRetriever, load_passages
-from tests.support.asking import ScriptedRetriever, inquiry
+from tests.support.asking import ScriptedRetriever, answer_stream, inquiry
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 RECORD: Final = Path(__file__).with_name("chains_official.json")

@@ -17,8 +17,7 @@ from service.encoders.base import PassageLabel, Tag
 from service.encoders.efficientrag import Labelling
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
-from service.strategies.pipeline import answer_stream
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, answer_stream, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 HOPS = 4

@@ -4,6 +4,7 @@ body."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.base import Method
-from service.strategies.pipeline import answer_stream
+from service.strategies.pipeline import answer_question
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 NORMA = "Norma is an opera. It was composed by Vincenzo Bellini."
@@ -120,6 +121,11 @@ def loop_events(
         await emit(Stop(stopped_by=method.stopped_by, answered=answer is not None))
 
     return emitted(work)
+
+
+def answer_stream(asked: Inquiry) -> AsyncIterator[BaseEvent]:
+    """Iterate over the events of a question. Closing the iterator cancels it."""
+    return emitted(partial(answer_question, asked))
 
 
 async def events_of(

@@ -18,7 +18,7 @@ LAYERS = (
     ("core", "text"),
     ("prompts", "engines", "vllm_plugin", "retrieval", "encoders"),
     ("answer", "telemetry"),
-    ("strategies", "client", "client_wire"),
+    ("strategies", "client", "client_wire", "options"),
     ("runtime",),
     ("api", "evaluation", "workshop"),
     ("cli", "__main__"),

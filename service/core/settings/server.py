@@ -17,9 +17,9 @@ from service.core.settings.base import (
     SectionWithSecrets,
     ServerUrl,
 )
+from service.core.settings.urls import is_loopback
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class OidcSettings(Section):
@@ -76,7 +76,7 @@ class OidcSettings(Section):
         if lacking and len(lacking) < len(given):
             raise ValueError(f"also set {' and '.join(lacking)}")
         parts = urlsplit(self.jwks_url or "https:")
-        if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise ValueError(
                 "jwks_url must begin with https://, because anyone who can change the keys in "
                 "transit can sign valid tokens"
@@ -183,16 +183,16 @@ class AnswerSettings(Section):
         "`abstain` if an encoder reads (`roles.reader.encoder`), else `flag`. A survey of "
         'documents ("Summarise …") is given with the flag in any case.',
     )
-    last_resort: Literal["on", "off"] = Field(
-        "on",
+    last_resort: bool = Field(
+        True,
         description="If a route or a loop ends without an answer and kept no passage: search once "
-        "for the question itself, as ANRAG does, with the flag `last_resort` (`on`), or give no "
-        "answer (`off`). A request's `last_resort` takes precedence.",
+        "for the question itself, as ANRAG does, with the flag `last_resort`; or "
+        "give no answer. A request's `last_resort` takes precedence.",
     )
     require_search: bool = Field(
         False,
         description="Withdraw an answer that was written before any search, also on the route "
-        "`direct`. The question itself is then searched, unless `last_resort` is `off`.",
+        "`direct`. The question itself is then searched, unless `last_resort` is off.",
     )
     verify_with: Literal["reader"] | None = Field(
         None,

@@ -27,7 +27,7 @@ from service.answer.events import (
 from service.cli.terminal import EventPrinter, print_banner
 from service.core.domain import CallUsage, Citation
 from service.core.errors import EngineFailure
-from service.strategies.pipeline import problem_of
+from service.core.private import problem_of
 from tests.support.events import BODY, EVENTS
 
 

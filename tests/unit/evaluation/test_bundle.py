@@ -55,7 +55,7 @@ def test_every_bundle_can_be_applied_and_has_a_figure(name: str) -> None:
     assert (figure.paper, figure.model) == (bundle.paper, bundle.model)
     assert figure.method == bundle.method == method_of(bundle.method).name
     settings = bundle.applied(Settings())
-    assert settings.answers.last_resort == "off"
+    assert not settings.answers.last_resort
     assert settings.answers.no_evidence == "closed_book"
     assert settings.role("reader").encoder == "none"
     assert bundle.request["retriever"] in ("bm25", "dense")

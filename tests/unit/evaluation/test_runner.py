@@ -26,8 +26,7 @@ from service.evaluation.report import by_route, means_of
 from service.evaluation.rows import Key, Row
 from service.evaluation.runner import Ask, Task, ask_one, work_off
 from service.evaluation.traces import find_traces, read_trace, trace_path
-from service.strategies.pipeline import answer_stream
-from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
+from tests.support.asking import ScriptedRetriever, answer_stream, inquiry, passage, prepared
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 ROME = passage("rome", "Rome is the capital of Italy.\u2028It is old. 𝛑")

@@ -8,9 +8,8 @@ from service.answer.fold import collect
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
-from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+from tests.support.asking import ScriptedRetriever, answer_stream, body_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")

@@ -26,9 +26,15 @@ from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.strategies.pipeline import answer_stream
 from tests.benchmarks.perfect_model import templates_in
-from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.asking import (
+    ScriptedRetriever,
+    answer_stream,
+    body_of,
+    events_of,
+    inquiry,
+    passage,
+)
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")

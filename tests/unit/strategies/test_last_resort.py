@@ -81,7 +81,7 @@ async def test_a_loop_without_an_answer_has_none(
     assert (body.answered, len(body.steps), body.usage.llm_calls) == (False, 1, 0)
 
 
-OFF = Settings(answers=AnswerSettings(last_resort="off"))
+OFF = Settings(answers=AnswerSettings(last_resort=False))
 
 
 async def test_the_setting_switches_it_off_and_a_request_on() -> None:

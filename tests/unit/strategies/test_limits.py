@@ -13,9 +13,8 @@ from service.answer.events import AnswerReady, BaseEvent, Failed, StepEnd, StepS
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
-from service.strategies.pipeline import answer_stream
 from tests.stubs.signal_engine import DraftScript, SignalEngine
-from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+from tests.support.asking import ScriptedRetriever, answer_stream, body_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.strategies.efficientrag.test_loop import labelling
 from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION, decomposed, say

@@ -16,11 +16,17 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.core.settings.loops import AutoragSettings
 from service.engines.base import Capabilities
-from service.strategies.pipeline import answer_stream
 from service.strategies.planner import JSON_TOKENS, decompose
 from service.strategies.reading.questions import parse_decomposition
 from tests.stubs.signal_engine import SignalEngine, spans_in
-from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.asking import (
+    ScriptedRetriever,
+    answer_stream,
+    body_of,
+    events_of,
+    inquiry,
+    passage,
+)
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 from tests.unit.strategies.test_handlers import (
     BELLINI,

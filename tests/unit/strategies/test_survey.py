@@ -10,10 +10,16 @@ from service.answer.events import RouteChosen
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.pipeline import answer_stream
 from service.strategies.routes import MAX_DOCUMENTS, SURVEYED
 from service.strategies.rules import LONGEST_SURVEY, asks_for_survey
-from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.asking import (
+    ScriptedRetriever,
+    answer_stream,
+    body_of,
+    events_of,
+    inquiry,
+    passage,
+)
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.strategies.test_handlers import flags, relevant, say
 

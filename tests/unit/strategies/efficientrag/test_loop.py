@@ -20,9 +20,15 @@ from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
 from service.strategies.efficientrag import EfficientRag, answer_in, as_tagged
-from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
-from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.asking import (
+    ScriptedRetriever,
+    answer_stream,
+    body_of,
+    events_of,
+    inquiry,
+    passage,
+)
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "In which city was the composer of the opera Norma born?"

@@ -14,8 +14,7 @@ from service.core.metrics import Metrics
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.pipeline import answer_stream
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, answer_stream, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "Who composed Norma?"

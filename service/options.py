@@ -45,7 +45,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerOptions(SearchOptions):
+class AskOptions(SearchOptions):
     """Options of every command that asks questions."""
 
     max_steps: Annotated[int | None, field_option("max_steps")] = None
@@ -53,7 +53,7 @@ class AnswerOptions(SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionOptions(AnswerOptions):
+class QuestionOptions(AskOptions):
     """Options of the commands that ask one question, or one after the other."""
 
     collection: Collection = None
