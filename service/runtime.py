@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
@@ -193,7 +193,7 @@ class Runtime:
     async def checks(self) -> list[Check]:
         """Return checks of the configuration, of the reachability of all parts, and of missing
         parts."""
-        looks: list[Callable[[], Awaitable[list[Check]]]] = [
+        looks: list[Callable[[], Coroutine[Any, Any, list[Check]]]] = [
             partial(self._check_engine, name, engine) for name, engine in self.engines.items()
         ]
         *engines, retrieval, collections = await gather(

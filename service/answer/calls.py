@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -153,9 +153,9 @@ def texts_of(request: AnyRequest) -> list[str]:
     return [request.prompt or "", *(message.content for message in request.messages)]
 
 
-def expected_tokens(request: AnyRequest) -> int:
-    """Return an upper estimate of a call's tokens, assuming four characters per token of the
-    prompt.
+def expected_tokens(request: AnyRequest, texts: Sequence[str]) -> int:
+    """Return an upper estimate of the tokens of a call that sends `texts`, assuming four characters
+    per token of the prompt.
     """
     own = len(request.token_ids) if isinstance(request, ScoreRequest) else request.max_tokens
-    return own + sum(map(len, texts_of(request))) // 4
+    return own + sum(map(len, texts)) // 4

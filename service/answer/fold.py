@@ -78,23 +78,24 @@ class Fold:
 
     def add(self, event: BaseEvent) -> None:
         """Add an event. Events that do not affect the body are ignored."""
-        if isinstance(event, Start):
-            self._start = event
-        elif isinstance(event, RouteChosen):
-            self.route, self.loop = event.route, event.loop
-            self.surveys = event.by == "rule"
-        elif isinstance(event, Stop):
-            self._stop = event
-        elif isinstance(event, StepStart) and event.step:
-            step = StepState(event.step, event.kind, event.question, event.ms)
-            self.steps.append(step)
-            self._by_id[step.id] = step
-        elif isinstance(event, AnswerReady):
-            self.result = event.body
-        elif isinstance(event, Failed):
-            self.result = event.problem
-        elif found := self._by_id.get(event.step):
-            self._add_to_step(found, event)
+        match event:
+            case Start():
+                self._start = event
+            case RouteChosen():
+                self.route, self.loop = event.route, event.loop
+                self.surveys = event.by == "rule"
+            case Stop():
+                self._stop = event
+            case StepStart() if event.step:
+                step = StepState(event.step, event.kind, event.question, event.ms)
+                self.steps.append(step)
+                self._by_id[step.id] = step
+            case AnswerReady():
+                self.result = event.body
+            case Failed():
+                self.result = event.problem
+            case _ if found := self._by_id.get(event.step):
+                self._add_to_step(found, event)
 
     def _add_to_step(self, step: StepState, event: BaseEvent) -> None:
         match event:
@@ -106,8 +107,8 @@ class Fold:
             case PassagesFound():
                 step.passages = event.passages
                 self.missing += [name for name in event.missing if name not in self.missing]
-            case Judgement(passage_id=str(passage_id)):
-                step.kept[passage_id] = (bool(event.kept), event.reason)
+            case Judgement() if event.passage_id is not None:
+                step.kept[event.passage_id] = (bool(event.kept), event.reason)
             case ThoughtWritten():
                 step.thoughts.append(event.text)
             case Trigger():

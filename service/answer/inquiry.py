@@ -336,8 +336,9 @@ class OpenStep:
     def counted(self, role: Role, request: AnyRequest, *, final: bool = False) -> EngineCall:
         """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded
         if none is left."""
-        estimated = expected_tokens(request)
-        hold("prompt", *texts_of(request))
+        texts = texts_of(request)
+        estimated = expected_tokens(request, texts)
+        hold("prompt", *texts)
         self.inquiry.budget.start_call(estimated, final=final)
         if self.inquiry.metrics and not role.pooled:
             self.inquiry.metrics.worker_in_flight(role.generator.name, 1)

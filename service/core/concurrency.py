@@ -42,31 +42,25 @@ async def running(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]
     try:
         yield task
     finally:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
+        if task.cancel():  # it has not ended
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
     if not task.cancelled():
         task.result()
 
 
-async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+async def gather(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
     """Run all calls concurrently and return the results in order. The first failure cancels the
     others."""
     if len(calls) == 1:
         return [await calls[0]()]
-    results: dict[int, T] = {}
-
-    async def run(index: int) -> None:
-        results[index] = await calls[index]()
-
     try:
         # anyio's group costs twice as much, and every judgement of a question runs here
         async with asyncio.TaskGroup() as group:
-            for index in range(len(calls)):
-                group.create_task(run(index))
+            tasks = [group.create_task(call()) for call in calls]
     except BaseExceptionGroup as failures:
         raise first_of(failures) from None
-    return [results[index] for index in range(len(calls))]
+    return [task.result() for task in tasks]
 
 
 async def as_done(

@@ -9,7 +9,7 @@ normalised. BGE uses the first token's vector, and an instruction before queries
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,9 @@ BATCH = 32  # texts embedded at once, similar in length; servers of TEI accept n
 
 
 async def in_parts(
-    texts: Sequence[str], size: int, embed: Callable[[Sequence[str]], Awaitable[list[Vector]]]
+    texts: Sequence[str],
+    size: int,
+    embed: Callable[[Sequence[str]], Coroutine[Any, Any, list[Vector]]],
 ) -> list[Vector]:
     """Embed parts of `size` texts, all of them concurrently, and return the vectors in order."""
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]

@@ -159,8 +159,8 @@ def _unlabelled(text: str) -> str:
 def _stated(body: str) -> str:
     """Return the answer in `body`, without text before it or after it."""
     thinks = _THINKS.match(body) and not is_title(body)
-    label = _ANSWER_LINE.search(body) if thinks or _explains(body) else None
-    if label is not None:
+    label = _ANSWER_LINE.search(body)
+    if label is not None and (thinks or _explains(body, label.start())):
         body, thinks = _unlabelled(body[label.end() :]), False
     own = _NEXT_FIELD.split(body, maxsplit=1)[0]
     if concluded := _CONCLUDED.search(own):
@@ -168,12 +168,10 @@ def _stated(body: str) -> str:
     return "" if thinks else _COURTESY.sub("", own).strip()
 
 
-def _explains(body: str) -> bool:
+def _explains(body: str, label: int) -> bool:
     """Whether the text before an answer's label, and before any other field, is prose."""
-    label, other = _ANSWER_LINE.search(body), _NEXT_FIELD.search(body)
-    if label is None or (other and other.start() < label.start()):
-        return False
-    return len(body[: label.start()].split()) > 5
+    other = _NEXT_FIELD.search(body)
+    return (other is None or other.start() >= label) and len(body[:label].split()) > 5
 
 
 def _paragraph(text: str) -> str:
