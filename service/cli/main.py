@@ -159,9 +159,10 @@ def ingest(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Files or folders; `-` reads standard input. Formats: JSONL, Parquet, DPR's "
-            "Wikipedia (psgs_w100.tsv), BEIR folders, HippoRAG's JSON, text, Markdown, "
-            "HTML, PDF and DOCX (extra `documents`); also compressed (.gz, .zst)."
+            help="Files or folders; `-` reads standard input. Formats: text, Markdown, CSV, TSV; "
+            "HTML, PDF, DOCX, XLSX, PPTX (extra `documents`); PNG, JPEG, TIFF (extra `ocr`); "
+            "JSONL, Parquet (extra `parquet`), BEIR folders, FlashRAG's corpora, HippoRAG's JSON, "
+            "DPR's Wikipedia (psgs_w100.tsv); also compressed (.gz, .zst)."
         ),
     ],
     options: IngestOptions,
