@@ -108,7 +108,7 @@ class Report(Page):
         super().__init__("Evaluation")
         self._run, self._rows, self._traces = run, rows, traces
         self._datasets = by_dataset(rows)
-        self._judged = judged_loops(self._datasets)
+        self._judged = {name: verdicts(own, MEASURE) for name, own in self._datasets.items()}
         self._attacked = {row.key: row for row in attacked}
         for chapter in (
             self._scores, self._costs, self._budgets, self._robustness, self._published,
@@ -305,7 +305,7 @@ class Report(Page):
                 for own in processes
             ),
             *([f"role {role}", engine] for role, engine in engines_of(self._run).items()),
-            *([["LLM judge", judged_by(judge)]] if judge else []),
+            *([["LLM judge", _described(judge)]] if judge else []),
             *([["note", common["note"]]] if "note" in common else []),
         ]
         self.heading("Provenance")
@@ -346,11 +346,6 @@ def shown(found: Interval) -> str:
 
 def _amount(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def judged_loops(datasets: Mapping[str, ByMethod]) -> dict[str, list[Verdict]]:
-    """Return the equal-budget verdicts of each dataset."""
-    return {name: verdicts(methods, MEASURE) for name, methods in datasets.items()}
 
 
 def _score_cells(
@@ -532,10 +527,7 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
         yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay --events {path}"
 
 
-# ---- the run
-
-
-def judged_by(judge: Mapping[str, Any]) -> str:
+def _described(judge: Mapping[str, Any]) -> str:
     """Return the judging engine and the version of the prompt as text."""
     model = judge["model"] or "the engine's own model"
     return f"{judge['engine']} ({judge['kind']}): {model}, prompt version {judge['version']}"

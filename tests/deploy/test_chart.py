@@ -129,10 +129,12 @@ def test_tokens_of_an_issuer_take_the_place_of_keys() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_no_container_can_write_to_its_image_or_become_root(example: str) -> None:
+def test_no_pod_can_write_to_its_image_become_root_or_hear_of_services(example: str) -> None:
     for name, pod in pods(objects(example)).items():
         spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False
+        # REVELATOR_PORT, which a service called revelator would set, is refused as no setting.
+        assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:
@@ -141,14 +143,6 @@ def test_no_container_can_write_to_its_image_or_become_root(example: str) -> Non
             assert security["capabilities"] == {"drop": ["ALL"]}
             if not name.endswith("elasticsearch"):  # it makes a keystore among its files
                 assert security["readOnlyRootFilesystem"] is True
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_pods_get_no_variables_named_after_services(example: str) -> None:
-    """REVELATOR_PORT, which a service called revelator would set, is refused as no setting."""
-    assert all(
-        pod["spec"]["enableServiceLinks"] is False for pod in pods(objects(example)).values()
-    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

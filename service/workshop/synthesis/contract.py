@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
+from service.engines.base import Message
 from service.evaluation.datasets import DatasetError, elements_of
 from service.workshop.facts.rows import RowOrigin
 from service.workshop.facts.splits import Split
@@ -76,6 +77,15 @@ class OutputRow:
     @property
     def side(self) -> Split | None:
         return self.source.side_for(self.fields["question"])
+
+
+def chat_row(task: str, question: str, turns: Iterable[Message], source: RowOrigin) -> OutputRow:
+    """Return a row with a chat, of which the model learns its own turns."""
+    messages = [
+        {"role": turn.role, "content": turn.content, "learn": turn.role == "assistant"}
+        for turn in turns
+    ]
+    return OutputRow({"task": task, "question": question, "messages": messages}, source)
 
 
 Lines = Iterable[tuple[int, Mapping[str, Any]]]

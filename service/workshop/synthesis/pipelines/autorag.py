@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from service.core.domain import Passage
 from service.engines.base import Message
@@ -29,7 +29,14 @@ from service.strategies.autorag_dialogue import Dialogue, opening
 from service.strategies.reading import answers
 from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
-from service.workshop.synthesis.contract import Dropped, Item, OutputRow, Pipeline, UnusableReply
+from service.workshop.synthesis.contract import (
+    Dropped,
+    Item,
+    OutputRow,
+    Pipeline,
+    UnusableReply,
+    chat_row,
+)
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
 from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session
 
@@ -163,15 +170,6 @@ class Trajectory:
         return "\n".join([*turns, *more])
 
 
-def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
-    """Return the messages of a row. The loss is computed on the model's turns only (METHODS.md
-    §2.5)."""
-    return [
-        {"role": m.role, "content": m.content, "learn": m.role == "assistant"}
-        for m in dialogue.messages
-    ]
-
-
 def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
     """Return the loop's decision at each of the model's turns: a query or, at the last turn, the
     answer.
@@ -282,12 +280,7 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
         raise Dropped("Chinese characters")
     if decisions(talk.question, messages) != talk.decided:
         raise Dropped("the loop would decide otherwise")
-    fields = {
-        "task": "autorag",
-        "question": item.content.question,
-        "messages": messages_of(talk.dialogue),
-    }
-    return OutputRow(fields, item.source.beside(talk.seen.values()))
+    return chat_row("autorag", talk.question, messages, item.source.beside(talk.seen.values()))
 
 
 PIPELINE: Final = Pipeline(

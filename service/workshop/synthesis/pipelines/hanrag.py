@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from service.core.domain import Passage
+from service.engines.base import Message
 from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line
 from service.strategies.planner import ROUTE_LABELS
@@ -30,6 +31,7 @@ from service.workshop.synthesis.contract import (
     Pipeline,
     Selection,
     UnusableReply,
+    chat_row,
 )
 from service.workshop.synthesis.pipelines.published import (
     RELATION,
@@ -48,11 +50,8 @@ def row_of(
 ) -> OutputRow:
     """Return a row with the prompt of a role, and a reply in the role's form."""
     prompt = templates.fill(task, question, **data)
-    messages = [
-        {"role": "user", "content": prompt, "learn": False},
-        {"role": "assistant", "content": reply, "learn": True},
-    ]
-    return OutputRow({"task": task, "question": question, "messages": messages}, source)
+    turns = (Message("user", prompt), Message("assistant", reply))
+    return chat_row(task, question, turns, source)
 
 
 def prompt_of(row: OutputRow) -> str:

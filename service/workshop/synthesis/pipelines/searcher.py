@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from service.core.domain import Passage
+from service.engines.base import Message
 from service.evaluation.metrics import contains, is_verdict
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER
@@ -34,6 +35,7 @@ from service.workshop.synthesis.contract import (
     OutputRow,
     Pipeline,
     Selection,
+    chat_row,
 )
 from service.workshop.synthesis.pipelines.published import (
     ChainedQuestion,
@@ -77,7 +79,7 @@ async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]
     asked, known = item.content, list[str]()
     if not asked.hops:
         raise Dropped("no chain")
-    turns = [("user", instruction(session.templates, NAME, asked.question))]
+    turns = [Message("user", instruction(session.templates, NAME, asked.question))]
     shown: dict[str, Passage] = {}
     found: list[str] = []
     answer = quote(asked.answers[0])
@@ -86,8 +88,8 @@ async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]
         passages = await _passages(query, hop, session)
         shown |= {passage.passage_id: passage for passage in passages}
         turns += [
-            ("assistant", f"{_thought(known)}\n<search> {query} </search>"),
-            ("user", PROTOCOL.shown([(query, passages)])),
+            Message("assistant", f"{_thought(known)}\n<search> {query} </search>"),
+            Message("user", PROTOCOL.shown([(query, passages)])),
         ]
         if not any(contains(_text(passage), hop.answer) for passage in shown.values()):
             known.append(f"{query} {UNKNOWN}")
@@ -98,11 +100,9 @@ async def work(item: Item[ChainedQuestion], session: Session) -> list[OutputRow]
     evidence = "\n".join([*found, *map(_text, shown.values())])
     if answer != NO_ANSWER and not is_verdict(answer) and not contains(evidence, answer):
         raise Dropped("an answer that nothing shows")
-    turns.append(("assistant", f"{_thought(known)}\n<answer> {answer} </answer>"))
-    _check([text for role, text in turns if role == "assistant"], answer)
-    messages = [{"role": r, "content": text, "learn": r == "assistant"} for r, text in turns]
-    fields = {"task": "searcher", "question": asked.question, "messages": messages}
-    return [OutputRow(fields, item.source.beside(shown.values()))]
+    turns.append(Message("assistant", f"{_thought(known)}\n<answer> {answer} </answer>"))
+    _check([turn.content for turn in turns if turn.role == "assistant"], answer)
+    return [chat_row("searcher", asked.question, turns, item.source.beside(shown.values()))]
 
 
 def _thought(known: Sequence[str]) -> str:
