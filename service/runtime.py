@@ -58,6 +58,7 @@ PROBE: Final = "ready"  # the query of a readiness check
 # not respond. A check must end within the time that a readiness probe waits for it.
 SEARCH_S: Final = 0.4
 PROBE_S: Final = 0.65
+SEARCH_OUT_OF_TIME: Final = "the search took longer than limits.timeout_s; try again later"
 LATELY_S: Final = 5.0  # seconds in which an answered question outweighs a failed probe
 # The time limit if the collection must be opened, or if both sides are in this process, where a
 # check is late only because the machine is busy.
@@ -172,7 +173,7 @@ class Runtime:
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""
         async with SnapshotRetriever(self.retrieval.retriever) as retriever:
-            with deadline(self.settings.limits.timeout_s):
+            with deadline(self.settings.limits.timeout_s, SEARCH_OUT_OF_TIME):
                 return await retriever.search(request)
 
     async def warm(self) -> list[Check]:

@@ -48,7 +48,7 @@ router = APIRouter(tags=["search"], dependencies=[Depends(require("ask"))])
 
 @router.post(
     "/search",
-    responses=documented(*REFUSALS),
+    responses=documented(*REFUSALS, 504),
     openapi_extra=body_schema(SearchQuery),
     summary="Search passages",
 )

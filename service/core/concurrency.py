@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -132,15 +132,19 @@ class _Cut:
         return kind is asyncio.CancelledError and not others
 
 
+OUT_OF_TIME: Final = "the question's time limit was reached; allow a longer timeout_s"
+
+
 class Deadline(_Cut):
     """Raise DeadlineExceeded from a body that lasts longer than until `seconds` after this object
     was made. It may be entered again, at a tenth of what a timer of its own would cost; `close` it.
     Between two bodies nothing is cancelled.
     """
 
-    __slots__ = ("_handle", "_inside", "_over")
+    __slots__ = ("_detail", "_handle", "_inside", "_over")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, detail: str = OUT_OF_TIME) -> None:
+        self._detail = detail
         self._inside = self._over = False
         self._handle = self._enter().call_later(seconds, self._end)
 
@@ -167,15 +171,14 @@ class Deadline(_Cut):
     def close(self) -> None:
         self._handle.cancel()
 
-    @staticmethod
-    def _exceeded() -> DeadlineExceeded:
-        return DeadlineExceeded("the question's time limit was reached; allow a longer timeout_s")
+    def _exceeded(self) -> DeadlineExceeded:
+        return DeadlineExceeded(self._detail)
 
 
 @contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise DeadlineExceeded if the body takes longer than `seconds`."""
-    limit = Deadline(seconds)
+def deadline(seconds: float, detail: str = OUT_OF_TIME) -> Iterator[None]:
+    """Raise DeadlineExceeded with this detail if the body takes longer than `seconds`."""
+    limit = Deadline(seconds, detail)
     try:
         with limit:
             yield

@@ -158,8 +158,7 @@ class OpenAIGenerator(Generator):
     async def check(self) -> None:
         """Request `/models`. Raises EngineFailure if there is no server, for an invalid key, or for
         an unknown model."""
-        self._server = None
-        server = await self._learn()
+        server = self._server = await self._ask_models()  # calls use what is known meanwhile
         wanted = self._settings.model or await self._first_model()
         if server.is_vllm and wanted not in server.models:
             served = ", ".join(server.models)
@@ -384,7 +383,7 @@ class OpenAIGenerator(Generator):
         except UnicodeError:  # from the look-up of the name
             what = f"is not a valid host name; check engines.{self._name}.urls"
             raise self._failure(url, what) from None
-        except ValueError as error:  # BadReply, and endless lines or headers
+        except ValueError as error:  # BadCompletion, and endless lines or headers
             raise self._failure(url, f"{error}; check the server's log") from None
 
     def _failure(

@@ -143,7 +143,7 @@ class ReplyReader:
         self._answered = False
 
     def read(self, data: bytes) -> Delta | None:
-        """Read one event's data. Raises BadReply."""
+        """Read one event's data. Raises BadCompletion."""
         self.events += 1
         if data == b"[DONE]":
             self.done = True
@@ -160,7 +160,7 @@ class ReplyReader:
             raise BadCompletion(f"sent JSON that is not a completion: {_excerpt(data)}") from None
 
     def end(self) -> Delta:
-        """Return the last delta, after the last event. Raises BadReply if the response is
+        """Return the last delta, after the last event. Raises BadCompletion if the response is
         incomplete.
 
         If a server reports no token counts, each delta counts as one completion token and the

@@ -102,3 +102,13 @@ async def test_too_little_time_and_nothing_to_say_is_504() -> None:
     async with live(script, settings=config()) as service:
         status, body = await service.ask(timeout_s=0.2)
     assert (status, body["type"]) == (504, "urn:revelator:problem:deadline")
+
+
+async def test_a_search_has_a_time_limit() -> None:
+    retriever = ScriptedRetriever()
+    retriever.delay = 60.0
+    async with live(retriever=retriever, settings=config(limits={"timeout_s": 0.1})) as service:
+        response = await service.post("/search", json={"query": "Norma"})
+    assert response.status == 504
+    assert response.json()["type"].endswith(":deadline")
+    assert "timeout_s; try again" in response.json()["detail"]

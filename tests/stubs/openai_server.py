@@ -57,6 +57,7 @@ class StubServer:
     info: dict[str, Any] | None = None
     usage: bool = True
     reasoning: str = ""
+    listing_delay: float = 0.0
     refuses: Callable[[dict[str, Any]], str | None] = lambda body: None
     refusal: int = 400
     dialect: Literal["sse", "json"] = "sse"
@@ -117,6 +118,7 @@ class StubServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         self.listings += 1
+        await asyncio.sleep(self.listing_delay)
         rows = [{"id": name, "object": "model", "owned_by": self.owned_by} for name in self.models]
         return web.json_response({"object": "list", "data": rows})
 

@@ -370,6 +370,22 @@ async def test_check_tells_what_is_wrong() -> None:
         open_generator("remote", EngineSettings(kind="openai"))
 
 
+async def test_a_check_keeps_no_call_waiting() -> None:
+    async with StubServer(owned_by="vllm", models=("base",)) as server, engine_on(server) as asked:
+        await complete(asked, ask(choices=("yes", "no")))
+        server.listing_delay = 60
+        checking = asyncio.create_task(asked.check())
+        await eventually(lambda: server.listings == 2)
+        async with asyncio.timeout(10):
+            await complete(asked, ask(choices=("yes", "no")))
+        checking.cancel()
+        with suppress(asyncio.CancelledError):
+            await checking
+        await complete(asked, ask(choices=("yes", "no")))
+        assert [body["model"] for body in server.bodies] == ["base"] * 3
+        assert server.listings == 2
+
+
 # ---- connections
 
 
