@@ -333,29 +333,29 @@ def _role(
     engines: Mapping[str, Generator],
     pooled: Set[str] = frozenset(),
 ) -> Role:
-    own = settings.role(name)
-    if own.engine not in engines:
+    chosen = settings.role(name)
+    if chosen.engine not in engines:
         known = ", ".join(sorted(engines))
         raise ConfigurationError(
-            f"roles.{name}.engine is {own.engine!r}, which is not an engine; the engines are "
+            f"roles.{name}.engine is {chosen.engine!r}, which is not an engine; the engines are "
             f"{known}"
         )
-    engine = engines[own.engine]
+    engine = engines[chosen.engine]
     try:
-        templates = TemplateSet(own.templates or engine.capabilities.templates or "full")
+        templates = TemplateSet(chosen.templates or engine.capabilities.templates or "full")
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
-    return Role(name, engine, own.model, templates, own.engine in pooled)
+    return Role(name, engine, chosen.model, templates, chosen.engine in pooled)
 
 
 def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
     """Describe each role's engine, model and prompts, and Auto-RAG's mode. Raises
     ConfigurationError."""
     roles = [_role(name, settings, engines) for name in settings.effective_roles]
-    own = settings.role("reader")
+    chosen = settings.role("reader")
     lines = [Check(f"role {role.name}", True, _describe(role, settings)) for role in roles]
-    if open_extractor(own, small=roles[1].generator.capabilities.small):
-        lines.append(Check("reader", True, f"an encoder ({own.encoder or 'shipped'})"))
+    if open_extractor(chosen, small=roles[1].generator.capabilities.small):
+        lines.append(Check("reader", True, f"an encoder ({chosen.encoder or 'shipped'})"))
     mode = autorag_mode(settings.autorag, roles[1])
     router = Check("router", True, _describe_router(settings, roles[0]))
     return [*lines, router, Check("loop autorag", True, f"mode {mode}")]
@@ -363,21 +363,21 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
 
 def _describe_router(settings: Settings, revelator: Role) -> str:
     """Describe how routes are chosen."""
-    own, model = settings.routes.classifier, "the model of the role revelator"
-    if open_classifier(own, small=revelator.generator.capabilities.small) is None:
+    configured, model = settings.routes.classifier, "the model of the role revelator"
+    if open_classifier(configured, small=revelator.generator.capabilities.small) is None:
         return model
-    if own is None:
+    if configured is None:
         return "the classifier, as is the default for the shipped model"
     return f"the classifier, from a confidence of {CONFIDENCE:.0%} on, else {model}"
 
 
 def _describe(role: Role, settings: Settings) -> str:
     engine = settings.engines.get(role.generator.name, EngineSettings())
-    own = "the shipped model" if engine.kind == "embedded" else "the server's first model"
+    default = "the shipped model" if engine.kind == "embedded" else "the server's first model"
     where = f" at {', '.join(map(shown, engine.urls))}" if engine.urls else ""
     return (
         f"engine {role.generator.name} ({engine.kind}{where}), "
-        f"{role.model or engine.model or own}, {role.templates.folder.name} prompts"
+        f"{role.model or engine.model or default}, {role.templates.folder.name} prompts"
     )
 
 

@@ -157,5 +157,5 @@ def expected_tokens(request: AnyRequest, texts: Sequence[str]) -> int:
     """Return an upper estimate of the tokens of a call that sends `texts`, assuming four characters
     per token of the prompt.
     """
-    own = len(request.token_ids) if isinstance(request, ScoreRequest) else request.max_tokens
-    return own + sum(map(len, texts)) // 4
+    size = len(request.token_ids) if isinstance(request, ScoreRequest) else request.max_tokens
+    return size + sum(map(len, texts)) // 4

@@ -320,12 +320,12 @@ class Fold:
             total.update(step.usage.model_dump(exclude_none=True))
         ids = [step.id for step in self.steps if step.queries]
         parts = Counter(".".join(step_id.split(".")[:2]) for step_id in ids if "." in step_id)
-        own = sum("." not in step_id for step_id in ids)
+        outer = sum("." not in step_id for step_id in ids)
         return Usage(
             **total,
             retrievals=sum(len(step.queries) for step in self.steps),
             passages=sum(len(step.shown()) for step in self.steps),
-            steps=own + max(parts.values(), default=0),
+            steps=outer + max(parts.values(), default=0),
         )
 
 

@@ -137,8 +137,8 @@ class Scope:
     @property
     def supported(self) -> bool:
         """Whether no answer in this part of the question lacks support."""
-        own = f"{self._fixed}."
-        return not any(f"{step}.".startswith(own) for step in self.inquiry.unsupported)
+        prefix = f"{self._fixed}."
+        return not any(f"{step}.".startswith(prefix) for step in self.inquiry.unsupported)
 
     def parts(self, count: int) -> list[Scope]:
         """Return scopes for parallel parts: "3.1" … "3.n"."""

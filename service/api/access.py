@@ -296,8 +296,8 @@ def check_origin(request: Request) -> None:
     if origin is None:
         foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
     else:
-        own = f"{origin.partition(':')[0]}://{request.headers.get('host', '')}"
-        known = [own, settings.public_url or own, *settings.cors_origins]
+        address = f"{origin.partition(':')[0]}://{request.headers.get('host', '')}"
+        known = [address, settings.public_url or address, *settings.cors_origins]
         foreign = origin_of(origin) not in map(origin_of, known)
     if foreign:
         raise Refusal(
@@ -340,11 +340,11 @@ def _principals(request: Request, access: TenantAccess, tenant: Tenant) -> Princ
     everything, and anybody where there are no keys, is a gateway that names those of its user: the
     header narrows what is seen, and can never widen it. Raises MALFORMED_REQUEST."""
     settings = settings_of(request)
-    header, own = settings.principals_header, tenant.principals
-    if not own >= EVERYTHING:
-        return own
+    header, given = settings.principals_header, tenant.principals
+    if not given >= EVERYTHING:
+        return given
     if header is None:  # without keys, whoever reaches the server is known only on this machine
-        return own if access.local or settings.has_keys else NOBODY
+        return given if access.local or settings.has_keys else NOBODY
     value = ",".join(request.headers.getlist(header))
     if len(value) > MOST_PRINCIPALS:
         raise Refusal(

@@ -80,8 +80,8 @@ class QuestionTask:
         self._question, self._place, self._only_end = question, place, only_end
         self.collection = question.collection
         self._request_id = request_id(request)
-        own = getattr(request.state, "own_id", False)
-        self.id = self._request_id if own else new_id()
+        made_here = getattr(request.state, "own_id", False)
+        self.id = self._request_id if made_here else new_id()
         self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
         self._seen: Callable[[Answer], None] | None = None
         if state.settings.ingest.keep_files and question.plain is None:

@@ -95,9 +95,9 @@ class RequestIds:
             await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
-        own = ACCEPTED.fullmatch(given) is None
-        made = new_id() if own else given
-        scope.setdefault("state", {}).update(request_id=made, own_id=own)
+        made_here = ACCEPTED.fullmatch(given) is None
+        made = new_id() if made_here else given
+        scope.setdefault("state", {}).update(request_id=made, own_id=made_here)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -246,9 +246,9 @@ class Recordings:
         raise Refusal(ANSWER_GONE, NOT_KEPT)
 
     def _count(self, recording: Recording, size: int) -> None:
-        own = recording.origin.tenant
-        self._sizes[own] += size
-        while self._sizes[own] > MOST_TENANT_BYTES and self._drop_oldest(own):
+        tenant = recording.origin.tenant
+        self._sizes[tenant] += size
+        while self._sizes[tenant] > MOST_TENANT_BYTES and self._drop_oldest(tenant):
             pass
         while self._sizes.total() > MOST_BYTES and self._ended:
             tenants = {recording.origin.tenant for recording in self._ended}

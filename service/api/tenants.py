@@ -269,7 +269,7 @@ class Tokens:
 
         if len(token) > LARGEST_TOKEN:
             raise Refusal(TOKEN_REFUSED, f"The token is longer than {LARGEST_TOKEN:,} bytes.")
-        own = self._settings
+        settings = self._settings
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
             if not isinstance(key_id, str):
@@ -278,14 +278,14 @@ class Tokens:
                 token,
                 await self.find(key_id),  # and by its algorithm only
                 algorithms=ALGORITHMS,
-                issuer=own.issuer,
-                audience=own.audience,
+                issuer=settings.issuer,
+                audience=settings.audience,
                 leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
             raise Refusal(TOKEN_REFUSED, f"The token is not valid: {_reason(error)}.") from None
-        return tenant_of_claims(claims, own)
+        return tenant_of_claims(claims, settings)
 
 
 def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenant:

@@ -87,11 +87,11 @@ async def run_ingest(files: Sequence[Source], options: IngestOptions, settings: 
         else:
             with _embedder_on(options.ray, settings) as embedder:
                 async with (
-                    open_retrieval(settings, embedder=embedder, patience_s=PATIENCE_S) as own,
-                    _new_collection(own, options),
+                    open_retrieval(settings, embedder=embedder, patience_s=PATIENCE_S) as retrieval,
+                    _new_collection(retrieval, options),
                 ):
                     report = await ingest(
-                        files, options.collection, own.collections, listener, options.format,
+                        files, options.collection, retrieval.collections, listener, options.format,
                         access=options.access, replace=options.replace,
                     )  # fmt: skip
     _print_totals(console, report, options.collection, embedded=not base)
@@ -151,17 +151,17 @@ def _embedder_on(ray: str | None, settings: Settings) -> Iterator[Embedder | Non
 
 
 @asynccontextmanager
-async def _new_collection(own: Retrieval, options: IngestOptions) -> AsyncIterator[None]:
+async def _new_collection(retrieval: Retrieval, options: IngestOptions) -> AsyncIterator[None]:
     """Create the collection if necessary, and delete it again if nothing was written. The error of
     a replacement says that nothing has changed.
 
     Raises ConfigurationError, before that, if the embedding model cannot run here.
     """
-    if problem := own.embedder.problem():
+    if problem := retrieval.embedder.problem():
         raise ConfigurationError(problem)
     name = options.collection
-    is_new = name not in await own.collections.names()
-    await own.collections.create(name, analysis=options.analysis)
+    is_new = name not in await retrieval.collections.names()
+    await retrieval.collections.create(name, analysis=options.analysis)
     try:
         yield
     except RevelatorError as error:
@@ -170,9 +170,9 @@ async def _new_collection(own: Retrieval, options: IngestOptions) -> AsyncIterat
         raise
     finally:
         with anyio.CancelScope(shield=True):
-            manifest = await own.collections.manifest(name)
+            manifest = await retrieval.collections.manifest(name)
             if is_new and manifest.state == "complete" and not manifest.documents:
-                await own.collections.delete(name)
+                await retrieval.collections.delete(name)
 
 
 @contextmanager

@@ -170,14 +170,16 @@ def with_options(level: str = "warning") -> Callable[[Callable[..., T]], Callabl
         made: dict[str, tuple[Callable[..., Any], Iterable[str]]] = {}
         for name, parameter in signature(command, eval_str=True).parameters.items():
             if parameter.annotation is Settings:
-                _, *own, _ = signature(begin, eval_str=True).parameters.values()
-                made[name] = partial(begin, level), [option.name for option in own]
+                _, *parameters, _ = signature(begin, eval_str=True).parameters.values()
+                made[name] = partial(begin, level), [option.name for option in parameters]
             elif is_dataclass(kind := parameter.annotation) and isinstance(kind, type):
-                own = _options_of(kind)
-                made[name] = kind, [option.name for option in own]
+                parameters = _options_of(kind)
+                made[name] = kind, [option.name for option in parameters]
             else:
-                own = [parameter]
-            options |= {option.name: option.replace(kind=Parameter.KEYWORD_ONLY) for option in own}
+                parameters = [parameter]
+            options |= {
+                option.name: option.replace(kind=Parameter.KEYWORD_ONLY) for option in parameters
+            }
         if "url" not in options:
             options.pop("key", None)
 

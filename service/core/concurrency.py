@@ -265,11 +265,11 @@ class Batcher(Generic[Query, T]):
         batch = [(query, answer) for query, answer in batch if not answer.done()]
         if not batch:
             return
-        own = asyncio.current_task()
+        task = asyncio.current_task()
 
         def left(_: asyncio.Future[T]) -> None:
-            if own and all(answer.done() for _, answer in batch):
-                own.cancel()
+            if task and all(answer.done() for _, answer in batch):
+                task.cancel()
 
         for _, answer in batch:
             answer.add_done_callback(left)

@@ -127,18 +127,18 @@ def best_of(
         told = (_sentence(text, span),)
         return Candidate(passage, "yes" if yes >= 0 else "no", told, odds, odds, -odds, yes=yes)
     cells = (cell for row in rows if row.start <= span[0] < row.end for cell in row.cells)
-    own = next((cell for cell in cells if span[0] < cell.end), None)  # or in its header
-    if own:
-        whole = own.end - own.start <= WHOLE_CELL or span[0] < own.start or form == "several"
-        span = (own.start, own.end) if whole else (span[0], min(span[1], own.end))
+    cell = next((cell for cell in cells if span[0] < cell.end), None)  # or in its header
+    if cell:
+        whole = cell.end - cell.start <= WHOLE_CELL or span[0] < cell.start or form == "several"
+        span = (cell.start, cell.end) if whole else (span[0], min(span[1], cell.end))
     elif (end := text.find("\n\n", *span)) >= 0:  # an answer is in one paragraph
         span = (span[0], end)
     spans: tuple[tuple[int, int], ...] = (span,)
-    if form == "several" and own:
-        spans = tuple(_column(rows, own, question, text))
+    if form == "several" and cell:
+        spans = tuple(_column(rows, cell, question, text))
     elif form == "several":
         spans = tuple(_parts(best_place, _members(text, span), place, span))
-    elif form == "sentence" and not own:
+    elif form == "sentence" and not cell:
         spans = (_sentence(text, span),)
     place -= UNSUITED * _is_no_place(question, text[slice(*span)])
     none = float(kinds[3] - np.logaddexp.reduce(kinds[:3]))
@@ -182,24 +182,26 @@ def missing_names(question: str, text: str) -> int:
     return sum(word.casefold().removesuffix("'s") not in folded for word in words)
 
 
-def _column(rows: Sequence[Row], own: Cell, question: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield the cells of the column of `own`, in the rows that have what `question` names of its
+def _column(
+    rows: Sequence[Row], found: Cell, question: str, text: str
+) -> Iterator[tuple[int, int]]:
+    """Yield the cells of the column of `found`, in the rows that have what `question` names of its
     row."""
 
     def values(row: Row) -> dict[str, str]:
         return {cell.header: text[cell.start : cell.end].casefold() for cell in row.cells}
 
-    (row,) = (row for row in rows if own in row.cells)
+    (row,) = (row for row in rows if found in row.cells)
     asked = f" {' '.join(normal_words(question))} "
     named = {
         (header, value)
         for header, value in values(row).items()
-        if header != own.header and f" {' '.join(normal_words(value)) or '-'} " in asked
+        if header != found.header and f" {' '.join(normal_words(value)) or '-'} " in asked
     }
     for other in rows:
         held = values(other)
         if held.keys() == values(row).keys() and named <= held.items():
-            yield from (cell[1:] for cell in other.cells if cell.header == own.header)
+            yield from (cell[1:] for cell in other.cells if cell.header == found.header)
 
 
 def _sentence(text: str, span: tuple[int, int]) -> tuple[int, int]:

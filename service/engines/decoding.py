@@ -110,8 +110,8 @@ class Output:
             allowed = allowed / temperature + self._random.gumbel(size=len(allowed))
         token = int(allowed.argmax())
         if self._request.logprobs:
-            own, best = log_chances(logits, token, self._request.logprobs)
-            self._logprob = (self._logprob or 0.0) + own
+            chance, best = log_chances(logits, token, self._request.logprobs)
+            self._logprob = (self._logprob or 0.0) + chance
             self._best += [best] if best else []
         return token
 

@@ -26,7 +26,7 @@ def simplest(messages: Sequence[Message]) -> list[Message]:
     else:
         rest[first] = Message("user", system + rest[first].content)
     turns = groupby(rest, key=lambda m: m.role)
-    return [Message(role, "\n\n".join(m.content for m in own)) for role, own in turns]
+    return [Message(role, "\n\n".join(m.content for m in messages)) for role, messages in turns]
 
 
 # private-use characters that replace a content while the template is rendered

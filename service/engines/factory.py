@@ -45,7 +45,7 @@ def open_generator(
     from service.engines.vllm import VllmGenerator  # noqa: PLC0415
 
     def connect(url: str) -> VllmGenerator:
-        own = settings.model_copy(update={"urls": [url]})
-        return VllmGenerator(name, own, resent)
+        of_worker = settings.model_copy(update={"urls": [url]})
+        return VllmGenerator(name, of_worker, resent)
 
     return PoolGenerator(name, settings, connect, metrics)

@@ -52,6 +52,6 @@ def read_training_notes(folder: Path) -> TrainingNotes:
         notes = TrainingNotes.model_validate(config[KEY])
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {KEY}: {explain(error.errors())}") from None
-    if notes.templates and (own := folder / notes.templates).is_dir():
-        return notes.model_copy(update={"templates": str(own)})
+    if notes.templates and (templates := folder / notes.templates).is_dir():
+        return notes.model_copy(update={"templates": str(templates)})
     return notes

@@ -38,8 +38,10 @@ class Bundle(Model):
 
     def fields(self, dataset: str) -> dict[str, Any]:
         """Return the request fields on the data set with this name."""
-        own = (fields for known, fields in self.datasets.items() if known in dataset.casefold())
-        return {**self.request, **next(own, {})}
+        matching = (
+            fields for known, fields in self.datasets.items() if known in dataset.casefold()
+        )
+        return {**self.request, **next(matching, {})}
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings with those of the bundle, in which a language model reads."""
@@ -94,7 +96,7 @@ def _content(name: str) -> dict[str, Any]:
     return _merged(_content(base), content) if (base := content.pop("extends", None)) else content
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    both = {name: _merged(base[name], own[name]) for name in base.keys() & own.keys()
+def _merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    both = {name: _merged(base[name], more[name]) for name in base.keys() & more.keys()
             if isinstance(base[name], dict)}  # fmt: skip
-    return {**base, **own, **both}
+    return {**base, **more, **both}

@@ -183,12 +183,12 @@ class Evaluation:
 
     def _fields(self, dataset: Dataset) -> dict[str, Any]:
         """Return the request fields that all methods share."""
-        own = self.bundle.fields(dataset.name) if self.bundle else {}
-        return {**self.options.fields, **own}
+        fields = self.bundle.fields(dataset.name) if self.bundle else {}
+        return {**self.options.fields, **fields}
 
     def _yes_no(self, dataset: Dataset) -> bool:
-        own = self.options.yes_no
-        return dataset.format.yes_no if own is None else own
+        chosen = self.options.yes_no
+        return dataset.format.yes_no if chosen is None else chosen
 
     async def ask(self) -> list[Row]:
         """Ask every question by every method and, with `--robustness`, again under each attack.
@@ -218,8 +218,8 @@ class Evaluation:
             again = [
                 attacked(task, attack, victims[task.dataset, task.question.id]) for task in tasks
             ]
-            own = {attack.of(name): dataset for name, dataset in run["datasets"].items()}
-            found = await self._ask_all(again, out, {**run, "datasets": own})
+            datasets = {attack.of(name): dataset for name, dataset in run["datasets"].items()}
+            found = await self._ask_all(again, out, {**run, "datasets": datasets})
             if len(found) < len(again):
                 break
         return rows

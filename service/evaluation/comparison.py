@@ -57,15 +57,15 @@ def interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
     Wilson interval of a share (1927) is returned instead, since a few questions do not prove
     perfection.
     """
-    own, count = np.asarray(values, float), len(values)
-    mean = float(own.mean())
+    sample, count = np.asarray(values, float), len(values)
+    mean = float(sample.mean())
     if set(values) <= {mean}:
         if mean not in (0.0, 1.0):
             return Interval(mean, mean, mean)
         share = binomtest(int(mean) * count, count).proportion_ci(LEVEL, method="wilson")
         return Interval(mean, float(share.low), float(share.high))
     random = np.random.default_rng(SEED)
-    means = [random.choice(own, count).mean() for _ in range(resamples)]
+    means = [random.choice(sample, count).mean() for _ in range(resamples)]
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
 
@@ -89,13 +89,13 @@ def randomisation(deltas: Sequence[float], flips: int = FLIPS) -> float:
     is estimated from `flips` random draws of signs (approximate randomisation; Noreen, 1989), and
     is at least 1 / (`flips` + 1).
     """
-    own = np.array([delta for delta in deltas if abs(delta) > _ALIKE])
-    sizes, count = np.abs(own), len(own)
+    unequal = np.array([delta for delta in deltas if abs(delta) > _ALIKE])
+    sizes, count = np.abs(unequal), len(unequal)
     if not count:
         return 1.0
     if np.ptp(sizes) < _ALIKE:
-        return float(binomtest(int((own > 0).sum()), count).pvalue)
-    random, seen = np.random.default_rng(SEED), abs(own.sum()) - _ALIKE
+        return float(binomtest(int((unequal > 0).sum()), count).pvalue)
+    random, seen = np.random.default_rng(SEED), abs(unequal.sum()) - _ALIKE
     reached, step = 0, max(1, _AT_ONCE // count)
     for drawn in range(0, flips, step):
         flags = random.integers(0, 2, (min(step, flips - drawn), count), dtype=np.int8)
@@ -235,7 +235,7 @@ def _result(found: Interval, affordable: bool, spent: bool) -> tuple[Result, str
 def verdicts(methods: Mapping[str, Sequence[Row]], measure: str) -> list[Verdict]:
     """Return the verdict for every loop in the rows of one dataset, by method, against each
     baseline and at each budget."""
-    runs = [run_of(own, measure) for own in methods.values()]
+    runs = [run_of(rows, measure) for rows in methods.values()]
     return [
         judge(run, baseline, runs, budget)
         for run in runs

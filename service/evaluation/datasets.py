@@ -212,9 +212,9 @@ def _questions_of(
     several = isinstance(found, list)
     for count, row in enumerate(found if isinstance(found, list) else [found], 1):
         place = f"{element.place}: question {count}" if several else element.place
-        own = f"{element.number}.{count}" if several else str(element.number)
+        name = f"{element.number}.{count}" if several else str(element.number)
         try:
-            yield place, read_question({"route": format.route, **row}, own, may_abstain=True)
+            yield place, read_question({"route": format.route, **row}, name, may_abstain=True)
         except ValueError as error:
             yield place, str(error)
 
@@ -264,7 +264,7 @@ def _document(text: str, first: str, path: Path) -> list[Any] | None:
         return value
     if not isinstance(value, dict):
         return None
-    return next((own for name in _LISTS if isinstance(own := value.get(name), list)), None)
+    return next((rows for name in _LISTS if isinstance(rows := value.get(name), list)), None)
 
 
 def _object(line: str) -> Mapping[str, Any] | str:
@@ -323,9 +323,9 @@ def _beside(format: Format, folder: Path) -> Beside:
         known[row["Q_id"]] = {"answer_aliases": [*row["aliases"], *row["demonyms"]]}
 
     def add_relevant(row: Any) -> None:
-        own = known.setdefault(row["query-id"], {"supporting_passage_ids": []})
+        judged = known.setdefault(row["query-id"], {"supporting_passage_ids": []})
         if int(row["score"]) > 0:
-            own["supporting_passage_ids"].append(row["corpus-id"])
+            judged["supporting_passage_ids"].append(row["corpus-id"])
 
     if format.name == "2wiki":
         _read_beside([folder / ALIASES], add_aliases, "an object with Q_id, aliases and demonyms")

@@ -125,15 +125,15 @@ class Report(Page):
         )
         for name, methods in self._datasets.items():
             self.heading(name or "dataset", 3)
-            used = [name for name in SCORES if any(values(own, name) for own in methods.values())]
+            used = [name for name in SCORES if any(values(rows, name) for rows in methods.values())]
             shares = ["answered"]
-            if any(row.last_resort for own in methods.values() for row in own):
+            if any(row.last_resort for rows in methods.values() for row in rows):
                 shares.append("last_resort")
             told = [*shares, *(LABELS[name] for name in used)]
             head = ["method", "questions", "failed", *(name.replace("_", " ") for name in told)]
             marked = unproven(self._judged[name])
             self.table(
-                head, [_score_cells(m, own, shares, used, marked) for m, own in methods.items()]
+                head, [_score_cells(m, rows, shares, used, marked) for m, rows in methods.items()]
             )
             self._differences(methods)
 
@@ -152,7 +152,7 @@ class Report(Page):
         }
         if not found:
             return
-        corrected = holm([randomisation(own, flips_of(len(found))) for own in found.values()])
+        corrected = holm([randomisation(deltas, flips_of(len(found))) for deltas in found.values()])
         cells: dict[tuple[str, str], str] = {}
         for ((one, other), deltas), p in zip(found.items(), corrected, strict=True):
             average, star = sum(deltas) / len(deltas), "*" if p < 1 - LEVEL else ""
@@ -182,16 +182,17 @@ class Report(Page):
                 cost: pareto_front(
                     {
                         method: (spent, score)
-                        for method, own in means.items()
-                        if (spent := own[cost]) is not None and (score := own[MEASURE]) is not None
+                        for method, mean in means.items()
+                        if (spent := mean[cost]) is not None
+                        and (score := mean[MEASURE]) is not None
                     }
                 )
                 for cost in COSTS
             }
             rows = [
-                [method, _amount(own[MEASURE], 3),
-                 *(_amount(own[c]) + "*" * (method in fronts[c]) for c in COSTS)]
-                for method, own in means.items()
+                [method, _amount(mean[MEASURE], 3),
+                 *(_amount(mean[c]) + "*" * (method in fronts[c]) for c in COSTS)]
+                for method, mean in means.items()
             ]  # fmt: skip
             self.table(["method", MEASURE, *(LABELS[cost] for cost in COSTS)], rows)
 
@@ -223,8 +224,8 @@ class Report(Page):
         for name, methods in self._datasets.items():
             rows = [
                 cells
-                for method, own in methods.items()
-                if (cells := robustness_cells(method, own, self._attacked))
+                for method, answers in methods.items()
+                if (cells := robustness_cells(method, answers, self._attacked))
             ]
             if rows:
                 self.heading(name or "dataset", 3)
@@ -235,8 +236,8 @@ class Report(Page):
         rows = [
             cells
             for name, methods in self._datasets.items()
-            for method, own in methods.items()
-            for cells in published_cells(self._run, name, method, own)
+            for method, answers in methods.items()
+            for cells in published_cells(self._run, name, method, answers)
         ]
         if not rows:
             return
@@ -290,9 +291,9 @@ class Report(Page):
             "the number of tokens, the highest first. "
             + ("" if self._traces else "Evaluate with --trace DIR to see where each went wrong.")
         )
-        for own in found:
-            title = f"{own[0].dataset} {own[0].id}: {own[0].question}"
-            self.folded(title, list(question_lines(own, self._traces)))
+        for rows in found:
+            title = f"{rows[0].dataset} {rows[0].id}: {rows[0].question}"
+            self.folded(title, list(question_lines(rows, self._traces)))
 
     def _provenance(self) -> None:
         """Add the origin of the rows."""
@@ -301,8 +302,8 @@ class Report(Page):
         rows = [
             ["version", str(common.get("version") or f"{__version__}, asking a server")],
             *(
-                ["asked by", f"commit {own['commit'] or 'unknown'}, on {own['machine']}"]
-                for own in processes
+                ["asked by", f"commit {process['commit'] or 'unknown'}, on {process['machine']}"]
+                for process in processes
             ),
             *([f"role {role}", engine] for role, engine in engines_of(self._run).items()),
             *([["LLM judge", _described(judge)]] if judge else []),
@@ -374,7 +375,7 @@ def _verdict_cells(verdict: Verdict) -> list[str]:
 # ---- attacks
 
 
-def robustness_cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) -> list[str]:
+def robustness_cells(method: str, rows: Sequence[Row], under: Mapping[Key, Row]) -> list[str]:
     """Return a row of the table, which is empty if no question of the method was attacked.
 
     Questions that an outage ended, with or without the attack, do not count.
@@ -382,7 +383,7 @@ def robustness_cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) 
     pairs: dict[Attack, list[tuple[Row, Row]]] = {
         attack: [
             (row, other)
-            for row in own
+            for row in rows
             if (other := under.get(Key(attack.of(row.dataset), row.method, row.id)))
             and not (row.interrupted or other.interrupted)
         ]
@@ -392,7 +393,7 @@ def robustness_cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) 
     if not counted:
         return []
     asked = {row.id for row, _ in counted}
-    clean = mean(row.scores.get(ATTACKED) or 0.0 for row in own if row.id in asked)
+    clean = mean(row.scores.get(ATTACKED) or 0.0 for row in rows if row.id in asked)
     poisoned = mean(other.scores.get(ATTACKED) or 0.0 for _, other in counted)
     lost = [
         " / ".join(_lost(pairs[Attack(kind, strength)]) for strength in STRENGTHS) for kind in KINDS
@@ -409,7 +410,7 @@ def _lost(pairs: Sequence[tuple[Row, Row]]) -> str:
 
 
 def published_cells(
-    run: Mapping[str, Any], dataset: str, method: str, own: Sequence[Row]
+    run: Mapping[str, Any], dataset: str, method: str, rows: Sequence[Row]
 ) -> Iterator[list[str]]:
     """Yield a row for each published figure of the method on the dataset."""
     for figure in figures():
@@ -418,10 +419,10 @@ def published_cells(
         parts = []
         for measure, score in figure.scores.items():
             count = measure in COUNTS
-            scores = counts_of(own, measure) if count else values(own, measure)
+            scores = counts_of(rows, measure) if count else values(rows, measure)
             mine = shown(interval(scores)) if scores else "–"
             parts.append(f"{COUNTS[measure] if count else LABELS[measure]}: {score:.3f}; {mine}")
-        off = differences(figure, run, dataset, method, len(own))
+        off = differences(figure, run, dataset, method, len(rows))
         yield [
             dataset, method, " · ".join(parts),
             f"{figure.called} in {figure.paper}, {figure.table}",
@@ -455,8 +456,8 @@ def bins_of(rows: Sequence[Row]) -> list[tuple[int, float, float]]:
             right = row.chosen_route == row.gold_route
             groups.setdefault(place, []).append((row.confidence, right))
     return [
-        (len(own), sum(c for c, _ in own) / len(own), sum(r for _, r in own) / len(own))
-        for _, own in sorted(groups.items())
+        (len(pairs), sum(c for c, _ in pairs) / len(pairs), sum(r for _, r in pairs) / len(pairs))
+        for _, pairs in sorted(groups.items())
     ]
 
 
@@ -484,11 +485,11 @@ def worst(rows: Sequence[Row]) -> list[list[Row]]:
         if row.scores.get(MEASURE) is not None:
             groups.setdefault((row.dataset, row.id), []).append(row)
 
-    def rank(own: Sequence[Row]) -> tuple[float, float, str]:
-        tokens = sum(row.prompt_tokens + row.completion_tokens for row in own)
-        return sum(values(own, MEASURE)) / len(own), -tokens / len(own), own[0].id
+    def rank(rows: Sequence[Row]) -> tuple[float, float, str]:
+        tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows)
+        return sum(values(rows, MEASURE)) / len(rows), -tokens / len(rows), rows[0].id
 
-    missed = [own for own in groups.values() if min(values(own, MEASURE)) < 1]
+    missed = [rows for rows in groups.values() if min(values(rows, MEASURE)) < 1]
     return sorted(missed, key=rank)[:WORST]
 
 

@@ -108,19 +108,21 @@ def described(settings: Settings) -> dict[str, Any]:
     in URLs."""
     settings = settings.model_copy(update={"roles": settings.effective_roles})
     plain: dict[str, Any] = _plain(settings.model_dump(mode="python", exclude=_LEFT_OUT))
-    used = {own["engine"] for own in plain["roles"].values()}
+    used = {role["engine"] for role in plain["roles"].values()}
     return plain | {
-        "engines": {name: own for name, own in plain["engines"].items() if name in used}
+        "engines": {name: engine for name, engine in plain["engines"].items() if name in used}
     }
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            str(name): _plain(own) for name, own in value.items() if not isinstance(own, SecretStr)
+            str(name): _plain(item)
+            for name, item in value.items()
+            if not isinstance(item, SecretStr)
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(own) for own in value if not isinstance(own, SecretStr)]
+        return [_plain(item) for item in value if not isinstance(item, SecretStr)]
     if isinstance(value, str):
         return shown(value) if value.startswith(("http://", "https://")) else value
     return value if isinstance(value, bool | int | float | None) else str(value)
@@ -141,7 +143,7 @@ def with_engine(settings: Settings, name: str | None) -> Settings:
             f"{', '.join(sorted(settings.engines))}"
         )
     roles = {
-        role: own if own.engine == name else RoleSettings(engine=name)
-        for role, own in settings.effective_roles.items()
+        role: role_settings if role_settings.engine == name else RoleSettings(engine=name)
+        for role, role_settings in settings.effective_roles.items()
     }
     return settings.model_copy(update={"roles": roles})

@@ -71,7 +71,7 @@ def _squad(article: Row) -> list[Row]:
         rows += [
             {
                 **asked,
-                "answers": [own.get("text") for own in _objects(asked, "answers")],
+                "answers": [answer.get("text") for answer in _objects(asked, "answers")],
                 "answerable": not asked.get("is_impossible"),
                 "supporting_passage_ids": [support],
             }
@@ -133,19 +133,19 @@ def _hotpotqa(row: Row) -> Row:
 
 def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
     return [
-        _passage_id(str(own.get("title") or ""), str(own.get(text) or ""))
-        for own in paragraphs
-        if own.get("is_supporting", True)
+        _passage_id(str(paragraph.get("title") or ""), str(paragraph.get(text) or ""))
+        for paragraph in paragraphs
+        if paragraph.get("is_supporting", True)
     ]
 
 
 def _musique(row: Row) -> Row:
     """Read MuSiQue-Full, which has each question twice, once with paragraphs that do not answer
     it."""
-    answerable, own = row.get("answerable", True), row.get("id")
+    answerable, name = row.get("answerable", True), row.get("id")
     return {
         **row,
-        "id": own if answerable or own is None else f"{own}-unanswerable",
+        "id": name if answerable or name is None else f"{name}-unanswerable",
         "supporting_passage_ids": _gold_ids(_objects(row, "paragraphs"), "paragraph_text"),
     }
 
@@ -173,11 +173,11 @@ def _iirc(article: Row) -> list[Row]:
     for asked in _objects(article, "questions"):
         answer = _field(asked, "answer", dict)
         spans = _objects(answer, "answer_spans") if answer.get("type") == "span" else []
-        places = [own.get("passage") for own in _list(asked, "context") if isinstance(own, dict)]
+        places = [span.get("passage") for span in _list(asked, "context") if isinstance(span, dict)]
         row = {
             "id": asked.get("qid"),
             "question": asked.get("question"),
-            "answers": [own.get("text") for own in spans] or answer.get("answer_value"),
+            "answers": [span.get("text") for span in spans] or answer.get("answer_value"),
             "supporting_titles": [
                 article.get("title") if place == "main" else place for place in places if place
             ],
@@ -195,7 +195,7 @@ def _strategyqa(row: Row) -> Row:
         **row,
         "id": row.get("qid", row.get("id")),
         "supporting_passage_ids": [
-            own for own in _strings(first) if own not in {"operation", "no_evidence"}
+            title for title in _strings(first) if title not in {"operation", "no_evidence"}
         ],
     }
 
@@ -204,8 +204,8 @@ def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        for own in value:
-            yield from _strings(own)
+        for item in value:
+            yield from _strings(item)
 
 
 def _flashrag(row: Row) -> Row:
@@ -264,8 +264,8 @@ def _holds(field: str, name: str) -> Callable[[Row], bool]:
     """Whether a field is a list with an object that has this name."""
 
     def holds(row: Row) -> bool:
-        own = row.get(field)
-        return isinstance(own, list) and any(isinstance(p, dict) and name in p for p in own)
+        rows = row.get(field)
+        return isinstance(rows, list) and any(isinstance(p, dict) and name in p for p in rows)
 
     return holds
 
@@ -306,4 +306,4 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 def detect(first: Row) -> Format:
     """Return the format of a file that begins with this element."""
-    return next(own for own in FORMATS.values() if own.fits(first))
+    return next(known for known in FORMATS.values() if known.fits(first))

@@ -90,7 +90,7 @@ def methods_of(names: Sequence[str]) -> list[Method]:
     given = _split(names)
     if not given:
         raise InvalidRequest(f"no method is named; known: {', '.join(known_methods())}")
-    wanted = [own for name in given for own in (known_methods() if name == ALL else [name])]
+    wanted = [method for name in given for method in (known_methods() if name == ALL else [name])]
     return list({method.name: method for method in map(method_of, wanted)}.values())
 
 

@@ -154,8 +154,8 @@ def planted(
     kept = list(hits[:room])
     best = hits[0].score if hits else 1.0
     last = kept[-1].score if kept else best
-    own = [ScoredPassage(passage, 0, last if strength == 1 else best) for passage in poison]
-    order = [*kept, *own] if strength == 1 else [*own, *kept]
+    planted = [ScoredPassage(passage, 0, last if strength == 1 else best) for passage in poison]
+    order = [*kept, *planted] if strength == 1 else [*planted, *kept]
     return tuple(replace(passage, rank=rank) for rank, passage in enumerate(order[:top_k], 1))
 
 

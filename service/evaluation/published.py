@@ -80,12 +80,12 @@ def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
     """Return the engine of each role, as far as `run.json` contains it."""
     settings = run["common"].get("settings") or {}
     engines, found = settings.get("engines") or {}, {}
-    for role, own in (settings.get("roles") or {}).items():
-        if own:
-            engine = engines.get(own.get("engine")) or {}
-            model = own.get("model") or engine.get("model")
+    for role, used in (settings.get("roles") or {}).items():
+        if used:
+            engine = engines.get(used.get("engine")) or {}
+            model = used.get("model") or engine.get("model")
             named = model or "the engine's own model"
-            found[role] = f"{own.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
+            found[role] = f"{used.get('engine')} ({engine.get('kind', 'unknown')}): {named}"
     return found
 
 

@@ -69,8 +69,8 @@ class Answering:
     async def _open(self) -> Runtime:
         folder = Path(self._stack.enter_context(TemporaryDirectory("-revelator"))) / "data"
         await anyio.to_thread.run_sync(copy_data, self._settings.data_dir, folder)
-        own = self._settings.model_copy(update={"data_dir": folder})
-        return await self._stack.enter_async_context(open_runtime(own))
+        settings = self._settings.model_copy(update={"data_dir": folder})
+        return await self._stack.enter_async_context(open_runtime(settings))
 
     async def close(self) -> None:
         """Close the runtime and delete the copy."""

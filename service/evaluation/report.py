@@ -30,7 +30,7 @@ def compare(rows: Sequence[Row]) -> dict[str, dict[str, Means]]:
     found = {}
     for dataset, methods in by_dataset(rows).items():
         groups = methods if len(methods) > 1 else by_route(next(iter(methods.values())))
-        found[dataset] = {name: means_of(own) for name, own in groups.items()}
+        found[dataset] = {name: means_of(group) for name, group in groups.items()}
     return found
 
 
@@ -39,7 +39,7 @@ def by_route(rows: Sequence[Row]) -> dict[str, list[Row]]:
     groups = {
         route: [row for row in rows if row.gold_route == route] for route in get_args(RouteName)
     }
-    return {"all": list(rows), **{name: own for name, own in groups.items() if own}}
+    return {"all": list(rows), **{name: group for name, group in groups.items() if group}}
 
 
 def means_of(rows: Sequence[Row]) -> Means:

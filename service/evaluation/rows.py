@@ -125,8 +125,8 @@ class Row:
 
     def as_line(self) -> bytes:
         """Return the row as one line of JSON. Half a surrogate pair is written as an escape."""
-        own = {name: getattr(self, name) for name in _FIELDS}
-        line = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        line = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return line.encode(errors="backslashreplace")
 
 

@@ -218,8 +218,8 @@ class TemplateSet:
         file.
         """
         roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
-        own = [self._own[role].examples for role in roles if self.has(role)]
-        return "\n".join(own).casefold()
+        texts = [self._own[role].examples for role in roles if self.has(role)]
+        return "\n".join(texts).casefold()
 
 
 # ---- whether a reply repeats an example of its own prompt (pure)

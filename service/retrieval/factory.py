@@ -57,9 +57,9 @@ async def open_retrieval(
         collections = Collections(
             settings.data_dir, embedder, backends=backends, keep_files=settings.ingest.keep_files
         )
-        if own := settings.retrieval.reranker:
-            reranker = open_reranker(own, partial(retried, BACKEND))
-            reranking = Reranking(reranker, own.top_n, settings.retrieval, metrics)
+        if options := settings.retrieval.reranker:
+            reranker = open_reranker(options, partial(retried, BACKEND))
+            reranking = Reranking(reranker, options.top_n, settings.retrieval, metrics)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, metrics, reranking)
         try:
             yield Retrieval(directory, embedder, collections, retriever)

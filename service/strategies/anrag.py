@@ -70,8 +70,8 @@ async def search_and_read(
     fetched, and all of them are shown to it.
     """
     settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
-    own = None if reader.reads_all else step.inquiry.roles.reader.generator.capabilities.passages
-    top_k = step.inquiry.request.top_k or own or TOP_K
+    most = None if reader.reads_all else step.inquiry.roles.reader.generator.capabilities.passages
+    top_k = step.inquiry.request.top_k or most or TOP_K
     most = max(settings.fetch_k[0], top_k) if judged else top_k
     try:
         # The parts of a question have one step each.

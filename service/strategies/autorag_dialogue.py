@@ -236,9 +236,9 @@ class Policy:
     def _own(self, turn: Turn, shown: str) -> Turn:
         """The turn without what the model copied out of the demonstrations; `echoed` tells."""
         parts = (turn.query, turn.refined, turn.final)
-        own = [part and self._sound(part, shown) for part in parts]
-        self.echoed = list(parts) != own
-        return turn._replace(query=own[0], refined=own[1], final=own[2])
+        sound = [part and self._sound(part, shown) for part in parts]
+        self.echoed = list(parts) != sound
+        return turn._replace(query=sound[0], refined=sound[1], final=sound[2])
 
     def _sound(self, part: str, shown: str) -> str | None:
         if not is_example(part, self.examples, shown) or read_answer(part).declined:

@@ -181,15 +181,15 @@ def _answered(sub_question: str, things: Sequence[_Thing]) -> tuple[int, int] | 
 
 def shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
     """Return the place of the longest name that both questions contain."""
-    words, own = [*_WORD.finditer(question)], _WORD.findall(sub_question.lower())
+    words, asked = [*_WORD.finditer(question)], _WORD.findall(sub_question.lower())
     lower = [word[0].lower() for word in words]
     name: list[re.Match[str]] = []
-    for start, at in product(range(len(words)), range(len(own))):
-        if lower[start] != own[at] or (start and at and lower[start - 1] == own[at - 1]):
+    for start, at in product(range(len(words)), range(len(asked))):
+        if lower[start] != asked[at] or (start and at and lower[start - 1] == asked[at - 1]):
             continue  # no run of words, or a part of one
         alike = takewhile(
             lambda pair: pair[0][0].lower() == pair[1],
-            zip(words[start:], own[at:], strict=False),
+            zip(words[start:], asked[at:], strict=False),
         )
         name = max(name, _name([word for word, _ in alike]), key=len)
     if not name:

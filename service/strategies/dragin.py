@@ -448,11 +448,11 @@ class DraftWatch(Continuation):
     def _judge(self, sentence: str, words: Sequence[Word], end: int) -> bool:
         """Score the words of a sentence. Return whether it requests retrieval; the first one that
         does is the hit."""
-        own = words[self._start : end]
-        if own:
-            self._fold(own[-1].last)
+        judged = words[self._start : end]
+        if judged:
+            self._fold(judged[-1].last)
         served = self.options.served
-        scored = rind.score_words(own, self._maxima, self._entropies, weigh_last=served)
+        scored = rind.score_words(judged, self._maxima, self._entropies, weigh_last=served)
         hit = rind.judge(
             self._previous, sentence, scored, self.options.threshold, self.tagger, gated=served
         )

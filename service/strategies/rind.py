@@ -175,8 +175,8 @@ def score_tokens(
         factor = float(has_content(word.text, content))
         for token in word.tokens:
             span, a, h = spans[token], attention[token], weights[token]
-            own = Word(text[slice(*span)].strip(), span, token, token)
-            scored.append(ScoredWord(own, a, h, a * h * factor))
+            single = Word(text[slice(*span)].strip(), span, token, token)
+            scored.append(ScoredWord(single, a, h, a * h * factor))
     return tuple(scored)
 
 

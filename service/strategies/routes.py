@@ -267,7 +267,7 @@ class Compound(Method):
         if not any(pair.answer for pair in pairs):
             return None
         async with self.step("merge") as step:
-            sound = [pair for pair, own in zip(pairs, scopes, strict=True) if own.supported]
+            sound = [pair for pair, scope in zip(pairs, scopes, strict=True) if scope.supported]
             await self._merge(step, pairs, sound)
         return step.answer
 

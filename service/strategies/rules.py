@@ -163,12 +163,12 @@ def _replaced(question: str, asked: str, answer: str) -> str | None:
     if span is None or not _is_name(answer) or answer in question:
         return None
     left, right = question[: span[0]], question[_end_of_name(question, *span) :]
-    before, own = _OF.search(left) or _WHO.search(left), _OWN.match(right)
-    if own and _is_asked(own["role"], asked) and not (before and _is_asked(before[0], asked)):
+    before, held = _OF.search(left) or _WHO.search(left), _OWN.match(right)
+    if held and _is_asked(held["role"], asked) and not (before and _is_asked(before[0], asked)):
         sort = _SORT_OF.search(left)
-        return left[: sort.start() if sort else None] + answer + right[own.end() :]
+        return left[: sort.start() if sort else None] + answer + right[held.end() :]
     # With "'s" after the name: "the spouse of X's director", or "the director of X's birth date"?
-    plain = before is not None and (own is None or _is_asked(before[0], asked))
+    plain = before is not None and (held is None or _is_asked(before[0], asked))
     return left[: before.start()] + answer + right if before and plain else None
 
 

@@ -200,7 +200,11 @@ def protocol_name(settings: Settings, reader: Role) -> SearcherProtocol | None:
         return settings.searcher.protocol
     engine = settings.engines.get(reader.generator.name)
     model = f"{reader.model or ''} {engine.model if engine else ''}".casefold()
-    found = (name for name, own in PROTOCOLS.items() if any(part in model for part in own.models))
+    found = (
+        name
+        for name, protocol in PROTOCOLS.items()
+        if any(part in model for part in protocol.models)
+    )
     return "corag" if "corag" in model else next(found, None)
 
 
@@ -215,8 +219,8 @@ def instruction(templates: TemplateSet, name: SearcherProtocol, question: str) -
         "passages": f"{protocol.results[0].strip()} and {protocol.results[1].strip()}",
         "answer": f"{protocol.answer[0]}{end}answer{end}{protocol.answer[1]}",
     }
-    own = f"{TEMPLATE}_{name}"
-    role = own if templates.has(own) else TEMPLATE
+    named = f"{TEMPLATE}_{name}"
+    role = named if templates.has(named) else TEMPLATE
     return templates.render(role, **fields) + templates.end_of(role)
 
 
@@ -295,14 +299,14 @@ class Searcher(Method):
         """Append what the queries find, each in a step of its own. An empty one is not sent, and
         finds nothing."""
         found = [(call, list[Passage]()) for call in turn.calls]
-        for number, (call, own) in enumerate(found):
+        for number, (call, passages) in enumerate(found):
             if number:
                 step = self.scope.step("retrieve", self.question)
             async with self.within(step):
                 if turn.thought and not number:
                     await step.emit(ThoughtWritten(text=turn.thought))
                 top_k = self.request.top_k or self.protocol.top_k
-                own.extend(await self._found(step, self.protocol.query_of(call), top_k))
+                passages.extend(await self._found(step, self.protocol.query_of(call), top_k))
         self.text += self.protocol.shown(found)
 
     async def _found(self, step: OpenStep, query: str, top_k: int) -> list[Passage]:

@@ -66,9 +66,9 @@ def read_tables(question: str, texts: Sequence[str]) -> list[TabledText]:
 
 
 def _shared(asked: set[str], row: Row, text: str) -> int:
-    own = asked - _words(" ".join(cell.header for cell in row.cells))
+    values = asked - _words(" ".join(cell.header for cell in row.cells))
     first, *others = (_words(text[cell.start : cell.end]) for cell in row.cells)
-    return 2 * len(own & first) + len(own & set().union(*others) - first)
+    return 2 * len(values & first) + len(values & set().union(*others) - first)
 
 
 def _words(text: str) -> set[str]:

@@ -49,10 +49,12 @@ def __getattr__(name: str) -> type:
 
 def extended(name: str, backend: Any, tap: Tap = TAP) -> type:
     implementation, builder = backend.get_impl_cls(), backend.get_builder_cls()
-    own = type(f"{name}_IMPL", (implementation,), {"__init__": _noting_arguments(implementation)})
+    extension = type(
+        f"{name}_IMPL", (implementation,), {"__init__": _noting_arguments(implementation)}
+    )
     build = type(f"{name}_BUILDER", (builder,), {"__init__": _attaching(builder, tap)})
     methods = {
-        "get_impl_cls": staticmethod(lambda: own),
+        "get_impl_cls": staticmethod(lambda: extension),
         "get_builder_cls": staticmethod(lambda: build),
     }
     return type(name, (backend,), {"__module__": __name__, **methods})
@@ -61,8 +63,8 @@ def extended(name: str, backend: Any, tap: Tap = TAP) -> type:
 def _noting_arguments(implementation: Any) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         implementation.__init__(self, *args, **kwargs)
-        own = signature(implementation.__init__).bind(self, *args, **kwargs)
-        self.arguments = own.arguments
+        bound = signature(implementation.__init__).bind(self, *args, **kwargs)
+        self.arguments = bound.arguments
 
     return init
 

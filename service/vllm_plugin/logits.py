@@ -63,7 +63,7 @@ class OfV1:
             if len(self._rows) == len(self.req_info):
                 rows, self._rows = self._rows, []
                 places = zip(self.req_info, rows, strict=True)
-                self.tap.finish_step([(place, *own) for place, own in places])
+                self.tap.finish_step([(place, *rest) for place, rest in places])
             return row
 
         return see
@@ -86,8 +86,8 @@ class OfV2:
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Called in steps with a request for which a processor said that it is needed."""
         slots = enumerate(ctx.idx_mapping_np.tolist())
-        own = [(n, self._slots[slot], logits[n]) for n, slot in slots if slot in self._slots]
-        self.tap.finish_step(own)
+        rows = [(n, self._slots[slot], logits[n]) for n, slot in slots if slot in self._slots]
+        self.tap.finish_step(rows)
         return logits
 
 

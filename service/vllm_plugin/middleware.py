@@ -120,7 +120,7 @@ class Signals:
         path = scope["path"].removesuffix(INFO) + "/v1/completions"
         headers = [header for header in scope["headers"] if header[0] == b"authorization"]
         headers += [(b"content-type", b"application/json"), (FIELD, b'{"score": true}')]
-        own = {"method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
+        request = {"method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
         bodies, over = [json.dumps({"prompt": [0, 1, 2, 3]}).encode()], asyncio.Event()
         status, said = 500, b""
 
@@ -136,7 +136,7 @@ class Signals:
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 over.set()
 
-        await self({**scope, **own}, receive, keep)
+        await self({**scope, **request}, receive, keep)
         answer = _parsed(said) or {}
         if status in (401, 403):
             return await respond(send, status, answer)
@@ -276,9 +276,9 @@ class Call(Exchange):
         name = f"{NAME}-{uuid.uuid4().hex}"
         address, self.inbox = await RECEIVER.open(name)
         self.name = name
-        own = Wish(name, address, len(ids), ended=self.inbox.ended, **wish)
+        wanted = Wish(name, address, len(ids), ended=self.inbox.ended, **wish)
         given = body.get("vllm_xargs") or {}
-        asked = {"vllm_xargs": {**given, **own.to_args()}, "prompt": list(ids)}
+        asked = {"vllm_xargs": {**given, **wanted.to_args()}, "prompt": list(ids)}
         return body | asked | {"return_token_ids": True}  # no password  # nosec B105
 
     def close(self) -> None:
@@ -347,8 +347,8 @@ class Score(Call):
             raise Refused("the prompt has ids that are no tokens") from None
         self._rows = [token - 1 for token in wanted_tokens(self._spans, request)]
         # each row must be computed, so no prefix of another request's cache may fit
-        own = {"max_tokens": 1, "temperature": 0, "stream": False, "cache_salt": uuid.uuid4().hex}
-        return await self.open(body | own, self._ids, score=True, rows=tuple(self._rows))
+        more = {"max_tokens": 1, "temperature": 0, "stream": False, "cache_salt": uuid.uuid4().hex}
+        return await self.open(body | more, self._ids, score=True, rows=tuple(self._rows))
 
     async def add(self, answer: dict[str, Any]) -> None:
         for choice in answer["choices"]:

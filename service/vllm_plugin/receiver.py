@@ -145,9 +145,9 @@ class Receiver:
         return str(Path(self._folder.name) / "signals")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (own := asyncio.current_task()) is not None:
-            self._connections.add(own)
-            own.add_done_callback(self._connections.discard)
+        if (task := asyncio.current_task()) is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")

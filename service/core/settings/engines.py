@@ -79,14 +79,14 @@ class EngineSettings(SectionWithSecrets):
     @property
     def template_variables(self) -> dict[str, Any]:
         """Return the variables for the chat template."""
-        own: dict[str, Any] = self.extra_body.get(TEMPLATE_FIELD, {})
-        return (NO_THINKING if self.reasoning == "off" else {}) | own
+        variables: dict[str, Any] = self.extra_body.get(TEMPLATE_FIELD, {})
+        return (NO_THINKING if self.reasoning == "off" else {}) | variables
 
     @field_validator("extra_body")
     @classmethod
     def _nothing_is_overridden(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        if own := sorted(REQUEST_FIELDS & set(extra)):
-            raise ValueError(f"the service sets {own[0]!r} itself; remove it")
+        if reserved := sorted(REQUEST_FIELDS & set(extra)):
+            raise ValueError(f"the service sets {reserved[0]!r} itself; remove it")
         if not isinstance(extra.get(TEMPLATE_FIELD, {}), dict):
             raise ValueError(f"{TEMPLATE_FIELD} must be an object")
         return extra

@@ -93,7 +93,7 @@ class Settings(Section):
     def _only_the_reader_has_an_encoder(
         cls, roles: dict[RoleName, RoleSettings]
     ) -> dict[RoleName, RoleSettings]:
-        if wrong := [name for name, own in roles.items() if own.encoder and name != "reader"]:
+        if wrong := [name for name, role in roles.items() if role.encoder and name != "reader"]:
             raise ValueError(f"{wrong[0]}.encoder: only the role reader has an encoder; remove it")
         return roles
 

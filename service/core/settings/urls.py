@@ -106,8 +106,8 @@ def basic(user: str, password: str) -> str:
 def secrets_of(url: str, key: SecretStr | None) -> tuple[str, ...]:
     """Return the secrets of `url` in every form in which they are sent."""
     address = address_of(url)
-    own = (key.get_secret_value(),) if key is not None else ()
-    return (*own, address.password, basic(address.user, address.password))
+    keys = (key.get_secret_value(),) if key is not None else ()
+    return (*keys, address.password, basic(address.user, address.password))
 
 
 def without(text: str, secrets: Iterable[str]) -> str:

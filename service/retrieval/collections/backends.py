@@ -144,19 +144,19 @@ class Backends:
     def _opened(self, side: SideName, folder: Path, manifest: Manifest) -> Any:
         """Open one side. Its files that are damaged are not given to native code, which may end the
         process."""
-        own = folder / side
+        place = folder / side
         try:
-            if not manifest.interrupted and (spoilt := damage(own)):
+            if not manifest.interrupted and (spoilt := damage(place)):
                 raise StoreLost(damaged(manifest.name, spoilt))
             if side == "bm25":
                 return self._open_bm25(folder, manifest)
-            kept = not manifest.interrupted and set_aside(own)
+            kept = not manifest.interrupted and set_aside(place)
             store = self._open_dense(folder, manifest)
         except StoreError as error:
             return Unopened(self.names[SIDES.index(side)], error)
         if kept:  # opening a shard compacts its small files
             with suppress(OSError):  # the next opening writes them, when the disk has room
-                seal(own)
+                seal(place)
         return store
 
     def _open_bm25(self, folder: Path, manifest: Manifest) -> LexicalStore:
@@ -189,11 +189,11 @@ class Backends:
 
         Missing data is not an error; who owns the folder of embedded data deletes it.
         """
-        own = stored_name(name, "*" if generation is None else generation)
+        stored = stored_name(name, "*" if generation is None else generation)
         if self._elastic and "bm25" in sides:
-            await elastic_store.drop(self._elastic, own)
+            await elastic_store.drop(self._elastic, stored)
         if self._qdrant and "dense" in sides:
-            await qdrant_store.drop(self._qdrant, own)
+            await qdrant_store.drop(self._qdrant, stored)
         if self._elastic and generation is None:
             await drop_manifest(self._elastic, name)
 

@@ -103,8 +103,8 @@ class Manifest(Model):
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
         """Return the manifest of an empty collection that is to replace this one."""
-        own = {"generation": generation, "embedding": embedding, "leftovers": {}}
-        return self.having(**own, **EMPTY, state="complete")
+        fresh = {"generation": generation, "embedding": embedding, "leftovers": {}}
+        return self.having(**fresh, **EMPTY, state="complete")
 
     def leaving(self, generation: int, since: float) -> Manifest:
         """Return the manifest with `generation` added to the leftovers, from `since` on."""

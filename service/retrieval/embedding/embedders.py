@@ -212,13 +212,13 @@ def open_embedder(
     """
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
-    contract, own = contract_of(settings), settings.embedding
+    contract, options = contract_of(settings), settings.embedding
     location = settings.embedding_model.partition("=")[2]  # of NAME=PLACE
     threads = threads or default_threads()
-    if own.url:
+    if options.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
 
-        return HttpEmbedder(contract, own, on_resent, location)
+        return HttpEmbedder(contract, options, on_resent, location)
     if contract.model == MINILM.model and not location:
         _check_minilm(contract)
         return minilm_embedder(contract, threads)
@@ -246,25 +246,25 @@ def default_threads() -> int:
 def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     """Return the preset with the changes from the settings. Raises ConfigurationError."""
     name, _, location = settings.embedding_model.partition("=")
-    own = settings.embedding
-    changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
-    if own.distance:
-        changes["normalise"] = own.distance == "cosine"
+    given = settings.embedding
+    changes = given.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
+    if given.distance:
+        changes["normalise"] = given.distance == "cosine"
     preset = preset_of(name)
     if preset is not None:
         return preset.model_copy(update=changes)
     folder = location or name
-    if own.url is None and "/" not in folder and not Path(folder).is_dir():
+    if given.url is None and "/" not in folder and not Path(folder).is_dir():
         raise ConfigurationError(
             f"retrieval.embedding_model is {name!r}, which is not a preset "
             f"({', '.join(PRESETS)}), a folder, or an owner/name of the hub"
         )
-    if own.url is None and Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
+    if given.url is None and Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
         raise ConfigurationError(
             f"retrieval.embedding_model: there is no model in the folder {folder} (config.json is "
             "missing); download the model again, or set another folder"
         )
-    dimension = own.dimension or dimension_of(folder)
+    dimension = given.dimension or dimension_of(folder)
     if dimension is None:
         raise ConfigurationError(
             f"retrieval.embedding_model is {name!r}; set retrieval.embedding.dimension to the "

@@ -27,10 +27,10 @@ def fuse(
         if not hits:
             continue
         normal = z_scores([hit.score for hit in hits])
-        own = {hit.passage.passage_id: score for hit, score in zip(hits, normal, strict=True)}
+        known = {hit.passage.passage_id: score for hit, score in zip(hits, normal, strict=True)}
         worst = min(normal)
         for passage_id in scores:
-            scores[passage_id] += weight * own.get(passage_id, worst)
+            scores[passage_id] += weight * known.get(passage_id, worst)
     return tuple(ranked((score, found[passage_id]) for passage_id, score in scores.items())[:top_k])
 
 

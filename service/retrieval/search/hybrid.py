@@ -287,8 +287,8 @@ def _is_named(title: str, texts: Sequence[tuple[str, str, str]]) -> bool:
     if len(spelt) < SHORTEST:
         return False
     if spelt.count(" ") == 2:
-        return any(spelt in text for own, text, _ in texts if own != title)
-    return any(folded in text for own, _, text in texts if own != title)
+        return any(spelt in text for its_title, text, _ in texts if its_title != title)
+    return any(folded in text for its_title, _, text in texts if its_title != title)
 
 
 def _spaced(text: str) -> tuple[str, str]:

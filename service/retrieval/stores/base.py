@@ -60,8 +60,8 @@ class LexicalStore(SearchStore, Protocol):
         if newest is None:
             return []
         found = await self.among("passage_id", passage_ids(document_id, newest.parts))
-        own = (record for record in found if record.content_hash == newest.content_hash)
-        return sorted(own, key=lambda record: record.part)
+        current = (record for record in found if record.content_hash == newest.content_hash)
+        return sorted(current, key=lambda record: record.part)
 
     async def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest

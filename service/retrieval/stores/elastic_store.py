@@ -77,10 +77,10 @@ async def create(
         )
     )
     # No collection name contains a dot, so no index has the name of another's alias.
-    index, own = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
+    index, aliases = f"{alias}.{uuid.uuid4().hex[:12]}", {alias: {"is_write_index": True}}
     words = _analysed(analysis)
     await server.call(
-        lambda client: client.indices.create(index=index, mappings=words, aliases=own)
+        lambda client: client.indices.create(index=index, mappings=words, aliases=aliases)
     )
     return ElasticStore(server, name)
 
@@ -240,8 +240,8 @@ class ElasticStore(LexicalStore):
             lambda client: client.indices.get_settings(index=self._alias)
         )
         (index,) = dict(answer).values()
-        own = index["settings"]["index"].get("similarity", {}).get("bm25", {})
-        return f"k1 {own.get('k1', 1.2)} and b {own.get('b', 0.75)}"
+        bm25 = index["settings"]["index"].get("similarity", {}).get("bm25", {})
+        return f"k1 {bm25.get('k1', 1.2)} and b {bm25.get('b', 0.75)}"
 
     async def counts(self, principals: Principals) -> tuple[int, int]:
         hidden = _hidden(principals)

@@ -151,19 +151,21 @@ async def create(
     replace: bool = False,
 ) -> QdrantStore:
     """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
-    own = collection_of(name)
-    if await server.call(lambda client: client.collection_exists(own)):
-        held = (await server.call(lambda client: client.count(own, exact=True))).count
+    collection = collection_of(name)
+    if await server.call(lambda client: client.collection_exists(collection)):
+        held = (await server.call(lambda client: client.count(collection, exact=True))).count
         if held and not replace:
-            raise foreign(f"Qdrant at {server.place}", held, own)
-        await server.call(lambda client: client.delete_collection(own))
+            raise foreign(f"Qdrant at {server.place}", held, collection)
+        await server.call(lambda client: client.delete_collection(collection))
     from qdrant_client import models  # noqa: PLC0415
 
     vectors = {VECTOR: _vector_params(models, contract, quantization)}
-    await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
+    await server.call(lambda client: client.create_collection(collection, vectors_config=vectors))
     keyword = models.PayloadSchemaType.KEYWORD
     await server.call(
-        lambda client: client.create_payload_index(own, "filter", field_schema=keyword, wait=True)
+        lambda client: client.create_payload_index(
+            collection, "filter", field_schema=keyword, wait=True
+        )
     )
     return QdrantStore(server, name, quantization)
 
@@ -184,10 +186,10 @@ async def publish(server: QdrantServer, name: str, stored: str) -> None:
 
 async def drop(server: QdrantServer, name: str) -> None:
     """Delete a collection in Qdrant, if it exists. In `name`, `*` stands for anything."""
-    own = collection_of(name)
+    pattern = collection_of(name)
     held = (await server.call(lambda client: client.get_collections())).collections
     for collection in held:
-        if fnmatchcase(collection.name, own):
+        if fnmatchcase(collection.name, pattern):
             await server.call(lambda client, name=collection.name: client.delete_collection(name))  # type: ignore[misc]
 
 

@@ -50,8 +50,8 @@ def passage_of(fields: Mapping[str, Any]) -> Passage:
 
 def record_of(fields: Mapping[str, Any]) -> PassageRecord:
     """Return the stored passage and its place in its document. Raises StoreError."""
-    own = {name: fields[name] for name in ("document_id", "content_hash", "part", "parts")}
-    return PassageRecord(passage_of(fields), **own)
+    of_document = {name: fields[name] for name in ("document_id", "content_hash", "part", "parts")}
+    return PassageRecord(passage_of(fields), **of_document)
 
 
 # Metadata filters as keyword tokens `field=value`, the same in every store.

@@ -162,10 +162,10 @@ def _stated(body: str) -> str:
     label = _ANSWER_LINE.search(body)
     if label is not None and (thinks or _explains(body, label.start())):
         body, thinks = _unlabelled(body[label.end() :]), False
-    own = _NEXT_FIELD.split(body, maxsplit=1)[0]
-    if concluded := _CONCLUDED.search(own):
+    first = _NEXT_FIELD.split(body, maxsplit=1)[0]
+    if concluded := _CONCLUDED.search(first):
         return concluded[1].strip()
-    return "" if thinks else _COURTESY.sub("", own).strip()
+    return "" if thinks else _COURTESY.sub("", first).strip()
 
 
 def _explains(body: str, label: int) -> bool:

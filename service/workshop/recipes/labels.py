@@ -290,7 +290,9 @@ def train(settings: FilterSettings, run: TrainingRun) -> tuple[Any, dict[str, Sc
     labels, tokenizer = isinstance(settings, LabelerSettings), open_tokenizer(settings)
     kind: Any = LabelerRow if labels else FilterRow
     encode: Any = labeler_input if labels else filter_input
-    parts: list[Any] = [[encode(tokenizer, row, settings) for row in own] for own in run.rows(kind)]
+    parts: list[Any] = [
+        [encode(tokenizer, row, settings) for row in rows] for rows in run.rows(kind)
+    ]
     rows, held_out = parts
     torch.manual_seed(run.arguments.seed)
     trainer = Trainer(open_network(settings), run.arguments, collate, train_dataset=rows)

@@ -208,9 +208,9 @@ def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str,
         "accuracy": Score(sum(right) / len(rows), max(counts.values()) / len(rows), len(rows))
     }
     for route in ROUTES:
-        own = [hit for hit, row in zip(right, rows, strict=True) if row.route == route]
-        if own:
-            scores[f"recall of {route}"] = Score(sum(own) / len(own), 1 / len(counts), len(own))
+        hits = [hit for hit, row in zip(right, rows, strict=True) if row.route == route]
+        if hits:
+            scores[f"recall of {route}"] = Score(sum(hits) / len(hits), 1 / len(counts), len(hits))
     return scores
 
 

@@ -213,8 +213,8 @@ def read_settings(
     chosen = recipe.presets[preset] if preset else {}
     given = {**ARGUMENTS, **chosen, **parse_assignments(assignments)}
     known = {field.name for field in dataclasses.fields(_imported(recipe.arguments))}
-    own = recipe.settings.model_fields
-    values = {name: value for name, value in given.items() if name in known and name not in own}
+    fields = recipe.settings.model_fields
+    values = {name: value for name, value in given.items() if name in known and name not in fields}
     try:
         settings = recipe.settings.model_validate(
             {name: value for name, value in given.items() if name not in values}
@@ -222,7 +222,7 @@ def read_settings(
     except ValidationError as error:
         raise ConfigurationError(
             f"settings: {explain(error.errors())}; give NAME=VALUE by --set; the names are "
-            f"{', '.join(own)}, and those of the Trainer"
+            f"{', '.join(fields)}, and those of the Trainer"
         ) from None
     return settings, values
 

@@ -94,8 +94,8 @@ def write_rows(
 ) -> None:
     """Write the output files atomically."""
     for kind, path in files.items():
-        own = (row for row in rows if row[1].kind == kind)
-        lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
+        of_kind = (row for row in rows if row[1].kind == kind)
+        lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in of_kind)
         save_whole(path, "".join(f"{line}\n" for line in lines))
 
 

@@ -318,8 +318,8 @@ def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
         top = {section.headings[0] for section in sections if section.headings}
         title = top.pop() if len(top) == 1 else given.get("title", "")
     sections = [section for section in sections if section.text.strip()] or [Section((), "", text)]
-    own = {name: given[name][:LONGEST] for name in FIELDS if given.get(name)}
-    yield from _documents(source, sections, title, own)
+    fields = {name: given[name][:LONGEST] for name in FIELDS if given.get(name)}
+    yield from _documents(source, sections, title, fields)
 
 
 def _markdown_sections(text: str) -> Iterator[Section]:

@@ -91,23 +91,23 @@ def json_document(value: object) -> Document:
     """
     if not isinstance(value, dict) or ("text" in value and "_id" not in value):
         return parse_document(value)
-    own = dict(value)
-    if "_id" in own and "id" not in own:
-        own |= {"id": own.pop("_id"), **_fields_of(own.pop("metadata", None), own)}
-        if own.get("text") == "" and own.get("title"):
-            own["text"] = own["title"]
-    if "text" not in own and isinstance(contents := own.get("contents"), str):
-        del own["contents"]
+    fields = dict(value)
+    if "_id" in fields and "id" not in fields:
+        fields |= {"id": fields.pop("_id"), **_fields_of(fields.pop("metadata", None), fields)}
+        if fields.get("text") == "" and fields.get("title"):
+            fields["text"] = fields["title"]
+    if "text" not in fields and isinstance(contents := fields.get("contents"), str):
+        del fields["contents"]
         title, line_end, text = contents.partition("\n")
         title, text = (title, text) if line_end else ("", title)
-        own = {"title": title.strip().strip('"'), **own, "text": text.strip() or title}
-    return parse_document(own)
+        fields = {"title": title.strip().strip('"'), **fields, "text": text.strip() or title}
+    return parse_document(fields)
 
 
-def _fields_of(metadata: object, own: dict[str, Any]) -> dict[str, Any]:
+def _fields_of(metadata: object, fields: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(metadata, dict | None):
         raise BadDocument("metadata must be an object")
-    if twice := sorted((metadata or {}).keys() & {*own, "id", "title", "text"}):
+    if twice := sorted((metadata or {}).keys() & {*fields, "id", "title", "text"}):
         raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
     return metadata or {}
 

@@ -233,11 +233,11 @@ def read_entities(lines: Lines, rng: random.Random, bad: BadLines) -> list[Item[
 
 def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
     held_out = is_held_out(name)
-    own = [d for d in documents if is_held_out(d.title) is held_out][:DOCUMENTS]
+    chosen = [d for d in documents if is_held_out(d.title) is held_out][:DOCUMENTS]
     others = sum(is_held_out(document.title) is not held_out for document in documents)
-    source = RowOrigin(titles=[name]).beside(own)
+    source = RowOrigin(titles=[name]).beside(chosen)
     source = source.model_copy(update={"answer_titles": source.titles})
-    return Item(name, Entity(name, tuple(own), others), source)
+    return Item(name, Entity(name, tuple(chosen), others), source)
 
 
 def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:

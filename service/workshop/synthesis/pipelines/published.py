@@ -144,8 +144,8 @@ def _chain(
     if "context" in line and "supporting_facts" in line:
         return (), tuple(_supporting(line, gold.id))
     if "passages" in line:
-        own = (passage_of(passage) for passage in list_of(line, "passages"))
-        passages = {**passages, **{passage.passage_id: passage for passage in own}}
+        passages_here = (passage_of(passage) for passage in list_of(line, "passages"))
+        passages = {**passages, **{passage.passage_id: passage for passage in passages_here}}
     named = sorted(gold.supporting)
     if "sub_questions" in line:
         return _parts(line, gold), tuple(passages[n] for n in named if n in passages)
