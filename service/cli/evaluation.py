@@ -49,7 +49,7 @@ def replay(
         fail(error.detail)
     if body or events:
         shown = [read.result] if body else read.events
-        typer.echo("\n".join(each.model_dump_json() for each in shown))
+        typer.echo("\n".join(line.model_dump_json() for line in shown))
         return
     printer = EventPrinter(Console())
     for event in read.events:

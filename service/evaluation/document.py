@@ -108,7 +108,9 @@ class Report(Page):
         super().__init__("Evaluation")
         self._run, self._rows, self._traces = run, rows, traces
         self._datasets = by_dataset(rows)
-        self._judged = {name: verdicts(own, MEASURE) for name, own in self._datasets.items()}
+        self._judged = {
+            name: verdicts(methods, MEASURE) for name, methods in self._datasets.items()
+        }
         self._attacked = {row.key: row for row in attacked}
         for chapter in (
             self._scores, self._costs, self._budgets, self._robustness, self._published,

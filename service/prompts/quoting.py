@@ -48,7 +48,7 @@ def quote(text: str) -> str:
     if "  " in line or not line.isprintable():
         line = " ".join(line.split())
         if not line.isprintable():
-            shown = (" " if category(each) in _UNSEEN else each for each in line)
+            shown = (" " if category(letter) in _UNSEEN else letter for letter in line)
             line = " ".join("".join(shown).split())
     # Most passages have none of these marks, and searching for one is much cheaper than a pattern.
     if "#" in line or "*" in line or '"' in line or "`" in line:

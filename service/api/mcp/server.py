@@ -123,7 +123,7 @@ async def _list_resources(context: Context, _: object) -> types.ListResourcesRes
     reason."""
     async with _asking(context) as (tenant, collections):
         listed = await collections.listed(tenant.may_use, tenant.principals)
-        found = {each.name: each.description for each in listed.collections} | listed.problems
+        found = {info.name: info.description for info in listed.collections} | listed.problems
         return types.ListResourcesResult(
             resources=[
                 types.Resource(

@@ -183,7 +183,7 @@ class Guard:
         limit = min(self._timeout_s, max(0.0, until - started))
         try:
             async with asyncio.timeout(limit), self._places:
-                result = await self._admitted(ask, started + limit, own=limit == self._timeout_s)
+                result = await self._admitted(ask, started + limit, whole=limit == self._timeout_s)
         except TimeoutError as error:
             late = BackendUnavailable(f"{self._backend} took longer than {limit:.3g} s")
             self._ended(started, late)
@@ -195,9 +195,9 @@ class Guard:
         return result
 
     async def _admitted(
-        self, ask: Callable[[], Awaitable[Result]], until: float, own: bool
+        self, ask: Callable[[], Awaitable[Result]], until: float, whole: bool
     ) -> Result:
-        """Make an admitted call. `own`: the time limit is the backend's own, so exceeding it is a
+        """Make an admitted call. `whole`: the time limit is the backend's own, so exceeding it is a
         failure. If the question's limit was shorter, or its caller leaves, the breaker records only
         the lost time.
         """
@@ -215,7 +215,7 @@ class Guard:
             raise
         except BaseException:
             now = time.monotonic()
-            if own and now >= until:
+            if whole and now >= until:
                 self._breaker.failed(ticket, began, now)
             else:
                 self._breaker.left(ticket, began, now)
