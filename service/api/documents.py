@@ -33,7 +33,6 @@ from service.api.wire import (
     followed,
     read_json,
     read_lines,
-    request_id,
     stream_content,
 )
 from service.core.concurrency import running
@@ -543,7 +542,7 @@ async def reported(request: Request, work: Callable[[Follow], Awaitable[B]]) -> 
 
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return await until_drained(unseen)
-    return EventStream(followed(until_drained, request_id(request)))
+    return EventStream(followed(until_drained, request))
 
 
 async def drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:

@@ -427,10 +427,10 @@ class EventStream(StreamingResponse):
 
 
 async def followed(
-    work: Callable[[Follow], Awaitable[BaseModel]], request_id: str
+    work: Callable[[Follow], Awaitable[BaseModel]], request: Request
 ) -> AsyncIterator[bytes]:
-    """Run long work and yield its progress as events `progress`, then its result as `report`, or
-    `error`. Closing the iterator cancels the work."""
+    """Run the long work of a request and yield its progress as events `progress`, then its result
+    as `report`, or `error`. Closing the iterator cancels the work."""
     now, sent = dict[str, str | int](), dict[str, str | int]()
 
     def follow(stage: str, done: int, total: int) -> None:
@@ -447,8 +447,12 @@ async def followed(
                     yield framed("progress", orjson.dumps(sent).decode())
                 await asyncio.wait([task], timeout=TOLD_S)
             yield framed("report", task.result().model_dump_json())
+        return
     except RevelatorError as error:
-        yield framed("error", problem_of(error, request_id).model_dump_json())
+        told = disclosed(error, request)
+    except Exception as error:
+        told = unexpected(request, error)
+    yield framed("error", problem_of(told, request_id(request)).model_dump_json())
 
 
 TAG: Final = frozenset({"event"})

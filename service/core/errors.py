@@ -59,19 +59,19 @@ class NotFound(RevelatorError):
 
 
 class UnknownCollection(NotFound):
-    """There is no collection `name`; `existing` are the names that there are."""
+    """There is no collection `name`; `existing` are the names that there are. `brief` tells none of
+    them."""
 
     def __init__(self, name: str, existing: Sequence[str]) -> None:
+        self.brief = f"there is no collection {name[:80]!r}"
         known = ", ".join(existing[:MOST_NAMES]) or "none"
         more = f" and {len(existing) - MOST_NAMES:,} more" if len(existing) > MOST_NAMES else ""
-        super().__init__(
-            f"there is no collection {name[:80]!r}; existing collections: {known}{more}"
-        )
+        super().__init__(f"{self.brief}; existing collections: {known}{more}")
         self.name, self.existing = name, existing
 
-    def among(self, visible: Callable[[str], bool]) -> UnknownCollection:
+    def among(self, visible: Callable[[str], bool]) -> NotFound:
         """Return the error for someone to whom only some collections are `visible`."""
-        return UnknownCollection(self.name, [name for name in self.existing if visible(name)])
+        return NotFound(UnknownCollection(self.name, [*filter(visible, self.existing)]).detail)
 
 
 class Overloaded(RevelatorError):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.core.domain import Problem
-from service.core.errors import RevelatorError
+from service.core.errors import RevelatorError, UnknownCollection
 
 WITHHELD: Final = "[withheld]"
 LEAST: Final = 16  # consecutive characters that count as a repetition of a long text
@@ -41,12 +41,13 @@ def withhold(text: str) -> str:
 
 
 def problem_of(error: RevelatorError, request_id: str) -> Problem:
-    """Return the RFC 9457 problem of an error, without texts of the current question."""
+    """Return the RFC 9457 problem of an error, without texts of the current question, and without
+    the names of collections that nobody has looked through for who is told (`among`)."""
     return Problem(
         type=f"urn:revelator:problem:{error.slug}",
         title=error.title,
         status=error.status,
-        detail=withhold(error.detail),
+        detail=withhold(error.brief if isinstance(error, UnknownCollection) else error.detail),
         request_id=request_id,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from service.core.errors import ConfigurationError
 from service.core.settings import Settings
 from tests.api.test_bad_input import check_problem
 from tests.api.test_files import form
-from tests.support.live import Live, config, eventually, live
+from tests.support.live import Live, answering, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 DOCUMENTS = {"documents": [{"id": "d", "text": "Etna is a volcano."}]}
@@ -98,6 +99,23 @@ async def test_each_path_needs_its_right(tmp_path: Path) -> None:
             kept = path.endswith("/file") or path == "/feedback"  # of this server, nothing
             expected = (404,) if kept else (200, 204)
             assert await status(service, "all", method, path, body) in expected, path
+
+
+async def test_what_is_deleted_under_a_question_tells_no_names_of_others(tmp_path: Path) -> None:
+    settings = tenants(tmp_path, entry("own", rights=["administer"]),
+                       entry("asks", collections=["a-*"]))  # fmt: skip
+    gate, (route, *rest) = asyncio.Event(), answering()
+    engine = ScriptedGenerator([replace(route, gate=gate), *rest])
+    async with live(engine, settings=settings, own_stores=True) as service:
+        for name in ("a-one", "of-another"):
+            assert await status(service, "own", "PUT", f"/collections/{name}", {}) == 200
+        body = {"question": "Who composed Norma?", "collection": "a-one"}
+        asking = asyncio.create_task(service.post("/answer", json=body, headers=key("asks")))
+        await eventually(lambda: engine.running == 1)
+        assert await status(service, "own", "DELETE", "/collections/a-one") == 204
+        gate.set()
+        problem = check_problem(await asking, 404, "not-found")
+        assert problem["detail"] == "there is no collection 'a-one'"
 
 
 async def test_a_tenant_sees_and_uses_its_collections_alone(tmp_path: Path) -> None:

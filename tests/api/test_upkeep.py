@@ -17,12 +17,13 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from aiohttp import web
+from fastapi import Request
 
 from service import runtime
 from service.api import health
 from service.api.wire import TOLD_S, followed
 from service.client import Client
-from service.core.errors import StoreError
+from service.core.errors import RevelatorError, StoreError, UnknownCollection
 from service.core.progress import Follow
 from service.retrieval.collections import catalog
 from service.retrieval.collections.catalog import Collections
@@ -58,21 +59,31 @@ async def test_check_and_repair(mine: Live) -> None:
         check_problem(response, 404, "not-found")
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_the_client_follows_what_the_server_tells(fails: bool) -> None:
+@pytest.mark.parametrize(
+    ("failure", "told_of_it"),
+    [
+        (None, ""),
+        (StoreError("the disk is full"), "the disk is full; run it again"),
+        (UnknownCollection("c", ["of another tenant"]), r"there is no collection 'c'\Z"),
+        (KeyError("/secret/path"), "An unexpected error occurred"),
+    ],
+)
+async def test_the_client_follows_what_the_server_tells(
+    failure: Exception | None, told_of_it: str
+) -> None:
     async def work(follow: Follow) -> CollectionReport:
         for done in (0, 50, 100):
             follow("repairing", done, 100)
             await anyio.sleep(2 * TOLD_S)
-        if fails:
-            raise StoreError("the disk is full")
+        if failure:
+            raise failure
         return CollectionReport(collection="c", passages=7)
 
     async def serve(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": request.headers["Accept"]})
         await response.prepare(request)
         await response.write(b": ping\n\n")
-        async for part in followed(work, "an-id"):
+        async for part in followed(work, Request({"type": "http"})):
             await response.write(part)
         return response
 
@@ -82,8 +93,8 @@ async def test_the_client_follows_what_the_server_tells(fails: bool) -> None:
         Client(f"http://{address}", again="run it again") as client,
     ):
         sent = client.repair("c", lambda *now: told.append(now))
-        if fails:
-            with pytest.raises(StoreError, match="the disk is full; run it again"):
+        if failure:
+            with pytest.raises(RevelatorError, match=told_of_it):
                 await sent
         else:
             assert (await sent).passages == 7
@@ -101,7 +112,7 @@ async def test_work_that_nobody_follows_any_more_ends() -> None:
             ended.set()
         raise AssertionError
 
-    async with aclosing(followed(work, "an-id")) as events:
+    async with aclosing(followed(work, Request({"type": "http"}))) as events:
         assert b"repairing" in await anext(events)
     assert ended.is_set()
 
