@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+)
 from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -204,18 +209,21 @@ async def record(
     if found := recordings.same(origin, digest):
         return found
     place = await enter(request)
-    if found := recordings.same(origin, digest):
-        place.release()
-        return found
-    task = QuestionTask(request, question, place, only_end)
+    with ExitStack() as stack:
+        stack.callback(place.release)
+        if found := recordings.same(origin, digest):  # of one that waited at the same time
+            return found
+        task = QuestionTask(request, question, place, only_end)
 
-    def cancel() -> None:
-        task.cut_off(Refusal(CLIENT_GONE, "The client disconnected and did not come back in time."))
+        def cancel() -> None:
+            left = "The client disconnected and did not come back in time."
+            task.cut_off(Refusal(CLIENT_GONE, left))
 
-    recording = Recording(task.id, origin, question.collection, digest, cancel)
-    recordings.add(recording)
-    recording.watch()
-    state.tasks.spawn(f"recording {task.id}", _record(recordings, task, recording))
+        recording = Recording(task.id, origin, question.collection, digest, cancel)
+        recordings.add(recording)
+        recording.watch()
+        state.tasks.spawn(f"recording {task.id}", _record(recordings, task, recording))
+        stack.pop_all()  # the place is the task's now
     return recording
 
 

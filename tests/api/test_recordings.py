@@ -13,7 +13,7 @@ from service.core.errors import EngineFailure
 from service.runtime import INSTANCE
 from tests.api.test_bad_input import check_problem
 from tests.api.test_tenants import entry, key, tenants
-from tests.support.live import Live, eventually, live, parse_sse
+from tests.support.live import Live, config, eventually, live, parse_sse
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 STREAM = "/answer/stream?question=Who&route=direct"
@@ -136,6 +136,24 @@ async def test_a_repeated_request_is_no_other_question_of_its_tenant(tmp_path: P
             '"requests";r=1',
         ]
         assert (await ask(**{"Idempotency-Key": "another"}))[0] == 429
+
+
+async def test_a_key_that_two_waiting_questions_share_takes_no_place_for_good() -> None:
+    gate = asyncio.Event()
+    engine = ScriptedGenerator([ScriptStep(reply="Bellini", gate=gate, times=None)])
+    async with live(engine, settings=config(server={"max_running": 2})) as service:
+        admission = service.app.state.admission
+        running = [asyncio.create_task(service.post("/answer", json=BODY)) for _ in range(2)]
+        await eventually(lambda: admission.running == 2)
+        waiting = [
+            asyncio.create_task(service.post("/answer", json=BODY | {"question": q}, headers=KEY))
+            for q in ("Who?", "Where?")
+        ]
+        await eventually(lambda: admission.waiting == 2)
+        gate.set()
+        statuses = [(await each).status for each in (*running, *waiting)]
+        assert sorted(statuses) == [200, 200, 200, 422]
+        await eventually(lambda: admission.running == 0)
 
 
 async def test_a_failed_question_is_asked_again_with_the_same_key() -> None:
