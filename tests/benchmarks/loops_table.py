@@ -32,8 +32,8 @@ from rich.console import Console
 
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
-from service.evaluation.comparison import interval, unproven
-from service.evaluation.document import COSTS, MARK, judged_loops, shown, values
+from service.evaluation.comparison import interval, unproven, verdicts
+from service.evaluation.document import COSTS, MARK, MEASURE, shown, values
 from service.evaluation.markup import Page
 from service.evaluation.methods import VARIANT, known_methods
 from service.evaluation.report import LABELS, by_dataset, means_of
@@ -168,7 +168,7 @@ async def main(options: argparse.Namespace) -> int:
 def section_of(rows: Sequence[Row], concurrency: int) -> str:
     """The section: F1 by set with intervals and marks, and what a question costs on the average."""
     datasets = by_dataset(rows)
-    marked = {name: unproven(found) for name, found in judged_loops(datasets).items()}
+    marked = {name: unproven(verdicts(found, MEASURE)) for name, found in datasets.items()}
     methods = list(dict.fromkeys(row.method for row in rows))
     lines = [_cells(name, datasets, marked) for name in known_methods() if name in methods]
     header = [

@@ -33,7 +33,6 @@ from service.core.domain import Answer, Passage
 from service.core.errors import EngineFailure, EngineInterrupted, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
-from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
 from tests.stubs.scripted_extractor import ScriptedExtractor
 from tests.support.answerer import (
@@ -47,7 +46,7 @@ from tests.support.answerer import (
     Answerer,
     labelling,
 )
-from tests.support.asking import ScriptedRetriever, inquiry
+from tests.support.asking import ScriptedRetriever, answer_stream, inquiry
 
 Hits = Mapping[str, Sequence[Passage] | Exception]
 FOUND: Hits = {"": [BELLINI, NORMA]}
