@@ -38,6 +38,7 @@ from service.api.openai.completions import error_response
 from service.api.openapi import build_schema
 from service.api.recordings import Recordings
 from service.api.wire import REQUEST_ID, add_handlers
+from service.checks import check_all
 from service.core.connections import trust
 from service.core.settings import Settings
 from service.core.supervision import Supervisor
@@ -177,7 +178,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.runtime = runtime
         state.drain = Drain()
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
-        state.readiness = Readiness(runtime)
+        state.readiness = Readiness(partial(check_all, runtime), runtime.metrics)
         stack.push_async_callback(state.readiness.aclose)
         state.tasks, state.recordings, state.answered = Supervisor(), Recordings(), Answered()
         state.tasks.keep("tenants", state.access.watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Final, Literal
 
 import anyio
@@ -16,10 +16,11 @@ from starlette.responses import PlainTextResponse, Response
 from service.api.access import visible_to
 from service.api.admission import Drain
 from service.api.wire import NOT_READY, Refusal, documented
+from service.checks import Check
 from service.core.concurrency import retrieve
-from service.core.metrics import CONTENT_TYPE
+from service.core.metrics import CONTENT_TYPE, Metrics
 from service.core.supervision import Supervisor
-from service.runtime import Check, Runtime
+from service.runtime import Runtime
 
 FRESH_S: Final = 1.0  # seconds between checks, however many probes there are
 CHECK_TIMEOUT_S: Final = 5.0
@@ -45,15 +46,16 @@ class Ready(Health):
 
 
 class Readiness:
-    """Cached results of the runtime's checks.
+    """Cached results of `look`, which are also counted.
 
     One round of checks runs at a time, in a separate task, so that a probe that disconnects does
     not cancel it. Must be closed.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, look: Callable[[], Awaitable[list[Check]]], metrics: Metrics) -> None:
         self.was_ready = False
-        self._runtime = runtime
+        self._look = look
+        self._metrics = metrics
         self._round: asyncio.Task[None] | None = None
         self._checks: list[Check] | None = None
         self._until = 0.0
@@ -95,13 +97,12 @@ class Readiness:
     async def _run_round(self) -> None:
         try:
             with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
-                checks = await self._runtime.checks()
+                checks = await self._look()
             if waiting.cancelled_caught:
                 checks = [Check("checks", False, f"no response within {CHECK_TIMEOUT_S:.0f} s")]
             for check in checks:
-                engine = self._runtime.engines.get(check.name.removeprefix("engine "))
-                if engine is not None:
-                    self._runtime.metrics.worker_up(engine.name, check.ok)
+                if check.engine is not None:
+                    self._metrics.worker_up(check.engine, check.ok)
             self._checks = checks
             self._until = time.monotonic() + FRESH_S
         finally:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from service.checks import Check, check_all, describe_roles
 from service.client import Client
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
@@ -18,7 +19,7 @@ from service.core.settings import Settings
 from service.engines.pool.pool import PoolGenerator
 from service.engines.pool.workers import Worker
 from service.retrieval.collections.backends import open_backends
-from service.runtime import Check, describe_roles, open_engines, open_runtime
+from service.runtime import open_engines, open_roles, open_runtime
 
 SERVER_S: Final = 10.0  # time limit for asking the server
 TRANSPORT_S: Final = 5.0  # time limit for finding out which transport reaches Qdrant
@@ -39,11 +40,12 @@ async def check_in_terminal(settings: Settings) -> int:
             checks.append(Check("server", True, holder))
             checks += await _ask_server(owner.url, settings)
             engines = await stack.enter_async_context(open_engines(settings))
+            roles = open_roles(settings, engines)
         else:
             runtime = await stack.enter_async_context(open_runtime(settings))
-            checks += await runtime.checks()
-            engines = runtime.engines
-        checks += describe_roles(settings, engines)
+            checks += await check_all(runtime)
+            engines, roles = runtime.engines, runtime.roles
+        checks += describe_roles(settings, roles)
         checks += await _transport(settings)
         pools = {
             name: await _workers(engine)

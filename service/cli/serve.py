@@ -28,11 +28,12 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from service.api.access import check_exposure
 from service.api.app import Opening, create_app
+from service.checks import describe_roles, warm
 from service.core.concurrency import running
 from service.core.errors import ConfigurationError
 from service.core.settings import ServerSettings, Settings
 from service.prompts.templates import NO_ANSWER
-from service.runtime import Runtime, describe_roles, open_runtime
+from service.runtime import Runtime, open_runtime
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -239,7 +240,7 @@ async def serve(
     """Serve on a bound socket until a signal, as `run_server` does, in a running event loop."""
     url = base_url(listener)
     async with (opening or partial(open_runtime, settings))() as runtime:
-        for line in describe_roles(settings, runtime.engines):
+        for line in describe_roles(settings, runtime.roles):
             log.info("configured", what=line.name, detail=line.detail)
         for path in runtime.roles.reader.templates.without_declining():
             log.warning(
@@ -331,7 +332,7 @@ def _announce(runtime: Runtime, url: str | None) -> None:
 async def _warm(runtime: Runtime) -> None:
     """Load what the first question needs. What is unavailable is logged, and `/readyz` reports
     it."""
-    for check in await runtime.warm():
+    for check in await warm(runtime):
         if not check.ok:
             log.warning("not ready", what=check.name, reason=check.detail)
     # Garbage collection delays the event loop less without the objects that live as long as the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -101,7 +101,7 @@ class Capabilities:
     """What an engine supports. `context_tokens` limits prompt and output together; None if unknown.
     `question_tokens` limits a question in its prompts, so that an engine on CPUs can read it in
     time; None if it may have any length. `raw` is False if the server is known to lack raw
-    completions.
+    completions. An engine that is `pooled` counts the calls of its workers itself.
 
     The other values are known for models trained by this project and None for others. `passages` is
     the number of passages that the model reads well for one answer, if small; `templates` and
@@ -118,6 +118,7 @@ class Capabilities:
     passages: int | None = None
     templates: str | None = None
     autorag: AutoragMode | None = None
+    pooled: bool = False
 
     @property
     def small(self) -> bool:
@@ -167,6 +168,10 @@ class Generator(Protocol):
         first call opens, looks at their files, and says in words whether they are open."""
         await self.check()
         return None
+
+    def served_models(self) -> Sequence[str]:
+        """Return the models that its workers serve; empty if that is not known."""
+        return ()
 
     async def find_raw(self) -> None:
         """Find out once whether a server has raw completions, for `capabilities.raw`."""

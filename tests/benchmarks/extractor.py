@@ -50,6 +50,7 @@ import numpy as np
 
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, Turn
+from service.checks import warm
 from service.core.domain import Answer, Passage
 from service.core.settings import load_settings
 from service.encoders.answers import Candidate
@@ -329,7 +330,7 @@ async def ask_service(
             await runtime.retrieval.collections.create("default")
             report = await ingest([documents], "default", runtime.retrieval.collections)
             print(f"{report.indexed} documents, {report.failed} failed {report.failures}")
-            await runtime.warm()
+            await warm(runtime)
             for row in rows:
                 before = [("user", row.get("asked")), ("assistant", row.get("answer"))]
                 history = [Turn(role=role, text=text) for role, text in before if text]

@@ -23,6 +23,7 @@ import orjson
 
 from service.answer.fold import collect
 from service.answer.request import parse_request
+from service.checks import warm
 from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
@@ -82,7 +83,7 @@ async def rate(
     workers: Sequence[Vllm], folder: Path, own: dict[str, Any], loop: str, questions: Sequence[str]
 ) -> float:
     async with open_runtime(settings_for(workers, folder, own)) as runtime:
-        await runtime.warm()
+        await warm(runtime)
         asked, hit = read(workers)
         steps, calls = await ask_all(runtime, questions, loop)
     asked_then, hit_then = read(workers)

@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from service.checks import warm
 from service.retrieval.embedding.embedders import HashingEmbedder
 from tests.faults.outage import Counts, Service, served
 from tests.faults.proxy import Act, Proxy, proxied
@@ -98,7 +99,7 @@ async def lose_workers(for_s: float) -> Row:
     row, names, port = Row(), Names(), free_port()
     with stub_worker("--port", str(port), *OPTIONS), names.used():
         async with pool_of([f"http://{NAME}:{port}/v1"], resolve=True) as runtime:
-            await runtime.warm()
+            await warm(runtime)
             names.gone = True
             until = time.monotonic() + for_s
             while time.monotonic() < until:

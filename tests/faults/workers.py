@@ -13,6 +13,7 @@ from unittest import mock
 
 from service.answer.events import AnswerReady, Failed, Token, Withdraw
 from service.answer.request import AnswerRequest
+from service.checks import warm
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.engines.pool import workers as limits
@@ -105,7 +106,7 @@ async def survive(fault: Callable[[StubWorker], None]) -> Row:
     row, begun = Row(), asyncio.Event()
     with stub_workers(3, OPTIONS) as workers:
         async with pool_of([worker.url for worker in workers]) as runtime:
-            await runtime.warm()
+            await warm(runtime)
             asked = [
                 asyncio.create_task(ask(runtime, number, begun.set)) for number in range(QUESTIONS)
             ]
@@ -136,7 +137,7 @@ async def roll(listed: list[str], port: int) -> Row:
         async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
             pool = runtime.engines["default"]
             assert isinstance(pool, PoolGenerator)
-            await runtime.warm()
+            await warm(runtime)
             asking = [asyncio.create_task(_keep_asking(runtime, n, stop, row)) for n in range(16)]
             for number, (address, worker) in enumerate(first.items(), 5):
                 new.enter_context(start(f"127.0.0.{number}"))

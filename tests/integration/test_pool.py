@@ -13,6 +13,7 @@ import pytest
 from service.answer.events import Token
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
+from service.checks import warm
 from service.core.concurrency import closing, gather
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
@@ -119,7 +120,7 @@ async def test_a_worker_killed_in_mid_question_fails_none(workers: list[Vllm]) -
     async with open_scripted(
         settings_for(workers), retriever=ScriptedRetriever({"": (*PASSAGES, *TOWNS)})
     ) as runtime:
-        assert all(check.ok for check in await runtime.warm())
+        assert all(check.ok for check in await warm(runtime))
         begun = asyncio.Event()
         asked = [asyncio.create_task(_ask(runtime, n, begun)) for n in range(12)]
         await begun.wait()

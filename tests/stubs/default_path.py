@@ -28,6 +28,7 @@ ASKED: tuple[dict[str, Any], ...] = (
 
 async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
     from service.answer.events import AnswerReady
+    from service.checks import warm
     from service.core.concurrency import closing
     from service.core.settings import Settings
     from service.runtime import open_runtime
@@ -38,7 +39,7 @@ async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
     )
     told = []
     async with open_runtime(settings) as runtime:
-        failed = [check.detail for check in await runtime.warm() if not check.ok]
+        failed = [check.detail for check in await warm(runtime) if not check.ok]
         for wanted in ASKED:
             fields = {"question": "Who directed Laserblast?", "timeout_s": 250, **wanted}
             request = await runtime.prepare(parse_request(fields), anyone)

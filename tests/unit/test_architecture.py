@@ -20,6 +20,7 @@ LAYERS = (
     ("answer", "telemetry"),
     ("strategies", "client", "client_wire", "options"),
     ("runtime",),
+    ("checks",),
     ("api", "evaluation", "workshop"),
     ("cli", "__main__"),
 )

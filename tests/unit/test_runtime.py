@@ -12,6 +12,7 @@ import pytest
 
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
+from service.checks import check_all, describe_roles, warm
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, LoopUnavailable
 from service.core.settings import EngineSettings, Settings
@@ -20,7 +21,7 @@ from service.engines.factory import open_generator
 from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
 from service.prompts.templates import SHIPPED
 from service.retrieval.base import anyone
-from service.runtime import describe_roles
+from service.runtime import open_roles
 from service.strategies.autorag import autorag_mode
 from tests.stubs.openai_server import StubServer
 from tests.stubs.tiny_compiled import COMPILED
@@ -144,14 +145,17 @@ def test_notes_that_name_no_template_set_are_an_error(tmp_path: Path) -> None:
     engine = ScriptedGenerator(capabilities=Capabilities(templates="nowhere"))
 
     with pytest.raises(ConfigurationError, match=r"roles\.revelator\.templates.*'nowhere'"):
-        describe_roles(Settings(), {"default": engine})
+        open_roles(Settings(), {"default": engine})
 
 
 def test_what_was_resolved_can_be_read() -> None:
     engine = ScriptedGenerator(capabilities=OURS)
     settings = Settings.model_validate({"roles": {"judge": {"model": "judge-1"}}})
 
-    lines = {line.name: line.detail for line in describe_roles(settings, {"default": engine})}
+    lines = {
+        line.name: line.detail
+        for line in describe_roles(settings, open_roles(settings, {"default": engine}))
+    }
 
     assert lines["role reader"] == (
         "engine scripted (embedded), the shipped model, compact prompts"
@@ -202,7 +206,7 @@ async def test_weights_are_opened_at_the_start_only_where_every_question_needs_t
             await collect(runtime.ask(request))
 
         async def detail() -> str:
-            checks = {check.name: check for check in await runtime.warm()}
+            checks = {check.name: check for check in await warm(runtime)}
             assert checks["engine default"].ok
             return checks["engine default"].detail
 
@@ -213,7 +217,7 @@ async def test_weights_are_opened_at_the_start_only_where_every_question_needs_t
         assert await detail() == ("default: open" if waits else "default")
     (folder / "model.onnx").write_bytes(b"")
     async with open_scripted(settings, retriever=ScriptedRetriever(passages)) as runtime:
-        (check,) = [check for check in await runtime.checks() if check.name == "engine default"]
+        (check,) = [check for check in await check_all(runtime) if check.name == "engine default"]
         assert not check.ok
         assert "is damaged" in check.detail
 

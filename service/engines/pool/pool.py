@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -82,6 +82,7 @@ class PoolGenerator(Generator):
             choices=not free,
             json_schema=not free,
             logprobs=True,
+            pooled=True,
             token_signals=any(profile.signals for profile in profiles),
             context_tokens=min(
                 (p.context_tokens for p in profiles if p.context_tokens), default=None
@@ -122,6 +123,10 @@ class PoolGenerator(Generator):
         waiter = WaitingCall("", model=self._settings.model)
         if not any(worker.serves(waiter) for worker in self._workers.values()):
             raise outage(self._name, waiter, self._workers.values())
+
+    def served_models(self) -> Sequence[str]:
+        up = [worker for worker in self._workers.values() if worker.phase == "up"]
+        return sorted({model for worker in up for model in worker.profile.models})
 
     def workers(self) -> list[Worker]:
         """All known workers, by name."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
 from service.api import health
 from service.api.health import Readiness
-from service.runtime import Check
+from service.checks import Check
+from service.core.metrics import Metrics
 
 OUT = Check("retrieval", False, "out", needed=False)
 
 
 class Checks:
-    """A runtime whose checks take as long as they are told."""
+    """Checks that take as long as they are told."""
 
     def __init__(self) -> None:
-        self.engines: dict[str, Any] = {}
         self.found: list[Check] | Exception = []
         self.rounds = 0
         self.released = anyio.Event()
@@ -41,8 +39,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
 
 
 def readiness_of(checks: Checks) -> Readiness:
-    runtime: Any = checks
-    return Readiness(runtime)
+    return Readiness(checks.checks, Metrics())
 
 
 async def test_a_late_round_is_told_by_later_probes(checks: Checks) -> None:

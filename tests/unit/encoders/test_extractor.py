@@ -17,6 +17,7 @@ torch = need("torch", "transformers", "accelerate", "onnxscript")
 
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
+from service.checks import warm
 from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
 from service.core.onnx import open_onnx
@@ -234,7 +235,7 @@ async def test_a_deployment_reads_with_the_folder_that_its_settings_name(folder:
     async with open_scripted(
         settings, engines={"default": engine}, retriever=ScriptedRetriever()
     ) as runtime:
-        assert [check for check in await runtime.warm() if not check.ok] == []
+        assert [check for check in await warm(runtime) if not check.ok] == []
         request = AnswerRequest(question="Who composed Norma?", route="single")
         prepared = await runtime.prepare(request, anyone)
         body = await collect(runtime.ask(prepared))
