@@ -18,7 +18,7 @@ from service.core.domain import (
     StepPassage,
     TriggerDetail,
 )
-from service.text import content_words, sentences, shared_words
+from service.text import content_words, sentences
 from service.text.grounding import bearing
 from service.text.sentences import trimmed
 
@@ -148,8 +148,8 @@ def bearing_sentence(
         wanted, asked = content_words(answer), content_words(question)
 
         def closeness(span: tuple[int, int]) -> tuple[int, int]:
-            shared = shared_words(text[span[0] : span[1]], wanted | asked)
-            return len(shared & wanted), len(shared & asked)
+            words = content_words(text[span[0] : span[1]])
+            return len(words & wanted), len(words & asked)
 
         spans = [max(spans, key=closeness)]
     return trimmed(text, *spans[0])

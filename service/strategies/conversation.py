@@ -23,7 +23,7 @@ from service.prompts.templates import Pair, Prompt, TemplateSet, turn_lines
 from service.strategies.drafting import gives_signals
 from service.strategies.planner import QUESTION, planner_of, write_question
 from service.strategies.rules import ASKING, DEMONSTRATIVES, PRONOUNS
-from service.text import content_words, shared_words
+from service.text import content_words
 from service.text.words import letter_words, spelt_words
 
 SHOWN_TURNS: Final = 8  # the last ones, that a prompt shows
@@ -76,7 +76,7 @@ def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool
     if any(_stem(name) not in known for name in _NAME.findall(written)):
         return False
     wanted = content_words(question) - _REFERRING
-    return not strict or shared_words(written, wanted) == wanted
+    return not strict or wanted <= content_words(written)
 
 
 async def shorten(scope: Scope) -> None:

@@ -142,14 +142,10 @@ class _Wanted:
         """Whether the words are in `text`; `folded` is `text` in lower case."""
         if self.written and _is_apart(self.written, folded):
             return True
-        return self._may_stand_in(text, folded) and self.whole in _plain(text)
-
-    def _may_stand_in(self, text: str, folded: str) -> bool:
-        if _among(self.sure, folded):
-            return True
-        if text.isascii():
-            return False
-        return _among(self.sure, _in_ascii(text))
+        possible = _among(self.sure, folded)
+        if not possible and not text.isascii():
+            possible = _among(self.sure, _in_ascii(text))
+        return possible and self.whole in _plain(text)
 
 
 def _is_apart(written: str, folded: str) -> bool:

@@ -34,21 +34,7 @@ _CONTENT = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 
 def content_words(text: str) -> set[str]:
     """Return the content words: case-folded (NFKC), without stop words and possessive endings."""
-    return _content_words(_folded(text))
-
-
-def shared_words(text: str, words: set[str]) -> set[str]:
-    """Return which of `words`, which are content words, are content words of `text`."""
-    folded = _folded(text)
-    # A text without any of them, as most are, need not be cut into words.
-    return words & _content_words(folded) if any(word in folded for word in words) else set()
-
-
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-
-
-def _content_words(folded: str) -> set[str]:
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
     words = (word.removesuffix("'s") for word in _CONTENT.findall(folded))
     return {word for word in words if word not in STOP_WORDS}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text import content_words, sentences, shared_words
+from service.text import content_words, sentences
 from service.text.tagging import missing, open_splitter, open_tagger
 from service.text.words import word_spans
 from tests.conftest import unavailable
@@ -108,18 +108,6 @@ def test_content_words() -> None:
     }  # fmt: skip
     assert content_words("") == set()
     assert content_words("The of and") == set()
-
-
-@given(st.text(), st.text())
-def test_shared_words_are_content_words_of_both(text: str, other: str) -> None:
-    for words in (content_words(other), content_words(text[::2]), content_words(text)):
-        assert shared_words(text, words) == content_words(text) & words
-
-
-def test_a_part_of_a_word_is_not_shared() -> None:
-    assert shared_words("Bellini's opera", {"bell", "bellini", "opera", "era"}) == {
-        "bellini", "opera",
-    }  # fmt: skip
 
 
 # ----
