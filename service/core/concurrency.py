@@ -20,12 +20,18 @@ from typing import Any, Final, Generic, TypeVar, cast
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from service.core.errors import DeadlineExceeded
+from service.core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DeadlineExceeded,
+    StoreLost,
+)
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 Query = TypeVar("Query")
 BUFFERED = 64  # results of `as_done`
+OF_ALL: Final = (BackendUnavailable, ConfigurationError, StoreLost)  # errors of no single query
 
 
 def closing(stream: AsyncIterator[T]) -> aclosing[AsyncGenerator[T, None]]:
@@ -275,13 +281,22 @@ class Batcher(Generic[Query, T]):
             answer.add_done_callback(left)
         self._in_flight += 1
         try:
-            results = await self._send([query for query, _ in batch])
-        except Exception as error:
-            results = [error] * len(batch)
+            results = await self._results([query for query, _ in batch])
         finally:
             self._in_flight -= 1
         for (_, answer), result in zip(batch, results, strict=True):
             _settle(answer, result)
+
+    async def _results(self, queries: Sequence[Query]) -> Sequence[T | Exception]:
+        """Send queries. If they are refused together, because of one perhaps, each half is sent by
+        itself, so that a query fails only because of itself."""
+        try:
+            return await self._send(queries)
+        except Exception as error:
+            if len(queries) == 1 or isinstance(error, OF_ALL):
+                return [error] * len(queries)
+        half = len(queries) // 2
+        return [*await self._results(queries[:half]), *await self._results(queries[half:])]
 
 
 def _settle(answer: asyncio.Future[T], result: T | Exception) -> None:

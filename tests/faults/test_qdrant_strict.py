@@ -3,14 +3,16 @@ compared, repaired and searched."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from service.core.concurrency import gather
-from service.core.errors import StoreError
+from service.core.errors import RetrievalFailure, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.embedding.embedders import HashingEmbedder
@@ -33,6 +35,7 @@ def strict(qdrant_script: Path) -> Iterator[Node]:
         f"{MODE}ENABLED": "true",
         f"{MODE}MAX_QUERY_LIMIT": str(LIMIT),
         f"{MODE}SEARCH_MAX_BATCHSIZE": "2",
+        f"{MODE}CONDITION_MAX_SIZE": str(LIMIT),
         f"{MODE}UPSERT_MAX_BATCHSIZE": str(UPSERTS),
         f"{MODE}UNINDEXED_FILTERING_RETRIEVE": "false",
         f"{MODE}UNINDEXED_FILTERING_UPDATE": "false",
@@ -77,6 +80,13 @@ async def test_compared_and_repaired_within_its_limits(
         five = [SearchRequest(f"volcano {n}", 10, NAME, "dense") for n in range(5)]
         together = await gather([partial(retriever.search, request) for request in five])
         assert together == [await retriever.search(request) for request in five]
+        long = replace(five[0], filter={"kind": tuple(range(LIMIT + 1))})
+        *served, refused = await asyncio.gather(
+            *map(retriever.search, [*five, long]), return_exceptions=True
+        )
+        assert isinstance(refused, RetrievalFailure)
+        assert "raise it for the collection" in refused.detail
+        assert served == together
     await backends.aclose()
 
 

@@ -65,7 +65,7 @@ _GRPC: Final = {
     "RESOURCE_EXHAUSTED": 429,
 }
 UNREACHED: Final = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-LIMITED: Final = "Limit exceeded"  # refused by strict mode, which names the limit
+LIMITED: Final = ("Limit exceeded", "limit reached")  # what strict mode says, with the limit
 FULL: Final = "No space left"  # over gRPC, a full disk has the code of too many requests
 
 
@@ -79,7 +79,7 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
         return BackendUnavailable(
             f"{where} {what}; check that it is running and that retrieval.qdrant_url is correct"
         )
-    if status == 400 and LIMITED in reason:
+    if status == 400 and any(words in reason for words in LIMITED):
         return StoreError(
             f"{where} does not allow this request: {reason}; this is a limit of its strict mode: "
             "raise it for the collection there"

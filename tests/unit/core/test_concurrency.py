@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from service.core.concurrency import Batcher, as_done, closing, gather
+from service.core.errors import BackendUnavailable
 
 
 async def test_gather_raises_the_failure_itself_and_cancels_the_others() -> None:
@@ -106,11 +107,34 @@ async def test_queries_of_one_turn_go_together_and_each_gets_its_own() -> None:
     assert server.sent[-1] == [5]
 
 
-async def test_a_failed_request_fails_all_of_it() -> None:
-    server = Server()
-    server.failure = RuntimeError("out")
-    with pytest.raises(RuntimeError, match="out"):
-        await Batcher[int, int](server.send, 8).ask(1)
+async def test_a_query_that_is_refused_fails_no_other() -> None:
+    sent, answers, failures = list[list[int]](), list[int](), list[Exception]()
+
+    async def send(numbers: Sequence[int]) -> list[int]:
+        sent.append(list(numbers))
+        if 3 in numbers:
+            raise failure
+        return [2 * number for number in numbers]
+
+    async def ask(number: int) -> None:
+        try:
+            answers.append(await batcher.ask(number))
+        except Exception as error:
+            failures.append(error)
+
+    async def all_asked() -> None:
+        async with anyio.create_task_group() as group:
+            for number in (1, 2, 3, 4):
+                group.start_soon(ask, number)
+
+    batcher, failure = Batcher[int, int](send, 8), Exception("the filter is too long")
+    await all_asked()
+    assert (sorted(answers), failures) == ([2, 4, 8], [failure])
+    assert sent == [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+    sent.clear()
+    failure = BackendUnavailable("it is busy")
+    await all_asked()
+    assert (failures[1:], sent) == ([failure] * 4, [[1, 2, 3, 4]])
 
 
 @pytest.mark.parametrize("leaving", [1, 2])
