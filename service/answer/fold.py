@@ -136,8 +136,9 @@ class Fold:
 
     @property
     def last_sub_answer(self) -> StepState | None:
-        """The last step that has an answer."""
-        return next((step for step in reversed(self.steps) if step.answer), None)
+        """The last step that has an answer, and not a thought, to its question."""
+        answered = (step for step in reversed(self.steps) if step.answer and self._claims(step))
+        return next(answered, None)
 
     @property
     def without_evidence(self) -> bool:

@@ -475,16 +475,18 @@ class SelfAsk(Chain):
         refusal or an example of the prompt is no answer; without intermediate answers there is
         nothing to conclude from, unless an answer from memory is allowed.
         """
+        unfounded = self.inquiry.abstains and not any(pair.answer for pair in self.pairs)
         if stated is not None:
             reading = answers.read_answer(stated, self.question)
             if reading.declined:
                 step.flag("declined")
                 return None
-            if reading.answer and not self._prompt().gives(reading.answer):
+            founded = not (unfounded and self.pairs)
+            if founded and reading.answer and not self._prompt().gives(reading.answer):
                 if not self.pairs:
                     step.flag("closed_book")
                 return await step.say(reading.answer, self.as_role)
-        if self.inquiry.abstains and not any(pair.answer for pair in self.pairs):
+        if unfounded:
             return None
         if self.templates.has(TEMPLATE):
             prompt = self._prompt(f"\n{FINAL}")

@@ -382,6 +382,8 @@ class Corag(Searcher):
 
     async def _combine(self, step: OpenStep) -> None:
         passages = await self._found(step, self.question, FINAL_PASSAGES)
+        if self.inquiry.abstains and not self.seen:
+            return
         numbered = enumerate(reversed(passages))
         shown = "".join(f"Doc {n}: {page(passage)}\n\n" for n, passage in numbered).strip()
         prompt = self.prompt(CHATS[2], question=self.question.strip(), passages=shown)

@@ -56,6 +56,16 @@ class DraftScript:
         return DraftToken(number, words[number], span, entropy, -entropy, updates)
 
 
+# The drafts of METHODS.md §3.7, and what is written after the retrieval between them.
+FIRST = DraftScript(
+    " Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo.",
+    loud={"Palermo.": 1.10},
+    attention={"Palermo.": 0.35, "He": 0.22, "born": 0.30},
+)
+LAST = DraftScript(" So the answer is Catania.")
+REWRITTEN = "Bellini was born in Catania. So the answer is Catania."
+
+
 class SignalEngine(ScriptedGenerator):
     """Drafts in order; plain calls by `steps`. All attention of a row goes to words of `focus`,
     and evenly to all where none of them comes before."""

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from service.answer.calls import texts_of
 from service.encoders.base import Tag
@@ -57,9 +57,9 @@ class Answerer(SignalEngine):
     """Searches for the composer, then for the place where he was born, and says `answer`. Where no
     passage tells it of Catania, it guesses, and is not sure.
 
-    `stuck` calls never write a word; `failures` are raised after the first word of a call, each
-    once; both go by the number of a call, which counts from 0, as do `requests`. `borrows`: its
-    answers are those of the examples in its prompts.
+    `stuck` calls never write a word; `failures` are raised in the middle of a call, each once; both
+    go by the number of a call, from 0. `borrows`: its answers are those of the examples in its
+    prompts. The engine is `able` to do what all methods need, unless it is said otherwise.
     """
 
     def __init__(
@@ -69,9 +69,11 @@ class Answerer(SignalEngine):
         borrows: bool = False,
         stuck: Collection[int] = (),
         failures: Mapping[int, BaseException] | None = None,
+        **able: Any,
     ) -> None:
         super().__init__()
-        self._capabilities = replace(SHORT_FORMS, token_signals=True, templates=None)
+        own = {"token_signals": True, "templates": None} | able
+        self._capabilities = replace(SHORT_FORMS, **own)
         self.answer, self.borrows, self.stuck = answer, borrows, stuck
         self.failures = dict(failures or {})
         self.calls = 0
@@ -83,18 +85,18 @@ class Answerer(SignalEngine):
             await asyncio.Event().wait()
         text, failure = self._write(request), self.failures.pop(number, None)
         if request.signals:
-            lost = (1, failure) if failure else None
+            lost = (len(text.split()) // 2, failure) if failure else None
             self.drafts = [DraftScript(text, {"Palermo.": 2.0}, {"Palermo.": 0.5}, failure=lost)]
             async for delta in self._draft(request):
                 yield delta
             return
         words = re.findall(r"\s*\S+", text)
         whole = len(words) <= request.max_tokens
-        for word in words[: request.max_tokens]:
+        for number, word in enumerate(words[: request.max_tokens], 1):
             chances = [0.05] * 20 if word.strip(" .") in DOUBTED else [0.99, 0.01]
             best = tuple(map(math.log, chances))[: request.logprobs]
             yield Delta(word, best[0] if best else None, best=(best,) if len(best) > 1 else ())
-            if failure:
+            if failure and number >= len(words) / 2:
                 raise failure
         usage = TokenUsage(sum(map(len, texts_of(request))) // 4, len(words))
         yield Delta("", finish="stop" if whole else "length", usage=usage)

@@ -11,7 +11,15 @@ import anyio
 
 from service.answer.budget import Budget
 from service.answer.calls import Role, Roles
-from service.answer.events import AnswerReady, BaseEvent, Failed, Stop, TokenRole
+from service.answer.events import (
+    AnswerReady,
+    BaseEvent,
+    Failed,
+    Stop,
+    Token,
+    TokenRole,
+    Withdraw,
+)
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import PreparedRequest
 from service.core.channel import emitted
@@ -149,8 +157,29 @@ async def body_of(
     question: str,
     **options: Any,
 ) -> Answer:
-    events = await events_of(script, hits, question, **options)
-    ready = [event for event in events if isinstance(event, AnswerReady)]
-    problems = [event.problem for event in events if isinstance(event, Failed)]
-    assert not problems, problems
-    return ready[0].body
+    return body_in(await events_of(script, hits, question, **options))
+
+
+def body_in(events: Sequence[BaseEvent]) -> Answer:
+    assert not of(events, Failed)
+    (ready,) = of(events, AnswerReady)
+    return ready.body  # type: ignore[no-any-return]
+
+
+def of(events: Sequence[BaseEvent], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def standing(
+    events: Sequence[BaseEvent], role: TokenRole = "answer", step: str | None = None
+) -> str:
+    """What a watcher of the stream has before them at the end, of all steps or of one."""
+    text: dict[str | None, str] = {}
+    for event in events:
+        if step and event.step != step:
+            continue
+        if isinstance(event, Withdraw) and event.role == role:
+            text.pop(event.step, None)
+        elif isinstance(event, Token) and event.role == role:
+            text[event.step] = text.get(event.step, "") + event.text
+    return "".join(text.values())

@@ -67,12 +67,12 @@ class Told:
         ]
 
 
-def problems(told: Told, templates: TemplateSet, no_answer_text: str) -> list[str]:
-    """Return all problems of an answer."""
+def problems(told: Told, templates: TemplateSet | None, no_answer_text: str) -> list[str]:
+    """Return all problems of an answer; what it borrows, of the examples of a template set."""
     found = [*_folded(told), *_ended(told, no_answer_text), *_cited(told)]
     for step in told.body.steps:
         found += [f"step {step.id}: {flag} is not true" for flag in _untrue(told, step)]
-    return [*found, *_unsupported(told), *_examples(told, templates)]
+    return [*found, *_unsupported(told), *(_examples(told, templates) if templates else ())]
 
 
 def _folded(told: Told) -> Iterator[str]:
@@ -117,6 +117,8 @@ def _cited(told: Told) -> Iterator[str]:
 def _untrue(told: Told, step: Step) -> list[str]:
     """Return the flags of a step that contradict its own events."""
     own = told.passages(step.id)
+    before = told.body.steps[: told.body.steps.index(step)]
+    known = {passage.passage_id for each in before for passage in each.passages if passage.kept}
     withdrawn = any(
         isinstance(event, Withdraw) and event.step == step.id and event.reason == "repair"
         for event in told.events
@@ -124,18 +126,19 @@ def _untrue(told: Told, step: Step) -> list[str]:
     denied = {
         "no_evidence": bool(own),
         "closed_book": any(c.step == step.id for c in told.body.citations),
-        "repaired": step.kind in ("answer", "merge") and not withdrawn,
+        "repaired": step.kind in ("answer", "merge")
+        and not (withdrawn or told.body.loop in ("efficientrag", "searcher")),
         "unsupported": any(holds(text_of(passage), step.answer or "") for passage in own),
         "declined": bool(step.answer),
         "outvoted": not withdrawn,
         "computed": step.kind != "answer",
-        "prompt_example": bool(step.answer) and told.body.route != "direct" and not step.trigger,
-        "refine_loop": step.question is not None,
+        "prompt_example": bool(step.answer) and told.body.loop not in ("none", "dragin"),
+        "refine_loop": step.question is not None and told.body.loop != "self_ask",
         "escalated": step.kind != "route",
         "route_parse_failed": step.kind != "route",
         "unread_judgement": step.kind not in ("retrieve", "ending"),
-        "no_new_evidence": bool(own),
-        "no_progress": _searched_after(told, step),
+        "no_new_evidence": any(passage.passage_id not in known for passage in own),
+        "no_progress": _searched_after(told, step) and told.body.loop != "searcher",
         "last_resort": step.kind != "retrieve",
         "fallback_direct": step.kind != "answer" or told.body.loop != "autorag",
         "shortened": bool(step.answer) and _ended_by_itself(told, step),

@@ -17,10 +17,9 @@ from service.evaluation.bundle import load_bundle, names
 from service.evaluation.entries import described
 from service.evaluation.methods import method_of
 from service.evaluation.published import Figure, differences, figures
-from tests.stubs.signal_engine import SignalEngine
+from tests.stubs.signal_engine import FIRST, LAST, REWRITTEN, SignalEngine
 from tests.support.scripted import ScriptStep
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated
-from tests.unit.strategies.dragin.test_loop import FIRST, LAST, REWRITTEN
 
 
 def own_figure(name: str) -> Figure:

@@ -6,9 +6,7 @@ from typing import Any
 
 from service.answer.fold import collect
 from service.core.domain import Answer
-from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, answer_stream, body_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -50,11 +48,6 @@ async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
     assert [step.flags for step in body.steps] == [[], [], ["no_new_evidence"], []]
 
 
-async def test_the_limit_of_steps_ends_the_chain_not_the_question() -> None:
-    body = await body_of([*CHAIN[:2], reads("Catania")], HITS, QUESTION, max_steps=2, **IRCOT)
-    assert (body.answer, body.stopped_by, body.usage.steps) == ("Catania", "max_steps", 2)
-
-
 async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
     copied = "The Glass Orchard was directed by Paul Renner."
     body = await body_of([thinks("", copied), reads("Catania")], HITS, QUESTION, **IRCOT)
@@ -72,23 +65,6 @@ async def test_two_passages_of_one_text_are_one() -> None:
     assert [p.reason for p in body.steps[0].passages] == ["collected", "collected before"]
 
 
-async def test_nothing_found_abstains_or_is_answered_from_memory() -> None:
-    script = [thinks("", "So the answer is no answer found.")]
-    body = await body_of(script, {}, QUESTION, **IRCOT)
-    assert not body.answered
-    assert body.steps[0].flags == ["no_evidence"]
-    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
-    closed = [*script, ScriptStep("Catania", "Task: closed")]
-    body = await body_of(closed, {}, QUESTION, settings=own, **IRCOT)
-    assert (body.answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
-
-
-async def test_out_of_calls_what_was_collected_is_read() -> None:
-    limits = {"max_llm_calls": 2}
-    body = await body_of([CHAIN[0], reads("Catania")], HITS, QUESTION, limits=limits, **IRCOT)
-    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Catania", "budget", 2)
-
-
 async def test_a_small_model_is_shown_what_it_has_room_for() -> None:
     able = Capabilities(context_tokens=600, passages=1, templates="compact")
     engine = ScriptedGenerator([*CHAIN, reads("Catania")], capabilities=able)
@@ -99,15 +75,6 @@ async def test_a_small_model_is_shown_what_it_has_room_for() -> None:
     kept = {p.passage_id for step in body.steps for p in step.passages if p.kept}
     assert kept == {"norma"}
     assert body.steps[-1].flags == ["unsupported"]
-
-
-def test_a_template_set_without_demonstrations_is_refused(tmp_path: Any) -> None:
-    (tmp_path / "answer.txt").write_text("$question ${passages}", encoding="utf-8")
-    engine = ScriptedGenerator()
-    asked = inquiry(engine, ScriptedRetriever({}), QUESTION, prompts=str(tmp_path))
-    for name in ("ircot", "iter_retgen"):
-        loop: Any = LOOPS[name]
-        assert "dragin_demonstrations.txt" in loop.missing(asked.roles, asked.settings)
 
 
 # ---- ITER-RETGEN
@@ -129,15 +96,6 @@ async def test_the_same_generation_again_ends_early() -> None:
     assert [step.kind for step in body.steps] == ["retrieve", "retrieve", "answer"]
 
 
-async def test_the_newest_answer_stands_at_a_limit() -> None:
-    script = [writes("Norma: ", FIRST)]
-    body = await body_of(
-        script, BY_GENERATION, QUESTION, limits={"max_retrievals": 1}, **ITER_RETGEN
-    )
-    assert (body.answer, body.stopped_by) == ("Rome", "budget")
-    assert [step.kind for step in body.steps] == ["retrieve", "answer"]
-
-
 async def test_a_generation_that_concludes_nothing_leaves_its_passages_to_a_reader() -> None:
     script = [
         writes("Norma: ", "Norma was composed by Vincenzo Bellini."),
@@ -154,21 +112,6 @@ async def test_a_copied_generation_is_neither_answer_nor_query() -> None:
     assert body.answer == "Catania"
     assert body.steps[0].flags == ["prompt_example"]
     assert body.usage.retrievals == 1
-
-
-async def test_a_declined_generation_is_no_answer() -> None:
-    told = "It is not known where he was born. So the answer is no answer found."
-    script = [writes("Norma: ", told)]
-    body = await body_of(script, BY_GENERATION, QUESTION, max_steps=1, **ITER_RETGEN)
-    assert not body.answered
-    assert body.steps[0].flags == ["declined"]
-    assert body.steps[0].answer is None
-
-
-async def test_nothing_found_abstains_without_a_call() -> None:
-    body = await body_of([], {}, QUESTION, **ITER_RETGEN)
-    assert (body.answered, body.usage.llm_calls, body.usage.retrievals) == (False, 0, 1)
-    assert body.steps[0].flags == ["no_evidence"]
 
 
 # ---- Self-Ask
@@ -211,16 +154,6 @@ async def test_follow_up_questions_are_answered_by_searches() -> None:
     assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
 
 
-async def test_the_limit_of_follow_up_questions_asks_for_the_conclusion() -> None:
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        finds(ONE, "Vincenzo Bellini"),
-        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
-    ]
-    body = await body_of(script, BY_QUESTION, QUESTION, max_steps=1, **FULL)
-    assert (body.answer, body.stopped_by) == ("Vincenzo Bellini", "max_steps")
-
-
 async def test_a_question_asked_before_is_not_searched_again() -> None:
     script = [
         turn("", f" Yes.\nFollow up: {ONE}"),
@@ -255,34 +188,6 @@ async def test_an_example_is_neither_asked_nor_an_answer() -> None:
     assert all("Brannick" not in (step.query or "") for step in body.steps)
 
 
-async def test_what_nothing_tells_is_not_made_up() -> None:
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        finds(ONE, "no answer found"),
-        turn(
-            f" Yes.\nFollow up: {ONE}\nIntermediate answer: no answer found.",
-            "So the final answer is: no answer found",
-        ),
-    ]
-    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
-    assert not body.answered
-    assert [step.flags for step in body.steps] == [["declined"], ["declined"]]
-
-
-async def test_the_settings_may_let_the_model_answer_its_questions() -> None:
-    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        ScriptStep("Vincenzo Bellini", f"\nQuestion: {ONE}\nAnswer:"),
-        turn(ONCE, "So the final answer is: Vincenzo Bellini"),
-    ]
-    body = await body_of(script, {}, QUESTION, settings=own, **FULL)
-    assert (body.answer, body.steps[0].flags) == (
-        "Vincenzo Bellini",
-        ["no_evidence", "closed_book"],
-    )
-
-
 async def test_a_set_without_the_prompt_asks_in_the_forms_of_the_roles() -> None:
     script = [
         ScriptStep(ONE, ["Task: refine", '""nothing""']),
@@ -296,13 +201,3 @@ async def test_a_set_without_the_prompt_asks_in_the_forms_of_the_roles() -> None
     body = await body_of(script, BY_QUESTION, QUESTION, **SELF_ASK)
     assert (body.answer, body.usage.retrievals, body.usage.llm_calls) == ("Catania", 2, 7)
     assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
-
-
-async def test_the_last_call_concludes() -> None:
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        finds(ONE, "Vincenzo Bellini"),
-        turn(f"{ONCE}\nSo the final answer is:", "Vincenzo Bellini"),
-    ]
-    body = await body_of(script, BY_QUESTION, QUESTION, limits={"max_llm_calls": 3}, **FULL)
-    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Vincenzo Bellini", "budget", 3)

@@ -11,9 +11,8 @@ from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Wi
 from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
-from tests.support.asking import events_of
-from tests.support.scripted import ScriptStep
-from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION
+from tests.support.asking import body_in, events_of
+from tests.support.opera import BELLINI, NOISE, NORMA, QUESTION, say
 
 HITS = {"composed": [NORMA, NOISE], "Bellini": [BELLINI, NOISE], "": [NOISE, NORMA]}
 UNSURE = math.log(0.4)
@@ -21,10 +20,6 @@ UNSURE = math.log(0.4)
 
 def settings(escalate: str = "auto", **routes: Any) -> Settings:
     return Settings.model_validate({"routes": {"escalate": escalate} | routes})
-
-
-def say(match: str | list[str], reply: str, times: int | None = 1, **step: Any) -> ScriptStep:
-    return ScriptStep(match=match, reply=reply, times=times, **step)
 
 
 ROUTED = say("Task: route", "single-step question")
@@ -48,11 +43,6 @@ DOUBTED = [
 
 def routes_of(events: list[BaseEvent]) -> list[tuple[str, str]]:
     return [(event.route, event.by) for event in events if isinstance(event, RouteChosen)]
-
-
-def body_in(events: list[BaseEvent]) -> Answer:
-    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
-    return ready.body
 
 
 def refolded(events: list[BaseEvent]) -> Answer:

@@ -29,8 +29,7 @@ from service.strategies.flare import (
     find_doubtful_spans,
 )
 from tests.stubs.token_engine import Output, TokenEngine, of_words
-from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
-from tests.unit.strategies.revelator.test_reader import ScriptedExtractor
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, of, passage
 
 QUESTION = "In which city was the composer of the opera Norma born?"
 HITS: dict[str, Sequence[Passage] | Exception] = {
@@ -87,26 +86,8 @@ async def run(
     return engine, [event async for event in loop_events(Flare, asked, QUESTION)]
 
 
-def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
-
-
 def baselines(**values: Any) -> Settings:
     return Settings.model_validate({"baselines": values})
-
-
-@pytest.mark.parametrize(
-    ("read", "flags", "confidence"),
-    [(("Catania", 0.9), [], 0.9), (("Palermo", 0.9), ["unsupported"], None)],
-)
-async def test_an_encoder_verifies_the_answer(
-    read: tuple[str, float], flags: list[str], confidence: float | None
-) -> None:
-    verifier = ScriptedExtractor({"bellini": read})
-    _, events = await run(verifier=verifier)
-    last = of(events, StepEnd)[-1]
-    assert (last.answer, last.flags, last.confidence) == ("Catania", flags, confidence)
-    assert verifier.batches == [["norma", "bellini"]]
 
 
 async def test_the_worked_example() -> None:
@@ -168,15 +149,3 @@ async def test_an_engine_that_leaves_a_probability_out_fails() -> None:
     asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
     with pytest.raises(EngineFailure, match="no probability"):
         [event async for event in loop_events(Flare, asked, QUESTION)]
-
-
-def test_what_is_missing_is_named() -> None:
-    def lacks(engine: TokenEngine, prompts: str, **values: Any) -> str:
-        asked = inquiry(engine, ScriptedRetriever({}), QUESTION, prompts=prompts)
-        return str(Flare.missing(asked.roles, baselines(**values)))
-
-    able, silent = TokenEngine(model({})), TokenEngine(model({}), logprobs=False)
-    assert "probabilities of its tokens" in lacks(silent, "full")
-    assert lacks(able, "compact") == "None"
-    assert lacks(able, "full", flare_query="questions") == "None"
-    assert "no flare_question.txt" in lacks(able, "compact", flare_query="questions")

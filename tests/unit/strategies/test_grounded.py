@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.answer.events import AnswerReady, Token, Withdraw
+from service.answer.events import Token, Withdraw
 from service.core.domain import Answer
 from service.core.settings import Settings
-from tests.support.asking import body_of, events_of
-from tests.support.scripted import ScriptStep
-from tests.unit.strategies.test_handlers import (
+from tests.support.asking import body_in, body_of, events_of
+from tests.support.opera import (
     BELLINI,
     HOPS,
     NOISE,
@@ -22,6 +21,7 @@ from tests.unit.strategies.test_handlers import (
     relevant,
     say,
 )
+from tests.support.scripted import ScriptStep
 
 
 def answers(**values: str) -> Settings:
@@ -57,7 +57,7 @@ async def test_the_settings_may_keep_it_back() -> None:
     script = [*relevant("Norma"), say("Task: answer", "Giuseppe Verdi")]
     asked: dict[str, Any] = {"route": "single", "settings": answers(unsupported="abstain")}
     events = await events_of(script, {"": [NORMA, NOISE]}, "Who?", **asked)
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    body = body_in(events)
     assert (body.answered, body.answer) == (False, Settings().answers.no_answer_text)
     assert flags(body) == {"unsupported"}
     assert [(e.step, e.reason) for e in events if isinstance(e, Withdraw)] == [("1", "unsupported")]

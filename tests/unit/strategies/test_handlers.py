@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -12,60 +11,39 @@ import pytest
 
 from service.answer.events import (
     AnswerReady,
-    BaseEvent,
-    Done,
-    Failed,
-    Start,
-    StepEnd,
-    StepStart,
-    Token,
     Withdraw,
 )
-from service.answer.fold import Fold
-from service.core.domain import Answer
-from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from tests.benchmarks.perfect_model import templates_in
 from tests.support.asking import (
     ScriptedRetriever,
     answer_stream,
+    body_in,
     body_of,
-    events_of,
     inquiry,
     passage,
 )
+from tests.support.opera import (
+    BELLINI,
+    HOPS,
+    NOISE,
+    NORMA,
+    QUESTION,
+    decomposed,
+    flags,
+    relevant,
+    say,
+)
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
-
-NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
-BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania. He died in 1835.", "Bellini")
-NOISE = passage("noise", "Palermo is a city in Sicily.", "Palermo")
-QUESTION = "In which city was the composer of the opera Norma born?"
-
-
-def say(match: str | list[str], reply: object, times: int | None = 1) -> ScriptStep:
-    return ScriptStep(match=match, reply=reply, times=times)  # type: ignore[arg-type]
 
 
 def route(label: str) -> ScriptStep:
     return say("Task: route", f"{label} question")
 
 
-def relevant(*titles: str) -> list[ScriptStep]:
-    keep = [say(["Task: relevance", f"Doc: {title}:"], "true", None) for title in titles]
-    return [*keep, say("Task: relevance", "false", None)]
-
-
-def decomposed(*parts: str) -> ScriptStep:
-    return say("Task: decompose", json.dumps({"thought": "two", "decomposition": list(parts)}))
-
-
 def answering(**answers: object) -> Settings:
     return Settings.model_validate({"answers": answers})
-
-
-def flags(body: Answer) -> set[str]:
-    return {flag for step in body.steps for flag in step.flags}
 
 
 async def test_direct_answers_closed_book_without_steps_or_citations() -> None:
@@ -111,24 +89,9 @@ async def test_unreadable_route_becomes_single_and_says_so() -> None:
     assert flags(body) == {"route_parse_failed"}
 
 
-@pytest.mark.parametrize("hits", [[], [NOISE]], ids=["nothing found", "nothing relevant"])
-async def test_without_evidence_the_service_abstains(hits: list[object]) -> None:
-    script = [ScriptStep(match="Task: relevance", reply="false", times=None)]
-    body = await body_of(script, {"": hits}, "Who?", route="single")  # type: ignore[dict-item]
-    assert not body.answered
-    assert body.answer == Settings().answers.no_answer_text
-    assert body.citations == []
-    assert flags(body) == {"no_evidence"}
-    assert body.steps[0].answer is None
-
-
-async def test_without_evidence_official_reads_closed_book() -> None:
-    script = [*relevant(), ScriptStep(match="Question: Who?\nAnswer:", reply="Bellini")]
-    options = {"route": "single", "settings": answering(no_evidence="closed_book")}
-    body = await body_of(script, {"": [NOISE]}, "Who?", **options)
-    assert (body.answer, body.answered) == ("Bellini", True)
-    assert flags(body) == {"no_evidence", "closed_book"}
-    assert body.citations == []
+async def test_where_nothing_is_relevant_the_service_abstains() -> None:
+    body = await body_of(relevant(), {"": [NOISE]}, "Who?", route="single")
+    assert (body.answered, body.steps[0].answer, flags(body)) == (False, None, {"no_evidence"})
 
 
 async def test_without_evidence_the_three_best_may_be_read_unfiltered() -> None:
@@ -137,30 +100,6 @@ async def test_without_evidence_the_three_best_may_be_read_unfiltered() -> None:
     body = await body_of(script, {"": [NOISE]}, "Where is Palermo?", **options)
     assert body.answer == "Sicily"
     assert [citation.passage_id for citation in body.citations] == ["noise"]
-
-
-async def test_compound_answers_parts_in_parallel_and_merges() -> None:
-    script = [
-        route("compound"),
-        decomposed("Who composed Norma?", "Where was Bellini born?"),
-        *relevant("Norma", "Bellini"),
-        say(["Task: answer", "Who composed"], "Bellini"),
-        say(["Task: answer", "Where was"], "Catania"),
-        say(["Task: merge", "Sub-answer 1: Bellini", "Sub-answer 2: Catania"], "Bellini, Catania"),
-    ]
-    hits = {"Norma": [NORMA, NOISE], "Bellini": [BELLINI]}
-    body = await body_of(script, hits, "Who composed Norma and where was Bellini born?")
-    assert body.answer == "Bellini, Catania"
-    assert [(step.id, step.kind) for step in body.steps] == [
-        ("1", "route"),
-        ("2", "decompose"),
-        ("3.1", "retrieve"),
-        ("3.2", "retrieve"),
-        ("4", "merge"),
-    ]
-    assert body.usage.steps == 1
-    assert body.usage.retrievals == 2
-    assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
 
 
 async def test_a_small_reader_is_not_asked_to_merge_where_a_part_has_no_answer() -> None:
@@ -277,26 +216,6 @@ def bellini_script() -> list[ScriptStep]:
     ]
 
 
-HOPS = {"opera Norma?": [NORMA, NOISE], "Vincenzo Bellini": [BELLINI, NORMA]}
-
-
-async def test_complex_is_the_worked_example_of_the_method() -> None:
-    body = await body_of(_ordered(bellini_script()), HOPS, QUESTION)
-    assert (body.answer, body.route, body.loop) == ("Catania", "complex", "anrag")
-    assert body.usage.steps == 2
-    assert body.usage.retrievals == 2
-    assert [step.kind for step in body.steps] == [
-        "route",
-        "ending",
-        "retrieve",
-        "retrieve",
-        "answer",
-    ]
-    assert [step.answer for step in body.steps[2:4]] == ["Vincenzo Bellini", "Catania"]
-    assert [citation.passage_id for citation in body.citations] == ["norma", "bellini"]
-    assert body.stopped_by == "answer"
-
-
 def _ordered(script: list[ScriptStep]) -> list[ScriptStep]:
     """Longer histories first: an earlier pair is also part of a later prompt."""
     return sorted(script, key=lambda step: -_history(step))
@@ -305,19 +224,6 @@ def _ordered(script: list[ScriptStep]) -> list[ScriptStep]:
 def _history(step: ScriptStep) -> int:
     text = " ".join(step.match) if isinstance(step.match, list) else str(step.match)
     return 2 if "answer-2" in text else 1 if "answer-1" in text else 0
-
-
-async def test_complex_stops_at_max_steps() -> None:
-    count = iter(range(100))
-    script = [
-        say("Task: ending", "no", 4),
-        say("Task: refine", lambda _: f"question {next(count)}?", 3),
-        say("Task: relevance", "true", None),
-        say("Task: answer", "x", 3),
-        say("Task: final", "x"),
-    ]
-    body = await body_of(script, {"": [NORMA]}, QUESTION, route="complex", max_steps=3)
-    assert (body.stopped_by, body.usage.steps) == ("max_steps", 3)
 
 
 async def test_complex_without_evidence_refines_once_more_before_going_on() -> None:
@@ -404,47 +310,13 @@ async def test_a_reader_that_says_nothing_twice_leaves_the_question_unanswered()
     assert body.answer == Settings().answers.no_answer_text
 
 
-@pytest.mark.parametrize(
-    ("script", "hits", "slug"),
-    [
-        ([say("Task: route", EngineFailure("gone"))], {}, "engine-unavailable"),
-        ([route("single-step")], {"": RetrievalFailure("both out")}, "retrieval-unavailable"),
-        ([say("Task: route", ValueError("bug"))], {}, "internal"),
-    ],
-)
-async def test_failures_end_the_stream_by_error_and_done(
-    script: list[ScriptStep], hits: dict[str, Exception], slug: str
-) -> None:
-    events = await events_of(script, hits, "q?")
-    assert isinstance(events[0], Start)
-    assert isinstance(events[-1], Done)
-    assert isinstance(events[-2], Failed)
-    assert events[-2].problem.type == f"urn:revelator:problem:{slug}"
-    assert not any(isinstance(event, AnswerReady) for event in events)
-
-
 async def test_missing_retrievers_are_named_in_the_body() -> None:
     engine = ScriptedGenerator([*relevant("Norma"), say("Task: answer", "x")])
     retriever = ScriptedRetriever({"": [NORMA, NOISE]}, missing=("dense",))
     asked = inquiry(engine, retriever, "q?", route="single")
     events = [event async for event in answer_stream(asked)]
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    body = body_in(events)
     assert body.degraded == ["dense"]
-
-
-async def test_a_complex_question_out_of_time_answers_from_its_pairs() -> None:
-    script = [
-        say(["Task: ending", '""nothing""'], "no"),
-        say("Task: refine", "Who composed Norma?"),
-        *relevant("Norma"),
-        say("Task: answer", "Bellini"),
-        ScriptStep(match="Task: ending", reply="no", delay=5),
-        say(["Task: final", "Bellini"], "Bellini"),
-    ]
-    body = await body_of(
-        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits={"timeout_s": 0.5}
-    )
-    assert (body.answer, body.stopped_by) == ("Bellini", "deadline")
 
 
 async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> None:
@@ -459,38 +331,10 @@ async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> No
     assert flags(body) == {"shortened"}
 
 
-async def test_nothing_written_in_time_is_a_504() -> None:
-    script = [ScriptStep(match="Task: closed", reply="x", delay=5)]
-    events = await events_of(script, {}, "q?", route="direct", limits={"timeout_s": 0.2})
-    problem = next(event.problem for event in events if isinstance(event, Failed))
-    assert problem.status == 504
-
-
-def _well_formed(events: list[BaseEvent]) -> None:
-    assert [event.seq for event in events] == list(range(len(events)))
-    opened = [event.step for event in events if isinstance(event, StepStart)]
-    closed = [event.step for event in events if isinstance(event, StepEnd)]
-    assert sorted(map(str, opened)) == sorted(map(str, closed))
-    assert all(before.ms <= after.ms for before, after in itertools.pairwise(events))
-
-
-async def test_the_body_is_the_fold_of_the_events_before_it() -> None:
-    events = await events_of(_ordered(bellini_script()), HOPS, QUESTION)
-    _well_formed(events)
-    fold = Fold()
-    for event in events:
-        if isinstance(event, AnswerReady):
-            assert fold.answer(event.body.timing_ms) == event.body
-        fold.add(event)
-    tokens = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
-    assert "".join(tokens) == body.answer
-
-
 async def test_text_that_was_reasoning_is_withdrawn() -> None:
     asked = inquiry(_Voiding([]), ScriptedRetriever({"": [NORMA]}), "q?", route="direct")
     events = [event async for event in answer_stream(asked)]
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    body = body_in(events)
     assert body.answer == "Bellini"
     assert [e.reason for e in events if isinstance(e, Withdraw)] == ["repair"]
 

@@ -13,8 +13,8 @@ from service.strategies import routes
 from service.strategies.base import Method
 from service.strategies.registry import LOOPS
 from tests.support.asking import body_of
+from tests.support.opera import NOISE, NORMA, QUESTION, relevant, say
 from tests.support.scripted import ScriptStep
-from tests.unit.strategies.test_handlers import NOISE, NORMA, QUESTION, relevant, say
 
 HITS = {QUESTION: [NORMA, NOISE], "": [NOISE]}
 

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
-
-from service.answer.events import AnswerReady, BaseEvent, Failed, StepEnd, StepStart
 from service.core.domain import Answer
-from service.core.settings import Settings
-from service.engines.base import GenerationRequest
-from tests.stubs.signal_engine import DraftScript, SignalEngine
-from tests.support.asking import ScriptedRetriever, answer_stream, body_of, inquiry, passage
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
-from tests.unit.strategies.efficientrag.test_loop import labelling
-from tests.unit.strategies.test_handlers import BELLINI, NOISE, NORMA, QUESTION, decomposed, say
+from tests.support.asking import body_of
+from tests.support.opera import BELLINI, NOISE, NORMA, QUESTION, decomposed, say
+from tests.support.scripted import ScriptStep
 
 SLOW = {"timeout_s": 0.5}
 
@@ -67,97 +55,3 @@ async def test_compound_parts_out_of_time_leave_their_passages_to_one_answer() -
     body = await body_of(script, hits, "both?", route="compound", limits=SLOW)
     assert (body.answer, body.stopped_by) == ("Bellini, Catania", "deadline")
     assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
-
-
-@pytest.mark.parametrize(("calls", "asked"), [(1, 1), (3, 3), (6, 6)])
-async def test_the_last_call_goes_to_the_answer(calls: int, asked: int) -> None:
-    script = [
-        ScriptStep(match="Task: route", reply="single-step question", times=None),
-        ScriptStep(match="Task: relevance", reply="true", times=None),
-        say("Task: answer", "Bellini"),
-    ]
-    hits = {"": [NORMA, *(passage(f"p{n}", "Of no use.") for n in range(9))]}
-    engine = ScriptedGenerator(script)
-    limits = {"max_llm_calls": calls}
-    body = await finished(inquiry(engine, ScriptedRetriever(hits), "Who?", limits=limits))
-    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", asked)
-
-
-async def finished(asked: Any) -> Answer:
-    events = [event async for event in answer_stream(asked)]
-    return next(event.body for event in events if isinstance(event, AnswerReady))
-
-
-REPLIES = {
-    "Task: route": "compound question",
-    "Task: decompose": '{"thought": "t", "decomposition": ["Who wrote Norma?", "Where?", "When?"]}',
-    "Task: ending": "no",
-}
-
-
-def reply(request: GenerationRequest) -> str:
-    """What any prompt of any loop might be answered with, never the same question twice."""
-    prompt = render(request)
-    if known := next((text for task, text in REPLIES.items() if task in prompt), None):
-        return known
-    if "Task: refine" in prompt:
-        return f"Question {len(prompt)}?"
-    if "Task: relevance" in prompt:
-        return "true" if "Norma" in prompt else "what?"
-    if request.prompt is not None:
-        return f"Norma is opera {len(prompt)}. It is good."
-    if len(request.messages) > 1 or request.max_tokens in (150, 200):
-        return f"Intermediate Answer: it is.\n\nRefined Query: query {len(prompt)}"
-    return "" if len(prompt) % 3 == 0 else "Vincenzo Bellini"
-
-
-ROUTES = ["auto", "direct", "single", "compound", "complex"]
-LOOPS = ["anrag", "autorag", "dragin", "efficientrag", "ircot", "iter_retgen", "self_ask"]
-
-
-def engine_for(loop: str) -> Any:
-    if loop != "dragin":
-        return ScriptedGenerator([ScriptStep(reply, times=None)])
-    draft = DraftScript(" Norma is by Verdi. It is good.", loud={"Verdi.": 9.0})
-    return SignalEngine([draft] * 400, [ScriptStep(reply, times=None)])
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("route", ROUTES)
-@examples(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    calls=st.integers(1, 40),
-    retrievals=st.integers(1, 6),
-    tokens=st.one_of(st.integers(1, 3000), st.just(400_000)),
-    policy=st.sampled_from(["abstain", "closed_book", "top3_unfiltered"]),
-)
-async def test_no_route_and_no_loop_spends_more_than_it_may(
-    route: str, loop: str, calls: int, retrievals: int, tokens: int, policy: str
-) -> None:
-    limits = {"max_llm_calls": calls, "max_retrievals": retrievals, "max_tokens": tokens}
-    settings = Settings.model_validate(
-        {
-            "answers": {"no_evidence": policy},
-            "autorag": {"mode": "tuned"},
-            "dragin": {"profile": "official"},
-            "routes": {"escalate": "always"},
-        }
-    )
-    retriever = ScriptedRetriever({"Norma": [NORMA, NOISE], "": [NOISE, BELLINI]})
-    asked = inquiry(
-        engine_for(loop), retriever, "Who composed it?", route=route, loop=loop, limits=limits,
-        settings=settings, labelling=labelling(),
-    )  # fmt: skip
-    events: list[BaseEvent] = [event async for event in answer_stream(asked)]
-    assert asked.budget.llm_calls <= calls
-    assert len(retriever.requests) == asked.budget.retrievals <= retrievals
-    most_of_a_call = 1500  # tokens: a prompt of these scripts and its output
-    assert asked.budget.tokens <= tokens + most_of_a_call
-    assert asked.budget.under_way == 0
-    assert not any(isinstance(event, Failed) for event in events)
-    (ready,) = [event.body for event in events if isinstance(event, AnswerReady)]
-    assert ready.answer
-    assert ready.usage.llm_calls == asked.budget.llm_calls
-    assert ready.usage.retrievals == asked.budget.retrievals
-    opened = sorted(event.step or "" for event in events if isinstance(event, StepStart))
-    assert opened == sorted(event.step or "" for event in events if isinstance(event, StepEnd))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from service.answer.events import AnswerReady, BaseEvent, Token, Withdraw
 from service.answer.fold import collect
 from service.answer.request import LONGEST_QUESTION
 from service.core.domain import Answer, Passage
@@ -22,13 +21,14 @@ from tests.stubs.signal_engine import SignalEngine, spans_in
 from tests.support.asking import (
     ScriptedRetriever,
     answer_stream,
+    body_in,
     body_of,
     events_of,
     inquiry,
     passage,
+    standing,
 )
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
-from tests.unit.strategies.test_handlers import (
+from tests.support.opera import (
     BELLINI,
     NOISE,
     NORMA,
@@ -37,27 +37,13 @@ from tests.unit.strategies.test_handlers import (
     relevant,
     say,
 )
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 HITS: Mapping[str, Sequence[Passage]] = {"": [NORMA]}
 REFUSALS = ["no answer found", "The documents do not mention where he was born.", "Unknown"]
 
 
 RELEVANT = ScriptStep("true", match="Task: relevance", times=None)
-
-
-def standing(events: list[BaseEvent]) -> str:
-    """What a watcher of the stream has before him at the end, less the service's own words."""
-    text = ""
-    for event in events:
-        if isinstance(event, Withdraw) and event.role == "answer":
-            text = ""
-        elif isinstance(event, Token) and event.role == "answer":
-            text += event.text
-    return text
-
-
-def flags_of(body: Answer) -> list[str]:
-    return [flag for step in body.steps for flag in step.flags]
 
 
 async def ask(script: list[ScriptStep], **options: Any) -> Answer:
@@ -68,11 +54,11 @@ async def ask(script: list[ScriptStep], **options: Any) -> Answer:
 async def test_single(refusal: str) -> None:
     script = [RELEVANT, say("Task: answer", refusal)]
     events = await events_of(script, HITS, QUESTION, route="single")
-    (body,) = [event.body for event in events if isinstance(event, AnswerReady)]
+    body = body_in(events)
     assert not body.answered
     assert body.citations == []
     assert body.steps[0].answer is None
-    assert flags_of(body) == ["declined"]
+    assert flags(body) == {"declined"}
     assert body.usage.llm_calls == 2  # declining is a reply: it is not asked for again
     assert standing(events) == body.answer == "No answer was found in the passages."
 
@@ -121,21 +107,11 @@ async def ask_in_full(script: Sequence[ScriptStep], **options: Any) -> Answer:
     return await body_of(list(script), OF_CATANIA, QUESTION, prompts="full", **options)
 
 
-async def test_twice_an_example_is_not_found() -> None:
-    script = [RELEVANT_IN_FULL, ScriptStep("Meridian Spire", match=ANSWER, times=2)]
-    body = await ask_in_full(script, route="single")
-    assert not body.answered
-    assert body.steps[0].answer is None
-    assert body.steps[0].flags == ["prompt_example"]
-    assert body.citations == []
-    assert body.answer == "No answer was found in the passages."
-
-
 async def test_the_second_reply_counts_and_is_hotter() -> None:
     hot = ScriptStep("Catania", match=lambda request: request.temperature > 0)
     script = [RELEVANT_IN_FULL, ScriptStep("Meridian Spire", match=ANSWER), hot]
     events = await events_of(script, OF_CATANIA, QUESTION, prompts="full", route="single")
-    (body,) = [event.body for event in events if isinstance(event, AnswerReady)]
+    body = body_in(events)
     assert (body.answered, body.answer) == (True, "Catania")
     assert "prompt_example" not in body.steps[0].flags
     assert [event.event for event in events].count("withdraw") == 1  # type: ignore[attr-defined]

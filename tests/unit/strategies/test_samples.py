@@ -14,7 +14,7 @@ from service.engines.base import GenerationRequest
 from service.retrieval.base import anyone
 from service.strategies.reader import SAMPLE_TEMPERATURE
 from service.strategies.registry import LOOPS, SAMPLED
-from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
+from tests.support.asking import ScriptedRetriever, body_in, body_of, events_of, passage
 from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -38,7 +38,7 @@ async def test_the_samples_outvote_the_first_answer_and_are_counted() -> None:
         sample("Verdi", 0), sample("Vincenzo Bellini", 1), sample("the Vincenzo Bellini.", 2),
     ]  # fmt: skip
     events = await events_of(script, HITS, QUESTION, samples=3, **ONE)
-    body = next(event.body for event in events if event.event == "answer")  # type: ignore[attr-defined]
+    body = body_in(events)
     assert (body.answer, body.answered) == ("Vincenzo Bellini", True)
     assert (body.usage.llm_calls, body.usage.retrievals) == (3, 1)
     assert body.steps[-1].flags == ["outvoted"]

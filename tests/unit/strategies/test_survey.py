@@ -20,8 +20,8 @@ from tests.support.asking import (
     inquiry,
     passage,
 )
+from tests.support.opera import flags, relevant, say
 from tests.support.scripted import ScriptedGenerator, ScriptStep
-from tests.unit.strategies.test_handlers import flags, relevant, say
 
 Hits = dict[str, list[Passage]]
 QUESTION = "Summarise the rules on leave."

@@ -23,7 +23,7 @@ from service.strategies import drafting
 from service.strategies.base import Method
 from service.strategies.drafting import FixedLength, FixedSentence
 from tests.stubs.token_engine import Output, TokenEngine, of_words
-from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, of, passage
 
 QUESTION = "Where was the composer of Norma born?"
 TEXT = "Norma is by Vincenzo Bellini. He was born in Catania. So the answer is Catania."
@@ -71,10 +71,6 @@ async def run(
         return engine, [event async for event in loop_events(loop, asked, QUESTION)]
 
 
-def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
-
-
 def windows(events: list[BaseEvent]) -> list[tuple[str, str | None]]:
     """Each query, with the window that was written from what it found."""
     answers = {event.step: event.answer for event in of(events, StepEnd)}
@@ -120,10 +116,3 @@ async def test_without_a_retrieval_left_the_rest_is_written(loop: type[Method]) 
     assert "[1] Norma is an opera" in engine.prompts[-1]
     assert of(events, StepEnd)[-1].answer == "Catania"
     assert events[-1] == Stop(stopped_by="max_steps", answered=True)
-
-
-@pytest.mark.parametrize("loop", [FixedLength, FixedSentence])
-async def test_where_nothing_was_ever_found_there_is_no_answer(loop: type[Method]) -> None:
-    _, events = await run(loop, hits={})
-    assert events[-1] == Stop(stopped_by="answer", answered=False)
-    assert all("no_evidence" in e.flags for e in of(events, StepEnd) if e.answer)

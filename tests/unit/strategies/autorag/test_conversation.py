@@ -18,14 +18,12 @@ from service.answer.events import (
     ThoughtWritten,
     Token,
     TokenRole,
-    Withdraw,
 )
 from service.core.domain import Passage
-from service.core.errors import EngineFailure, EngineInterrupted, RetrievalFailure
 from service.core.settings import Settings
 from service.strategies import autorag
 from service.strategies.autorag import Autorag
-from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage, standing
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "In which city was the composer of Norma born?"
@@ -63,18 +61,6 @@ def ends(events: list[BaseEvent]) -> list[StepEnd]:
     return [event for event in events if isinstance(event, StepEnd)]
 
 
-def standing(events: list[BaseEvent], role: TokenRole, step: str | None = None) -> str:
-    text = ""
-    for event in events:
-        if step and event.step != step:
-            continue
-        if isinstance(event, Token) and event.role == role:
-            text += event.text
-        elif isinstance(event, Withdraw) and event.role == role:
-            text = ""
-    return text
-
-
 async def test_the_worked_example_as_events() -> None:
     events = await run([ASKS, ASKS_ON, ANSWERS])
     told = [e for e in events if not isinstance(e, Token)]
@@ -110,13 +96,6 @@ async def test_the_worked_example_as_events() -> None:
     assert answer == ["Catania, Sicily"]
 
 
-async def test_as_a_part_of_a_compound_question() -> None:
-    events = await run([ASKS, ASKS_ON, ANSWERS], as_role="draft", scope_of="3.1")
-    assert [e.step for e in ends(events)] == ["3.1.1", "3.1.2", "3.1.3"]
-    assert standing(events, "answer") == ""
-    assert standing(events, "draft", "3.1.3") == ends(events)[-1].answer == "Catania, Sicily"
-
-
 async def test_all_shown_passages_are_kept_and_none_is_shown_twice() -> None:
     hits = {"": [passage(f"p{n}", f"Text {n}.") for n in range(5)]}
     events = await run([ASKS, ASKS_ON, ANSWERS], hits, top_k=3)
@@ -139,30 +118,10 @@ async def test_a_written_document_is_no_retrieval() -> None:
     assert [e.usage.llm_calls for e in ends(events)] == [1, 2, 1]
 
 
-async def test_an_answer_before_a_query_is_never_shown() -> None:
-    both = (
-        "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
-    )
-    events = await run([ASKS, both, ANSWERS])
-    assert not any(isinstance(e, Withdraw) for e in events)
-    assert standing(events, "answer") == "Catania, Sicily"
-
-
 async def test_an_empty_direct_answer_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autorag, "MOST_PARAMETRIC", 0)
     events = await run([ASKS, ASKS_ON, "", ""], max_steps=1)
     assert stop(events) == Stop(stopped_by="max_steps", answered=False)
-
-
-SLOW = ScriptStep("Intermediate Answer_1: It is Bellini.", delay=0.3)
-
-
-async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
-    last = "Intermediate Answer_1: It is Bellini.\n\nFinal Answer: Catania"
-    events = await run([ASKS, SLOW, last], limits={"timeout_s": 0.5})
-    assert stop(events) == Stop(stopped_by="deadline", answered=True)
-    assert standing(events, "answer") == ends(events)[-1].answer == "Catania"
-    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
 
 
 async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
@@ -189,45 +148,7 @@ async def test_time_runs_out_with_nothing_at_all() -> None:
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "hits", "error"),
-    [
-        ([EngineFailure("gone")], HITS, EngineFailure),
-        ([ASKS, ["Intermediate", EngineFailure("gone")]], HITS, EngineFailure),
-        ([ASKS], {"": RetrievalFailure("all out")}, RetrievalFailure),
-    ],
-)
-async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        await run(outputs, hits)
-
-
-async def test_a_lost_worker_s_turn_is_withdrawn_and_begun_again() -> None:
-    long = ["Intermediate Answer_1: It is", " Verdi", " who is one of the best known of all"]
-    lost = [*long, EngineInterrupted("lost")]
-    events = await run([ASKS, lost, ASKS_ON, ANSWERS])
-    assert [e.step for e in events if isinstance(e, Withdraw)] == ["1"]
-    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
-    assert standing(events, "answer") == "Catania, Sicily"
-
-
 FEW_SHOT = Settings.model_validate({"autorag": {"mode": "few_shot"}})
-
-
-async def test_a_turn_in_the_wrong_form_is_asked_for_again_with_the_form() -> None:
-    events = await run(
-        [
-            "I would look up the composer.",
-            ScriptStep(ASKS, match=["I would look up the composer.", "Initial Query: one query"]),
-            ScriptStep(ASKS_ON, match=lambda request: "look up the" not in str(request.messages)),
-            ANSWERS,
-        ],
-        settings=FEW_SHOT,
-    )
-
-    assert [end.flags for end in ends(events)] == [["repaired"], [], []]
-    assert standing(events, "answer") == "Catania, Sicily"
-    assert stop(events).answered
 
 
 async def test_naive_answers_from_the_passages_found() -> None:
@@ -264,17 +185,6 @@ async def test_naive_asks_once_more_where_it_gets_an_example_of_the_prompt() -> 
     events = await run([*turns, "Meridian Spire", "Meridian Spire"], **asked)
     assert not stop(events).answered
     assert "prompt_example" in ends(events)[-1].flags
-
-
-@pytest.mark.parametrize("mode", ["tuned", "few_shot"])
-async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
-    declines = "Intermediate Answer_1: It is not said.\n\nFinal Answer: no answer found"
-    own = Settings.model_validate({"autorag": {"mode": mode}})
-    events = await run([ASKS, declines], settings=own)
-    assert not stop(events).answered
-    assert standing(events, "answer") == ""
-    assert ends(events)[-1].answer is None
-    assert "declined" in ends(events)[-1].flags
 
 
 async def test_a_direct_answer_that_declines_is_none() -> None:

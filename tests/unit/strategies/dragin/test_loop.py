@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,24 +23,15 @@ from service.answer.events import (
 )
 from service.answer.fold import Fold
 from service.core.domain import Passage
-from service.core.errors import EngineFailure, EngineInterrupted
+from service.core.errors import EngineInterrupted
 from service.core.metrics import Metrics
 from service.core.settings import Settings
-from service.engines.base import Capabilities
-from service.engines.signals import DraftToken
 from service.strategies.dragin import PROFILES, SERVICE, Dragin
-from tests.stubs.signal_engine import DraftScript, SignalEngine
-from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
-from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.stubs.signal_engine import FIRST, LAST, REWRITTEN, DraftScript, SignalEngine
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, of, passage
+from tests.support.scripted import ScriptStep
 
 QUESTION = "In which city was the composer of the opera Norma born?"
-FIRST = DraftScript(
-    " Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo.",
-    loud={"Palermo.": 1.10},
-    attention={"Palermo.": 0.35, "He": 0.22, "born": 0.30},
-)
-LAST = DraftScript(" So the answer is Catania.")
-REWRITTEN = "Bellini was born in Catania. So the answer is Catania."
 HITS: dict[str, list[Passage]] = {
     "Norma": [passage(f"p{n}", f"Passage {n}.") for n in range(1, 5)],
 }
@@ -75,10 +64,6 @@ def kinds(events: list[BaseEvent]) -> list[str]:
         if not names or names[-1] != name:
             names.append(name)
     return names
-
-
-def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def text_of(events: list[BaseEvent], role: str, step: str) -> str:
@@ -329,30 +314,6 @@ async def test_passages_longer_than_the_context_are_shortened() -> None:
     assert len(shown) < len(long[0].text)
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        {2: DraftToken(2, " born", (6, 11), math.nan, -1.0)},
-        {2: DraftToken(2, " born", (9, 2), 1.0, -1.0)},
-    ],
-)
-async def test_malformed_signals_are_an_engine_s_failure(spoilt: dict[int, DraftToken]) -> None:
-    engine = SignalEngine([DraftScript(" He was born.", spoilt=spoilt)])
-    with pytest.raises(EngineFailure, match="the engine"):
-        await run(engine)
-
-
-async def test_a_lost_worker_s_draft_is_begun_again() -> None:
-    lost = DraftScript(" Nothing of this stays.", failure=(3, EngineInterrupted("gone")))
-    engine = SignalEngine([lost, DraftScript(" So the answer is Catania.")])
-    events = await run(engine)
-    assert [e.reason for e in of(events, Withdraw)] == ["restart"]
-    assert of(events, ThoughtWritten)[0].text == "So the answer is Catania."
-    always = DraftScript(" Nothing.", failure=(0, EngineInterrupted("gone")))
-    with pytest.raises(EngineInterrupted):
-        await run(SignalEngine([always] * 3))
-
-
 async def test_a_lost_worker_s_hit_is_lost_with_its_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = DraftScript(
         " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
@@ -362,34 +323,6 @@ async def test_a_lost_worker_s_hit_is_lost_with_its_draft(monkeypatch: pytest.Mo
     lost = replace(draft, failure=(12, EngineInterrupted("gone")))
     events = await run(SignalEngine([lost, LAST]), settings=settings(profile="service"))
     assert events[-1] == Stop(stopped_by="answer", answered=True)
-
-
-async def test_a_lost_worker_s_rewriting_is_begun_again() -> None:
-    lost = ScriptStep(["Bellini ", "was a ", EngineInterrupted("gone")])
-    engine = SignalEngine([FIRST, LAST], [lost, ScriptStep(REWRITTEN)])
-    events = await run(engine)
-    assert [(e.step, e.reason) for e in of(events, Withdraw)] == [
-        ("1", "trigger"), ("2", "restart"),
-    ]  # fmt: skip
-    shown = kinds([e for e in events if getattr(e, "step", "") == "2"])
-    assert shown[-4:] == ["token draft", "withdraw", "token draft", "step_end"]
-    assert of(events, StepEnd)[1].answer == "Bellini was born in Catania."
-    assert of(events, StepEnd)[1].usage.llm_calls == 3  # QFS, and both writings
-    always = ScriptStep(EngineInterrupted("gone"), times=3)
-    with pytest.raises(EngineInterrupted):
-        await run(SignalEngine([FIRST, LAST], [always]))
-
-
-async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
-    limits = {"timeout_s": 1e-6}
-    stuck = SignalEngine([], [ScriptStep("too late", gate=asyncio.Event())])
-    events = await run(stuck, limits=limits)
-    assert events[-1] == Stop(stopped_by="deadline", answered=False)
-    spent = {"max_llm_calls": 5}
-    engine = SignalEngine([FIRST], [ScriptStep(REWRITTEN), ScriptStep("Catania")])
-    events = await run(engine, limits=spent)
-    assert events[-1] == Stop(stopped_by="budget", answered=True)
-    assert text_of(events, "answer", "3") == "Catania"
 
 
 async def test_what_was_generated_is_counted() -> None:
@@ -406,49 +339,6 @@ async def test_what_was_generated_is_counted() -> None:
     assert (usage.generations, usage.sentences, usage.hallucinated) == (3, 6, 1)
 
 
-async def test_what_a_deployment_lacks_is_named() -> None:
-    def lacking(engine: ScriptedGenerator, **dragin: Any) -> str | None:
-        own = settings(**dragin)
-        asked = inquiry(engine, ScriptedRetriever({}), QUESTION, settings=own)
-        return Dragin.missing(asked.roles, own)
-
-    assert lacking(SignalEngine()) is None
-    plain = ScriptedGenerator(capabilities=Capabilities(token_signals=True))
-    assert "does not provide token signals" in (lacking(plain) or "")
-    assert "does not provide token signals" in (lacking(SignalEngine(token_signals=False)) or "")
-    message = lacking(SignalEngine(), tagger="spacy")
-    assert message is None or "needs" in message
-
-
-@pytest.mark.parametrize("profile", ["official", "service"])
-async def test_a_conclusion_that_declines_is_no_answer(profile: str) -> None:
-    text = " It is not known where he was born. So the answer is no answer found."
-    own = settings(profile=profile)
-    if profile == "service":  # one that declines unsearched is searched for
-        again = [DraftScript(text), DraftScript(text)]
-        events = await run(SignalEngine(again, [ScriptStep("He sang. Then")]), settings=own)
-    else:
-        events = await run(SignalEngine([DraftScript(text)]), settings=own)
-    end = of(events, StepEnd)[-1]
-    assert end.answer is None
-    assert "declined" in end.flags
-    assert not of(events, Stop)[0].answered
-    assert [token.role for token in of(events, Token) if token.role == "answer"] == []
-
-
-@pytest.mark.parametrize("profile", ["official", "service"])
-async def test_a_demonstration_s_answer_is_flagged_and_under_service_none(profile: str) -> None:
-    text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
-    again = [ScriptStep(" Paul Renner.", match="by Paul Renner. So the answer is")]
-    script = again if profile == "service" else []
-    engine = SignalEngine([DraftScript(text)], script)
-    events = await run(engine, settings=settings(profile=profile))
-    (end,) = of(events, StepEnd)
-    assert "prompt_example" in end.flags
-    assert end.answer == ("Paul Renner" if profile == "official" else None)
-    assert of(events, Stop)[0].answered == (profile == "official")
-
-
 async def test_a_demonstration_s_answer_is_asked_for_once_more() -> None:
     text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
     hot = ScriptStep(" Bellini.", match=lambda request: request.temperature > 0)
@@ -456,3 +346,46 @@ async def test_a_demonstration_s_answer_is_asked_for_once_more() -> None:
     events = await run(engine, settings=settings(profile="service"))
     (end,) = of(events, StepEnd)
     assert (end.answer, end.flags) == ("Bellini", ["closed_book"])
+
+
+# ---- the profile `paper`
+
+
+async def test_the_text_is_cut_at_the_token_and_goes_on_with_the_passages() -> None:
+    """They stay until the next trigger, and the token that asked does not ask again."""
+    first = DraftScript(
+        " He was born in Palermo once. So it is.", loud={"Palermo": 2.0}, attention={"Palermo": 0.9}
+    )
+    second = DraftScript(
+        " Catania. He sang. So the answer is Catania.",
+        loud={"Catania.": 9.0}, attention={"Catania.": 0.05},
+    )  # fmt: skip
+    engine = SignalEngine([first, second], focus=["composer"])
+    events = await run(
+        engine,
+        hits={"": HITS["Norma"]},
+        settings=settings(profile="paper"),
+        conditions={"query_words": 1},
+    )
+    (trigger,) = of(events, Trigger)
+    assert (trigger.token, trigger.score, trigger.attention) == ("Palermo", 1.8, 0.9)
+    assert [event.query for event in of(events, QueryIssued)] == ["composer"]
+    shown = of(events, PassagesFound)[0].passages[0].text
+    assert engine.prompts[1].endswith("Answer: He was born in")
+    assert shown not in engine.prompts[0]
+    assert shown in engine.prompts[1]
+    assert not engine.scores
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+    assert text_of(events, "answer", "3") == "Catania"
+
+
+async def test_a_hit_at_the_first_token_does_not_end_the_loop() -> None:
+    begins = DraftScript(" Palermo is it. So.", loud={"Palermo": 2.0}, attention={"Palermo": 0.9})
+    again = DraftScript(
+        " Palermo is it. So the answer is Palermo.",
+        loud={"Palermo": 2.0}, attention={"Palermo": 0.9},
+    )  # fmt: skip
+    engine = SignalEngine([begins, again], [ScriptStep("x", times=None)])
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=settings(profile="paper"))
+    assert len(of(events, QueryIssued)) == 1
+    assert events[-1] == Stop(stopped_by="answer", answered=True)

@@ -11,10 +11,14 @@ from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scor
 from service.strategies.dragin import OFFICIAL, DraftWatch
 from service.strategies.rind import (
     Hit,
+    QueryContext,
     find_end,
+    find_token,
     generation_context,
     group_words,
+    score_tokens,
     score_words,
+    top_tokens,
     word_attention,
 )
 from tests.unit.strategies.dragin.drafts import (
@@ -111,9 +115,6 @@ def test_tokenizers_that_leave_spaces_out_of_their_places_give_the_same_words() 
     assert [w.text for w in group_words(text, trimmed)] == ["In", "which", "city?"]
 
 
-# ----
-
-
 def test_inside_a_generation_only_the_words_of_c_count() -> None:
     prompt, draft = "Demo line\nQuestion: Who sang?\nAnswer:", " He sang Norma. Then"
     text = prompt + draft
@@ -131,3 +132,38 @@ def test_inside_a_generation_only_the_words_of_c_count() -> None:
     assert weights is not None
     assert sum(weights) == pytest.approx(1.0)
     assert all(text[slice(*word.span)] == word.text for word in context.words)
+
+
+# ---- the profile `paper`: equations 3, 5 and 6, and the query of 3.2, token by token
+
+TEXT = "He was born in Palermo and the sea."
+SPANS: list[Span] = [(0, 2), (2, 6), (6, 11), (11, 14), (14, 18), (18, 22), (22, 26), (26, 30),
+                     (30, 34), (34, 35)]  # fmt: skip
+ATTENTION = [0.4, 0.2, 0.5, 0.1, 0.6, 0.3, 0.9, 0.9, 0.2, 0.0]
+ENTROPY = [0.5, 0.5, 1.0, 0.2, 2.0, 3.0, 5.0, 5.0, 1.0, 9.0]
+
+
+def test_a_token_scores_its_entropy_times_the_greatest_later_attention() -> None:
+    """Two tokens make Palermo; two words have no content; the last token has no later one."""
+    words = group_words(TEXT, SPANS)
+    scored = score_tokens(TEXT, SPANS, words, ATTENTION, ENTROPY, TAGGER)
+    assert [round(token.score, 3) for token in scored] == [
+        0.0, 0.0, 0.5, 0.0, 1.2, 0.9, 0.0, 0.0, 0.2, 0.0,
+    ]  # fmt: skip
+    hit = find_token(TEXT, scored, 1.0)
+    assert hit is not None
+    assert (hit.previous, hit.words[0].word.text, len(hit.before)) == ("He was born in", "Pal", 4)
+    later = find_token(TEXT, scored, 0.8, first=5)
+    assert later is not None
+    assert later.previous == "He was born in Pal"  # the cut is at the token
+    assert find_token(TEXT, scored, 2.0) is None
+
+
+def test_the_query_is_of_the_tokens_that_the_hit_attends_to_most() -> None:
+    words = group_words(TEXT, SPANS)
+    context = QueryContext(words, frozenset(), range(len(SPANS)))
+    weights = [0.05, 0.1, 0.3, 0.02, 0.5, 0.6, 0.9, 0.1, 0.0, 0.0]
+    assert top_tokens(context, weights, 6, 2) == "Palermo"  # two tokens of one word
+    assert top_tokens(context, weights, 6, 3) == "born Palermo"
+    assert top_tokens(context, weights, 4, 2) == "was born"  # before the hit only
+    assert top_tokens(context, weights, 0, 2) == ""

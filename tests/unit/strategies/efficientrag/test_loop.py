@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from service.answer.events import AnswerReady, Failed, Token, Withdraw
-from service.answer.fold import collect
+from service.answer.events import Failed, Token, Withdraw
 from service.answer.inquiry import Inquiry
 from service.core.domain import Answer
 from service.core.settings import Settings
@@ -19,11 +18,12 @@ from service.encoders.efficientrag import Labelling
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
-from service.strategies.efficientrag import EfficientRag, answer_in, as_tagged
+from service.strategies.efficientrag import answer_in, as_tagged
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import (
     ScriptedRetriever,
     answer_stream,
+    body_in,
     body_of,
     events_of,
     inquiry,
@@ -116,13 +116,13 @@ async def test_where_the_reader_takes_few_the_passage_that_finishes_is_read() ->
     engine = ScriptedGenerator([JSON], capabilities=Capabilities(passages=1))
     asked = asking(engine, ScriptedRetriever(HITS))
     events = [event async for event in answer_stream(asked)]
-    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
-    first, second, _ = ready.body.steps
+    body = body_in(events)
+    first, second, _ = body.steps
     kept = {p.passage_id: (p.kept, p.reason) for p in first.passages + second.passages}
     assert kept["bellini"] == (True, "finish (0.90)")
     assert kept["norma"] == (False, "continue (0.90), not among the first 1 of the pool")
-    assert ready.body.usage.passages == 1
-    assert {citation.passage_id for citation in ready.body.citations} == {"bellini"}
+    assert body.usage.passages == 1
+    assert {citation.passage_id for citation in body.citations} == {"bellini"}
 
 
 async def test_what_has_no_room_in_the_context_is_left_out() -> None:
@@ -130,25 +130,9 @@ async def test_what_has_no_room_in_the_context_is_left_out() -> None:
     long = replace(NORMA, text=NORMA.text + " and so on" * 400)
     asked = asking(engine, ScriptedRetriever(HITS | {"Norma": [long]}))
     events = [event async for event in answer_stream(asked)]
-    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
-    assert ready.body.steps[-1].flags == ["shortened"]
-    assert ready.body.usage.passages == 1
-
-
-@pytest.mark.usefixtures("two_tags")
-@pytest.mark.parametrize(
-    ("options", "asked", "stopped_by"),
-    [
-        ({"max_steps": 2}, [QUESTION, NEXT], "max_steps"),
-        ({"limits": {"max_retrievals": 1}}, [QUESTION], "budget"),
-    ],
-)
-async def test_at_a_limit_what_was_kept_is_read(
-    options: dict[str, Any], asked: list[str], stopped_by: str
-) -> None:
-    body = await ask(labelling(), JSON, **options)
-    assert [step.query for step in body.steps if step.query] == asked
-    assert (body.stopped_by, body.answer) == (stopped_by, "Catania")
+    body = body_in(events)
+    assert body.steps[-1].flags == ["shortened"]
+    assert body.usage.passages == 1
 
 
 class _Growing:
@@ -234,6 +218,9 @@ async def test_the_first_three_are_read_where_that_is_the_policy() -> None:
         (["{}", ""], None, [], "full"),
         # an answer of the prompt's examples is none
         (['{"answer": "Estonia"}'] * 2, None, ["prompt_example"], "full"),
+        # a reader that declines has found nothing
+        (['{"answer": null}'], None, ["declined"], "full"),
+        (["The documents do not mention it."], None, ["declined"], "full"),
         # a set without the template is asked as it knows
         (["Catania"], "Catania", [], "compact"),
     ],
@@ -290,40 +277,6 @@ class _StuckRetriever(ScriptedRetriever):
     async def search(self, request: SearchRequest) -> SearchResult:
         await anyio.sleep_forever()
         raise AssertionError
-
-
-def test_what_is_missing_is_named() -> None:
-    roles = inquiry(ScriptedGenerator(), ScriptedRetriever({}), QUESTION).roles
-    loop = EfficientRag
-    assert loop.missing(roles, Settings()) is not None
-    pair = Labelling(WordLabeler({}, (), lacking="no weights"), WordFilter(()))
-    assert loop.missing(replace(roles, labelling=pair), Settings()) == "no weights"
-    pair = Labelling(WordLabeler({}, ()), WordFilter((), lacking="no filter"))
-    assert loop.missing(replace(roles, labelling=pair), Settings()) == "no filter"
-    pair = Labelling(WordLabeler({}, (), tags=2), WordFilter(()))
-    assert loop.missing(replace(roles, labelling=pair), Settings()) is None
-
-
-async def test_with_nothing_to_read_the_closed_book_prompt_is_used() -> None:
-    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
-    with ScriptedGenerator([ScriptStep("Catania")]) as engine:
-        asked = asking(engine, ScriptedRetriever({}), settings=own)
-        body = await collect(answer_stream(asked))
-    assert isinstance(body, Answer)
-    assert (body.answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
-    assert engine.requests[0].messages[0].content.startswith("Answer the question from what you")
-
-
-@pytest.mark.parametrize(
-    "reply",
-    ['{"answer": "no answer found"}', '{"answer": null}', "The documents do not mention it."],
-)
-@pytest.mark.parametrize("profile", ["service", "official"])
-async def test_a_reader_that_declines_has_found_nothing(reply: str, profile: str) -> None:
-    body = await ask(labelling(), ScriptStep(reply), conditions={"efficientrag": profile})
-    assert not body.answered
-    assert (body.steps[-1].answer, body.steps[-1].flags) == (None, ["declined"])
-    assert body.usage.llm_calls == 1
 
 
 async def test_an_example_of_the_prompt_stands_as_the_official_reader_s_answer() -> None:

@@ -14,7 +14,7 @@ from service.core.metrics import Metrics
 from service.core.settings import Settings
 from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
-from tests.support.asking import ScriptedRetriever, answer_stream, inquiry, passage
+from tests.support.asking import ScriptedRetriever, answer_stream, body_in, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "Who composed Norma?"
@@ -192,8 +192,7 @@ async def asked_of_two(
 
 
 def steps(events: list[BaseEvent]) -> list[Step]:
-    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
-    return ready.body.steps
+    return body_in(events).steps
 
 
 async def test_no_verdict_that_can_be_read_keeps_the_best_ranked() -> None:

@@ -6,50 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import anyio
 import pytest
 
-from service.answer.events import AnswerReady, Failed, Judgement, StepEnd, Stop, Token
+from service.answer.events import Failed, Judgement, StepEnd, Stop, Token
 from service.answer.fold import Fold
 from service.core.domain import Answer, Passage
-from service.core.errors import EngineFailure
 from service.core.settings import Settings
-from service.encoders.base import Reading, Tag
-from tests.support.asking import body_of, events_of, passage
+from service.encoders.base import Tag
+from tests.stubs.scripted_extractor import Found, ScriptedExtractor
+from tests.support.asking import body_in, body_of, events_of, passage
+from tests.support.opera import decomposed, flags, say
 from tests.support.scripted import ScriptStep
 from tests.unit.strategies.efficientrag.test_loop import labelling
-from tests.unit.strategies.test_handlers import decomposed, flags, say
 
 NORMA = passage(
     "norma", "Norma is an opera. It was composed by Vincenzo Bellini, in 1831.", "Norma"
 )
 AIDA = passage("aida", "Aida is an opera by Verdi. It is not by Vincenzo Bellini.", "Aida")
 CITY = passage("city", "Bellini was born in Catania.", "Bellini")
-Found = tuple[str, float]  # an answer and its probability
-
-
-class ScriptedExtractor:
-    """Finds answers by the title of a passage; those of a question by a word of it."""
-
-    threshold = 0.5
-
-    def __init__(self, found: Mapping[str, Found], delay: float = 0.0, fails: bool = False) -> None:
-        self.found, self.delay, self.fails = found, delay, fails
-        self.batches: list[list[str]] = []
-
-    async def read(self, question: str, passages: Sequence[Passage]) -> Reading:
-        self.batches.append([each.passage_id for each in passages])
-        await anyio.sleep(self.delay)
-        if self.fails:
-            raise EngineFailure("the reader failed")
-        answers = [self.found.get(each.title, ("", 0.1)) for each in passages]
-        best = max(range(len(answers)), key=lambda n: answers[n][1])
-        answer, score = answers[best]
-        start = passages[best].text.find(answer)
-        plain = answer in ("yes", "no")
-        kind: Any = "none" if score < self.threshold else answer if plain else "span"
-        spans = () if plain else ((start, start + len(answer)),)
-        return Reading(kind, answer, best, spans, score, tuple(s for _, s in answers), 100)
 
 
 async def asked(
@@ -69,7 +43,7 @@ async def test_all_passages_are_read_in_one_batch_that_judges_and_answers() -> N
     events = await events_of(
         [], {"": [AIDA, NORMA, CITY]}, "Who composed it?", route="single", extractor=extractor
     )
-    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    body = body_in(events)
     assert extractor.batches == [["aida", "norma", "city"]]
     assert (body.usage.llm_calls, body.usage.prompt_tokens) == (1, 100)
     assert body.usage.completion_tokens == 0
@@ -146,12 +120,6 @@ async def test_memory_is_asked_where_the_settings_say_so_and_has_no_confidence()
     assert (body.answered, body.supported, body.confidence) == (True, False, None)
     body = await body_of([say("Task: closed", "a bank")], {}, "Where?", route="direct")
     assert (body.answered, body.supported, body.confidence) == (True, None, None)
-
-
-async def test_without_an_encoder_an_unsupported_answer_says_so() -> None:
-    script = [say("Task: relevance", "true", 2), say("Task: answer", "Puccini")]
-    body = await body_of(script, {"": [AIDA, NORMA]}, "Who?", route="single")
-    assert (body.answered, body.supported, body.confidence) == (True, False, None)
 
 
 async def test_a_reading_that_is_late_or_fails_has_a_clear_end() -> None:
