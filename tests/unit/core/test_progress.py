@@ -49,16 +49,6 @@ def test_where_no_terminal_shows_a_bar_a_line_tells_from_time_to_time(
     ]
 
 
-def test_a_terminal_shows_a_bar_with_rate_and_time_left() -> None:
-    screen = Console(file=io.StringIO(), width=120, force_terminal=True)
-    with shown_progress("asking", "questions", 3, screen, begun=1) as tell:
-        tell(2)
-        tell(3, "1 failed")
-    assert isinstance(screen.file, io.StringIO)
-    assert "3 of 3 questions" in screen.file.getvalue()
-    assert "1 failed" in screen.file.getvalue()
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_work_in_stages_shows_a_bar_for_each_on_a_terminal_only(terminal: bool) -> None:
     screen = Console(file=io.StringIO(), width=120, force_terminal=terminal)

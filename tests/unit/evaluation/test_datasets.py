@@ -125,14 +125,6 @@ def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
         load_file(path)
 
 
-def test_hotpotqa_with_columns(tmp_path: Path) -> None:
-    """The form that the data set hubs publish."""
-    row = {**HOTPOTQA[0], "id": "h1", "supporting_facts": {"title": ["Oslo"], "sent_id": [0]}}
-    path = tmp_path / "file"
-    path.write_text(as_lines([row]))
-    assert load_file(path)[0][0].supporting_titles == {"oslo"}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [

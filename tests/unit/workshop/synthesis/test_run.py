@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,20 +207,6 @@ async def test_items_that_the_teacher_was_out_for_are_tried_in_the_next_run(tmp_
     report, rows = await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items)
     assert (report.dropped, len(rows)) == ({}, 3)
     assert report.spent.calls == 3 + 5 + 1
-
-
-async def test_a_run_that_is_cancelled_keeps_what_is_done(tmp_path: Path) -> None:
-    gate = asyncio.Event()
-    engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", gate=gate, times=None)])
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_over(tmp_path, run_of(engine), asking("a", "b")))
-        await anyio.wait_all_tasks_blocked()
-        task.cancel()
-    assert engine.running == 0
-    again = ScriptedGenerator([ScriptStep("B", "b")])
-    with again:
-        _, rows = await run_over(tmp_path, run_of(again), asking("a", "b"))
-    assert [row["said"] for row in rows] == ["A", "B"]
 
 
 async def test_done_items_are_not_asked_again_but_changed_ones_are(tmp_path: Path) -> None:

@@ -66,18 +66,12 @@ async def test_an_outage_ends_the_patience() -> None:
 
 
 async def test_the_request_is_as_the_pipeline_wants_it() -> None:
-    engine, _, clock = teacher_of(ScriptStep("x"))
-    teacher = Teacher(engine, "label", "model-x", sleep=clock.sleep, clock=clock)
-    ask = AskTeacher(
-        ASK.messages, stage="q", max_tokens=9, temperature=0.3, stop=("\n",),
-        json_schema={"type": "object"},
-    )  # fmt: skip
-    await teacher.say(ask, 11, Spent())
+    engine = ScriptedGenerator([ScriptStep("x")])
+    ask = AskTeacher(ASK.messages, stage="q", temperature=0.3, stop=("\n",))
+    await Teacher(engine, "label", "model-x").say(ask, 11, Spent())
     (request,) = engine.requests
-    assert (request.max_tokens, request.temperature, request.seed) == (9, 0.3, 11)
-    assert (request.stop, request.json_schema, request.model) == (
-        ("\n",), {"type": "object"}, "model-x",
-    )  # fmt: skip
+    assert (request.temperature, request.stop) == (0.3, ("\n",))
+    assert (request.seed, request.model) == (11, "model-x")
 
 
 async def test_a_stage_may_have_a_teacher_of_its_own() -> None:
