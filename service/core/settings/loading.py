@@ -242,11 +242,14 @@ def _holds(values: Any, place: Sequence[int | str]) -> bool:
 
 
 def _variable(place: Sequence[int | str]) -> str | None:
-    """Return the environment variable that sets `place`, or a setting that contains it."""
-    given = {name.upper(): name for name, value in os.environ.items() if value}
-    ends = range(len(place), 0, -1)
-    names = (f"{PREFIX}{'__'.join(map(str, place[:end]))}".upper() for end in ends)
-    return next((given[name] for name in names if name in given), None)
+    """Return the environment variable that sets `place`, a part of it, or what contains it."""
+    wanted = f"{PREFIX}{'__'.join(map(str, place))}__".upper()
+    for name, value in os.environ.items():
+        own = f"{name}__".upper()
+        is_ours = value and own.startswith(PREFIX)
+        if is_ours and (own.startswith(wanted) or wanted.startswith(own)):
+            return name
+    return None
 
 
 def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:

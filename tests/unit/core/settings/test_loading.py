@@ -136,6 +136,8 @@ def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.Mon
     monkeypatch.setenv("REVELATOR_SERVER__PORT", "abc")
     assert "as an integer (set by REVELATOR_SERVER__PORT)" in told()
     assert "65535 (set by an option)" in told(server__port=99_999)
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS_FILE", "gone")
+    assert "cannot be read: No such file or directory (set by REVELATOR_SERVER__" in told()
 
 
 def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch) -> None:

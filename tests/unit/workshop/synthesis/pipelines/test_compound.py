@@ -78,15 +78,6 @@ def test_no_is_an_answer_and_not_asked_again() -> None:
     assert (len(asked), bad) == (3, {})
 
 
-def test_a_document_without_a_question_is_left_out() -> None:
-    third = Passage("t", KNOWN, f"{KNOWN} has 450,000 people.")
-    (item,) = items_of(line(HEIGHT, third, FOUNDED))
-    outcome, _, bad = run_by_hand(PIPELINE, item, [HOW_HIGH, *["?"] * 3, WHEN, BOTH])
-    assert len(outcome.rows) == 1
-    assert outcome.lost == {"ask: not JSON": 1}
-    assert bad == {"ask: not JSON": 3}
-
-
 def test_the_same_question_again_is_left_out() -> None:
     (item,) = items_of(line(HEIGHT, HEIGHT))
     with pytest.raises(Dropped, match="fewer than two questions"):
