@@ -255,18 +255,17 @@ class Fold:
         self, by: StepState, answer: str, within: Sequence[StepState]
     ) -> dict[tuple[str, int], Evidence]:
         """Return the passages that contain an answer, with their step and their place in it."""
+        asked = by.question or ""
         shown = [(step.id, n, p) for step in within for n, p in enumerate(step.shown())]
-        if by.places:
-            spans = {place.passage_id: (place.start, place.end) for place in reversed(by.places)}
-            return {
-                (step, n): Evidence(step, p, answer, by.question or "", spans[p.passage_id])
-                for step, n, p in shown
-                if p.passage_id in spans
-            }
-        borne = support(answer, by.question or "", [shown_text(passage) for _, _, passage in shown])
+        spans = {place.passage_id: (place.start, place.end) for place in reversed(by.places)}
+        if spans:
+            borne = [found for found in shown if found[2].passage_id in spans]
+        else:
+            texts = [shown_text(passage) for _, _, passage in shown]
+            borne = [shown[index] for index in support(answer, asked, texts)]
         return {
-            shown[index][:2]: Evidence(shown[index][0], shown[index][2], answer, by.question or "")
-            for index in borne
+            (step, n): Evidence(step, passage, answer, asked, spans.get(passage.passage_id))
+            for step, n, passage in borne
         }
 
     def _claims(self, step: StepState) -> bool:
