@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import gettempdir
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -36,6 +37,7 @@ from service.api.wire import (
     documented,
 )
 from service.core.errors import NotFound
+from service.core.files import check_room
 from service.core.progress import Follow
 from service.retrieval.documents import check_access
 from service.retrieval.ingest.formats.base import LARGEST, TOO_LARGE
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 MULTIPART: Final = "multipart/form-data"
 MOST_FILES: Final = 1_000  # of one request
 MOST_BYTES: Final = 500_000_000  # of one request
+STEP: Final = 1_000_000  # bytes between two looks at the room on the disk
 MOST_PROBLEMS: Final = 20  # of one file that are listed
 LONGEST_NAME: Final = 255  # bytes, as in folders
 BODY: Final = {
@@ -155,12 +158,16 @@ async def get_file(request: Request, name: str, document_id: str, stores: Stores
 
 
 async def _form(request: Request) -> FormData:
-    """Read the files; large ones are kept on disk. Raises BODY_TOO_LARGE and MALFORMED_REQUEST."""
+    """Read the files; large ones are kept on disk. Raises BODY_TOO_LARGE and MALFORMED_REQUEST, and
+    StoreError if the disk is too full."""
 
     async def limited() -> AsyncGenerator[bytes, None]:
-        size = 0
+        size = looked = 0
         async for chunk in chunks(request):
             size += len(chunk)
+            if size >= looked:
+                await anyio.to_thread.run_sync(_check_room)
+                looked = size + STEP
             if size > MOST_BYTES:
                 raise Refusal(
                     BODY_TOO_LARGE, f"The files exceed the limit of {MOST_BYTES:,} bytes a request."
@@ -207,6 +214,10 @@ async def _ingest(
             ]
             await anyio.to_thread.run_sync(path.unlink)
     return report
+
+
+def _check_room() -> None:
+    check_room(Path(gettempdir()), purpose="to receive files")
 
 
 def _refusal(file: str, upload: UploadFile, before: set[str]) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -13,6 +15,7 @@ import pytest
 
 from service.api import files as files_module
 from service.api import wire as bodies
+from service.core import files
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import put
 from tests.conftest import need
@@ -74,6 +77,22 @@ async def test_refusals(mine: Live, monkeypatch: pytest.MonkeyPatch) -> None:
         check_problem(await mine.post(URL, data=body, headers=kind), 400, "malformed-request")
     bare = {"Content-Type": "multipart/form-data"}
     check_problem(await mine.post(URL, data=b"x", headers=bare), 400, "malformed-request")
+
+
+async def test_files_leave_the_room_on_the_disk_that_vectors_need(
+    mine: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [files.ROOM] * 2
+
+    def look(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=seen.pop() if seen else files.ROOM - 1, f_frsize=1)
+
+    monkeypatch.setattr(files.os, "statvfs", look)
+    large = aiohttp.FormData()
+    large.add_field("files", io.BytesIO(b"x" * 5_000_000), filename="a.txt")
+    response = await mine.post(URL, data=large)
+    problem = check_problem(response, 500, "store")
+    assert "are needed to receive files" in problem["detail"]
 
 
 async def test_an_upload_that_breaks_off_changes_nothing(
