@@ -19,6 +19,7 @@ import anyio
 import structlog
 from fastapi import Request
 
+from service.api.edge import edge_of
 from service.api.tenants import (
     MOST_PRINCIPALS,
     OWNER,
@@ -43,7 +44,6 @@ from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
 from service.core.settings.urls import is_loopback, origin_of
 from service.retrieval.base import EVERYTHING, NOBODY, Principals
-from service.runtime import Runtime
 
 Counted = Literal["requests", "questions"]
 WINDOW_S: Final = 60.0
@@ -194,8 +194,7 @@ class TenantAccess:
         if taken.allowed:
             return
         if name == "questions" or request.url.path in ASKING:
-            runtime: Runtime = request.app.state.runtime
-            runtime.metrics.rejected("key_limit")
+            edge_of(request).runtime.metrics.rejected("key_limit")
         raise taken.refusal
 
     async def watch(self) -> None:
@@ -255,7 +254,7 @@ async def authenticate(request: Request) -> Tenant:
     RATE_LIMITED, and the errors of `TenantAccess.tenant`.
     """
     check_origin(request)
-    access = access_of(request)
+    access = edge_of(request).access
     tenant = await access.tenant(_given(request))
     principals = _principals(request, access, tenant)
     if principals != tenant.principals:
@@ -274,8 +273,8 @@ async def own_host(request: Request) -> None:
     made to mean 127.0.0.1 (DNS rebinding).
     """
     host = request.headers.get("host", "")
-    name, settings = hostname(host), settings_of(request)
-    if not access_of(request).local or request.url.path in PROBES:
+    name, settings = hostname(host), edge_of(request).settings.server
+    if not edge_of(request).access.local or request.url.path in PROBES:
         return
     if is_loopback(name) or (
         settings.public_url and name == hostname(settings.public_url.partition("://")[2])
@@ -292,7 +291,7 @@ async def own_host(request: Request) -> None:
 def check_origin(request: Request) -> None:
     """Raise CROSS_SITE if a web page of another origin sent the request. Browsers send `Origin`, or
     say in `Sec-Fetch-Site` where the page is from; both are beyond the reach of pages."""
-    origin, settings = request.headers.get("origin"), settings_of(request)
+    origin, settings = request.headers.get("origin"), edge_of(request).settings.server
     if origin is None:
         foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
     else:
@@ -313,19 +312,9 @@ async def visible_to(request: Request) -> Callable[[str], bool]:
     """Return whether the sender may know of a collection: of none without a key, where there are
     keys."""
     try:
-        return (await access_of(request).tenant(_given(request))).may_use
+        return (await edge_of(request).access.tenant(_given(request))).may_use
     except RevelatorError:
         return lambda _: False
-
-
-def access_of(request: Request) -> TenantAccess:
-    access: TenantAccess = request.app.state.access
-    return access
-
-
-def settings_of(request: Request) -> ServerSettings:
-    settings: ServerSettings = request.app.state.settings.server
-    return settings
 
 
 def tenant_of(request: Request) -> Tenant:
@@ -339,7 +328,7 @@ def _principals(request: Request, access: TenantAccess, tenant: Tenant) -> Princ
     """Return the principals of the sender. With `server.principals_header`, a tenant that sees
     everything, and anybody where there are no keys, is a gateway that names those of its user: the
     header narrows what is seen, and can never widen it. Raises MALFORMED_REQUEST."""
-    settings = settings_of(request)
+    settings = edge_of(request).settings.server
     header, given = settings.principals_header, tenant.principals
     if not given >= EVERYTHING:
         return given

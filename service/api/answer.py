@@ -30,8 +30,9 @@ from starlette.responses import Response, StreamingResponse
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.access import access_of, require, tenant_of
-from service.api.admission import DETAIL, EVENT, Admission, Drain, Place, Turns
+from service.api.access import require, tenant_of
+from service.api.admission import DETAIL, EVENT, Place
+from service.api.edge import edge_of
 from service.api.recordings import (
     Origin,
     Recording,
@@ -62,7 +63,7 @@ from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.private import problem_of
 from service.core.trace_context import FIELDS
-from service.runtime import Runtime, new_id
+from service.runtime import new_id
 from service.telemetry.logs import log_question
 
 log = structlog.get_logger(__name__)
@@ -81,7 +82,7 @@ class QuestionTask:
     def __init__(
         self, request: Request, question: PreparedRequest, place: Place, only_end: bool
     ) -> None:
-        self._state = state = request.app.state
+        self._edge = edge = edge_of(request)
         self._question, self._place, self._only_end = question, place, only_end
         self.collection = question.collection
         self._request_id = request_id(request)
@@ -89,8 +90,8 @@ class QuestionTask:
         self.id = self._request_id if made_here else new_id()
         self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
         self._seen: Callable[[Answer], None] | None = None
-        if state.settings.ingest.keep_files and question.plain is None:
-            self._seen = partial(state.answered.put, tenant_of(request), question.collection)
+        if edge.settings.ingest.keep_files and question.plain is None:
+            self._seen = partial(edge.answered.put, tenant_of(request), question.collection)
         self._producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel()
@@ -145,11 +146,9 @@ class QuestionTask:
         self.cut_off(Refusal(CLIENT_GONE, "The client disconnected before the answer was ready."))
 
     async def _produce(self) -> None:
-        runtime: Runtime = self._state.runtime
-        drain: Drain = self._state.drain
         try:
-            with drain.work(lambda: self.cut_off(Draining(DETAIL))):
-                await runtime.answer(
+            with self._edge.drain.work(lambda: self.cut_off(Draining(DETAIL))):
+                await self._edge.runtime.answer(
                     self._question,
                     self._emit,
                     answer_id=self.id,
@@ -161,8 +160,7 @@ class QuestionTask:
             self._cut = error
 
     async def _emit(self, event: BaseEvent) -> None:
-        turns: Turns = self._state.turns
-        await turns.take(EVENT)
+        await self._edge.turns.take(EVENT)
         if isinstance(event, AnswerReady) and self._seen is not None:
             self._seen(event.body)
         elif isinstance(event, Failed):  # it names the request, as in other responses
@@ -190,9 +188,9 @@ async def enter(request: Request) -> Place:
     """Count a question of the tenant, and wait for its place, which must be released. Raises
     RATE_LIMITED, Overloaded, Draining or CLIENT_GONE.
     """
-    access_of(request).count(request, "questions")
-    admission: Admission = request.app.state.admission
-    return await admission.enter(lambda: disconnected(request), tenant_of(request).name)
+    edge = edge_of(request)
+    edge.access.count(request, "questions")
+    return await edge.admission.enter(lambda: disconnected(request), tenant_of(request).name)
 
 
 async def record(
@@ -203,8 +201,8 @@ async def record(
     The same request with the same key gets the existing recording, and is not counted as a
     question. Raises KEY_REUSED, and the errors of `enter`.
     """
-    state = request.app.state
-    recordings: Recordings = state.recordings
+    edge = edge_of(request)
+    recordings = edge.recordings
     digest = digest_of(question)
     if found := recordings.same(origin, digest):
         return found
@@ -222,7 +220,7 @@ async def record(
         recording = Recording(task.id, origin, question.collection, digest, cancel)
         recordings.add(recording)
         recording.watch()
-        state.tasks.spawn(f"recording {task.id}", _record(recordings, task, recording))
+        edge.tasks.spawn(f"recording {task.id}", _record(recordings, task, recording))
         stack.pop_all()  # the place is the task's now
     return recording
 
@@ -319,9 +317,8 @@ async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     NOT_ALLOWED."""
     if isinstance(asked, PreparedRequest):
         return asked
-    runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    return await runtime.prepare(asked, tenant.check_collection, tenant.principals)
+    return await edge_of(request).runtime.prepare(asked, tenant.check_collection, tenant.principals)
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Events]:
@@ -392,9 +389,8 @@ def _resumed(request: Request) -> AbstractAsyncContextManager[Events] | None:
     event = request.headers.get(LAST_EVENT)
     if event is None:
         return None
-    recordings: Recordings = request.app.state.recordings
     tenant = tenant_of(request)
-    recording, seq = recordings.find(tenant.name, event, tenant.principals)
+    recording, seq = edge_of(request).recordings.find(tenant.name, event, tenant.principals)
     tenant.check_collection(recording.collection)
     if recording.over(seq):  # which stops an EventSource
         raise HTTPException(204)

@@ -30,6 +30,7 @@ from service import __version__
 from service.api import answer, documents, feedback, files, health, search
 from service.api.access import PROBES, TenantAccess, check_exposure, own_host
 from service.api.admission import REQUEST, Admission, Drain, Turns
+from service.api.edge import Edge
 from service.api.feedback import Answered
 from service.api.health import Readiness
 from service.api.mcp.tools import mcp_route
@@ -128,10 +129,8 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
     """Create the app of one deployment. Its lifespan opens and closes the runtime by `opening`
     (default: as the settings say).
 
-    `app.state` holds the settings and, while the app runs, drain, runtime, admission,
-    readiness, recordings, and the tasks that outlive a request. Raises
-    ConfigurationError if the settings would expose the server without keys, or if the tenants file
-    is not valid.
+    Its state is an `Edge`. Raises ConfigurationError if the settings would expose the server
+    without keys, or if the tenants file is not valid.
     """
     check_exposure(settings.server)
     trust(settings.ca_files)
@@ -145,14 +144,13 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
         version=__version__,
         description=DESCRIPTION,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        lifespan=_lifespan,
+        lifespan=partial(_lifespan, opening=opening or partial(open_runtime, settings)),
         redirect_slashes=False,
         generate_unique_id_function=attrgetter("name"),
     )
-    app.state.settings = settings
-    app.state.turns = Turns()
-    app.state.access = TenantAccess(settings.server)
-    app.state.opening = opening or partial(open_runtime, settings)
+    edge: Edge = app.state
+    edge.settings, edge.turns, edge.access = settings, Turns(), TenantAccess(settings.server)
+    edge.error_forms = {"/v1/": error_response}
     app.add_middleware(RequestIds)
     app.add_middleware(GZipMiddleware, minimum_size=LARGE, compresslevel=5)
     if origins := settings.server.cors_origins:
@@ -161,7 +159,6 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
             allow_methods=ANY, allow_headers=ANY, expose_headers=ANY,
         )  # fmt: skip
     add_handlers(app)
-    app.state.error_forms = {"/v1/": error_response}
     for part in (answer, openai, search, feedback, files, documents, health):
         app.include_router(part.router)
     app.include_router(page)
@@ -171,20 +168,20 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    state = app.state
+async def _lifespan(app: FastAPI, opening: Opening) -> AsyncIterator[None]:
+    edge: Edge = app.state
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(state.opening())
-        state.runtime = runtime
-        state.drain = Drain()
-        state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
-        state.readiness = Readiness(partial(check_all, runtime), runtime.metrics)
-        stack.push_async_callback(state.readiness.aclose)
-        state.tasks, state.recordings, state.answered = Supervisor(), Recordings(), Answered()
-        state.tasks.keep("tenants", state.access.watch)
+        runtime = await stack.enter_async_context(opening())
+        edge.runtime = runtime
+        edge.drain = Drain()
+        edge.admission = Admission(edge.settings.server, runtime.metrics, edge.drain)
+        edge.readiness = Readiness(partial(check_all, runtime), runtime.metrics)
+        stack.push_async_callback(edge.readiness.aclose)
+        edge.tasks, edge.recordings, edge.answered = Supervisor(), Recordings(), Answered()
+        edge.tasks.keep("tenants", edge.access.watch)
         try:
             yield
         finally:
-            await state.tasks.aclose()
-        state.drain.begin()
-        state.drain.expire()
+            await edge.tasks.aclose()
+        edge.drain.begin()
+        edge.drain.expire()

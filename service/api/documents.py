@@ -14,8 +14,9 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from service.api.access import require, tenant_of
-from service.api.admission import DETAIL, Drain
+from service.api.admission import DETAIL
 from service.api.answer import disconnected
+from service.api.edge import edge_of
 from service.api.tenants import RIGHTS
 from service.api.wire import (
     CLIENT_GONE,
@@ -52,7 +53,6 @@ from service.retrieval.reports import (
     StoredDocument,
     StoredPassage,
 )
-from service.runtime import Runtime
 
 if TYPE_CHECKING:
     from service.retrieval.collections.catalog import Collections
@@ -93,8 +93,7 @@ class DocumentBatch(Strict):
 
 async def collections_of(request: Request) -> Collections:
     """Dependency: the collections."""
-    runtime: Runtime = request.app.state.runtime
-    return runtime.retrieval.collections
+    return edge_of(request).runtime.retrieval.collections
 
 
 async def collection_body(request: Request) -> CollectionRequest:
@@ -547,7 +546,6 @@ async def reported(request: Request, work: Callable[[Follow], Awaitable[B]]) -> 
 
 async def drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:
     """Run the work until a shutdown cancels it, and then raise Draining."""
-    drain: Drain = request.app.state.drain
-    with anyio.CancelScope() as scope, drain.work(scope.cancel):
+    with anyio.CancelScope() as scope, edge_of(request).drain.work(scope.cancel):
         return await work()
     raise Draining(DETAIL)

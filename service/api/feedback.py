@@ -17,6 +17,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from service.api.access import require, tenant_of
+from service.api.edge import edge_of
 from service.api.tenants import Tenant
 from service.api.wire import REFUSALS, body_schema, documented, json_body
 from service.core.domain import Answer
@@ -91,12 +92,12 @@ async def give_feedback(
 ) -> None:
     """Keep what someone thinks of an answer, with its question and the passages that it cites, in
     the data directory. `ingest.keep_files` must be set."""
-    state = request.app.state
-    if not state.settings.ingest.keep_files:
+    edge = edge_of(request)
+    if not edge.settings.ingest.keep_files:
         raise NotFound("this server keeps no feedback: ingest.keep_files is not set")
-    row = state.answered.find(tenant_of(request), given.answer_id)
+    row = edge.answered.find(tenant_of(request), given.answer_id)
     line = b"\n" + orjson.dumps(given.model_dump() | row)  # after a part of one, if there is one
-    await anyio.to_thread.run_sync(_append, state.settings.data_dir, line)
+    await anyio.to_thread.run_sync(_append, edge.settings.data_dir, line)
 
 
 _appending = threading.Lock()

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from service.api.access import visible_to
-from service.api.admission import Drain
+from service.api.edge import edge_of
 from service.api.wire import NOT_READY, Refusal, documented
 from service.checks import Check
 from service.core.concurrency import retrieve
 from service.core.metrics import CONTENT_TYPE, Metrics
-from service.core.supervision import Supervisor
-from service.runtime import Runtime
 
 FRESH_S: Final = 1.0  # seconds between checks, however many probes there are
 CHECK_TIMEOUT_S: Final = 5.0
@@ -113,11 +111,6 @@ def _descriptions(checks: Iterable[Check]) -> list[str]:
     return [f"{check.name}: {check.detail}" for check in checks if not check.ok]
 
 
-def readiness_of(request: Request) -> Readiness:
-    readiness: Readiness = request.app.state.readiness
-    return readiness
-
-
 @router.get(
     "/healthz",
     response_model=Health,
@@ -127,9 +120,9 @@ def readiness_of(request: Request) -> Readiness:
 async def healthz(request: Request) -> Response:
     """Return 200 if the process responds, and 503 if it can serve only after a restart. Engines and
     stores are not checked."""
-    tasks: Supervisor = request.app.state.tasks
-    if tasks.problem is not None:
-        raise Refusal(NOT_READY, f"The process must be restarted: {tasks.problem}")
+    problem = edge_of(request).tasks.problem
+    if problem is not None:
+        raise Refusal(NOT_READY, f"The process must be restarted: {problem}")
     return Response(ALIVE, media_type="application/json")
 
 
@@ -143,9 +136,8 @@ async def readyz(request: Request) -> Response:
     """Check engines and stores, at most once a second. A 503 names what is missing; `degraded`
     names problems that do not keep questions from being answered. Names of collections are shown
     only with a key that may use them, where keys are set."""
-    drain: Drain = request.app.state.drain
-    drain.check()
-    readiness = readiness_of(request)
+    edge_of(request).drain.check()
+    readiness = edge_of(request).readiness
     missing = await readiness.missing()
     if missing:
         raise Refusal(NOT_READY, "; ".join(missing))
@@ -161,8 +153,9 @@ async def readyz(request: Request) -> Response:
     responses=documented(503),
     summary=("Whether the service has ever been ready"),
 )
-async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Response:
+async def startupz(request: Request) -> Response:
     """Return 503 until everything is ready for the first time, then 200."""
+    readiness = edge_of(request).readiness
     missing = [] if readiness.was_ready else await readiness.missing()
     if missing:
         raise Refusal(NOT_READY, "; ".join(missing))
@@ -177,8 +170,7 @@ async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Re
 )
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
-    runtime: Runtime = request.app.state.runtime
-    content = await anyio.to_thread.run_sync(runtime.metrics.render)
+    content = await anyio.to_thread.run_sync(edge_of(request).runtime.metrics.render)
     return Response(content, headers={"content-type": CONTENT_TYPE})
 
 

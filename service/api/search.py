@@ -11,11 +11,11 @@ from service.answer.events import RetrievedPassage
 from service.answer.request import MAX_TOP_K, FilterValues, Question
 from service.api.access import require, tenant_of
 from service.api.answer import enter
+from service.api.edge import edge_of
 from service.api.wire import REFUSALS, body_schema, documented, json_body
 from service.core.domain import Model, RetrieverName
 from service.core.validation import Strict
 from service.retrieval.base import SearchRequest
-from service.runtime import Runtime
 
 TOP_K: Final = 10
 
@@ -57,7 +57,7 @@ async def search(
 ) -> FoundPassages:
     """Return the best passages of a collection, without answering. A search waits for its place
     among the running questions, and is limited by the same rates."""
-    runtime: Runtime = request.app.state.runtime
+    runtime = edge_of(request).runtime
     tenant = tenant_of(request)
     chosen = asked.filter or {}
     collections = runtime.retrieval.collections

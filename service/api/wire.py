@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
 from service.answer.events import BaseEvent, Judgement
+from service.api.edge import edge_of
 from service.core.concurrency import running
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
@@ -124,9 +125,9 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 def _in_form(request: Request, problem: Problem, retry_after: int | None = None) -> Response:
-    """Return the response in the form of its path: `app.state.error_forms` has those that are not
+    """Return the response in the form of its path: `Edge.error_forms` has those that are not
     problems by the beginnings of their paths."""
-    forms: Mapping[str, ErrorForm] = request.app.state.error_forms
+    forms = edge_of(request).error_forms
     found = (form for prefix, form in forms.items() if request.url.path.startswith(prefix))
     return next(found, problem_response)(problem, retry_after)
 

@@ -28,6 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from service.api.access import check_exposure
 from service.api.app import Opening, create_app
+from service.api.edge import Edge
 from service.checks import describe_roles, warm
 from service.core.concurrency import running
 from service.core.errors import ConfigurationError
@@ -37,8 +38,6 @@ from service.runtime import Runtime, open_runtime
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-    from service.api.admission import Drain
 
 
 MAX_HEAD_BYTES: Final = 65_536  # bytes of a request's first line and header fields together
@@ -196,18 +195,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._app = app
-
-    @property
-    def _drain(self) -> Drain:
-        drain: Drain = self._app.state.drain
-        return drain
+        self._edge: Edge = app.state
 
     async def main_loop(self) -> None:
         await super().main_loop()
-        self._drain.begin()
-        drain_s = self._app.state.settings.server.drain_s
-        await self._drain.finished(0 if self.force_exit else drain_s)
+        self._edge.drain.begin()
+        drain_s = self._edge.settings.server.drain_s
+        await self._edge.drain.finished(0 if self.force_exit else drain_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal without raising it again, so that the process can clean up and exit with
@@ -215,9 +209,9 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         if self.started:
-            self._drain.begin()
+            self._edge.drain.begin()
             if self.force_exit:
-                self._drain.expire()
+                self._edge.drain.expire()
 
 
 def run_server(settings: Settings, on_started: Callable[[str], None]) -> None:

@@ -15,11 +15,11 @@ from mcp.shared.exceptions import MCPError
 
 from service import __version__
 from service.api.access import tenant_of
+from service.api.edge import edge_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.tenants import Tenant
 from service.api.wire import disclosed, unexpected
 from service.core.errors import NotFound, RevelatorError
-from service.runtime import Runtime
 
 if TYPE_CHECKING:
     from service.retrieval.collections.catalog import Collections
@@ -107,11 +107,10 @@ async def _asking(context: Context) -> AsyncIterator[tuple[Tenant, Collections]]
     """Yield the tenant of a request, which may ask, and the collections of this deployment. Errors
     become those of the protocol, with the texts of all other paths."""
     request = _request(context)
-    runtime: Runtime = request.app.state.runtime
     try:
         tenant = tenant_of(request)
         tenant.check("ask")
-        yield tenant, runtime.retrieval.collections
+        yield tenant, edge_of(request).runtime.retrieval.collections
     except RevelatorError as error:
         raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
     except Exception as error:

@@ -17,6 +17,7 @@ from service.answer.narration import Narrator
 from service.answer.request import LONGEST_QUESTION, ChatQuestion, PreparedRequest
 from service.api.access import require
 from service.api.answer import KEY_HEADER, Events, open_events
+from service.api.edge import edge_of
 from service.api.openai.completions import (
     ChatCompletion,
     Completing,
@@ -52,7 +53,6 @@ from service.api.wire import (
 )
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import InvalidRequest, LoopUnavailable
-from service.core.settings import Settings
 from service.runtime import Runtime
 from service.strategies.conversation import TOO_LONG
 from service.strategies.pipeline import resolve_loop
@@ -82,11 +82,12 @@ class Chat(NamedTuple):
 async def _answered(
     request: Request, chat: ChatRequest, wire: type[Completing | Responding]
 ) -> AsyncIterator[Chat]:
-    settings: Settings = request.app.state.settings
+    edge = edge_of(request)
+    settings = edge.settings
     style = chat.revelator.citations or settings.answers.chat_citations
     page = settings.server.public_url or str(request.base_url).rstrip("/")
     asked = answer_request(chat, settings.limits.timeout_s)
-    _check_length(asked, request.app.state.runtime)
+    _check_length(asked, edge.runtime)
     async with open_events(request, asked, unsent=not chat.stream) as events:
         link = links_to(page, events.collection)
         structured = asked.form is not None
@@ -193,7 +194,7 @@ def data(value: Mapping[str, Any]) -> bytes:
 @router.get("/models", responses=documented_errors(401, 403, 429, 500), summary="List the models")
 async def list_models(request: Request) -> ModelList:
     """List a model for each loop that this deployment can run, and `revelator-plain`."""
-    runtime: Runtime = request.app.state.runtime
+    runtime = edge_of(request).runtime
     names = [name for name, loop in model_names().items() if _runs(runtime, loop)]
     return ModelList(data=[ModelCard(id=name) for name in [*names, PLAIN]])
 
@@ -202,7 +203,7 @@ async def list_models(request: Request) -> ModelList:
 async def get_model(request: Request, model: str) -> ModelCard:
     """Return a model that this deployment can run."""
     loop = model_names().get(model)
-    if model != PLAIN and (loop is None or not _runs(request.app.state.runtime, loop)):
+    if model != PLAIN and (loop is None or not _runs(edge_of(request).runtime, loop)):
         raise Refusal(
             MODEL_NOT_FOUND, f"there is no model {model[:80]!r}; GET /v1/models lists all"
         )
