@@ -14,8 +14,7 @@ from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
-from service.core.channel import emitted
-from service.core.concurrency import deadline
+from service.core.concurrency import deadline, emitted
 from service.core.connections import trust
 from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest

@@ -1,13 +1,14 @@
 """One question in progress at the HTTP edge.
 
-One producer task, which ends with the request, answers the question. The response takes
-events from a bounded channel. Therefore both kinds of disconnect cancel the question at once: a
-request cancelled while it waits, and one blocked in a send or at a yield.
+A question is answered in the task of its response, and each event is written when it is emitted.
+Therefore a reader that is slow holds the question back, and a client that leaves cancels it at
+once, wherever it waits. Questions that are recorded have tasks of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
@@ -19,7 +20,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
-import anyio
 import orjson
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
@@ -29,6 +29,7 @@ from starlette.responses import Response, StreamingResponse
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.fold import collect
+from service.answer.inquiry import Emit
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.access import require, tenant_of
 from service.api.admission import DETAIL, EVENT, Place
@@ -50,6 +51,7 @@ from service.api.wire import (
     REFUSALS,
     EventStream,
     Refusal,
+    Write,
     body_schema,
     documented,
     encode,
@@ -57,8 +59,7 @@ from service.api.wire import (
     problem_response,
     request_id,
 )
-from service.core.channel import BUFFERED, Channel
-from service.core.concurrency import running
+from service.core.concurrency import Interrupted, emitted, interruptible, running
 from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.private import problem_of
@@ -69,14 +70,14 @@ from service.telemetry.logs import log_question
 log = structlog.get_logger(__name__)
 
 ENDS: Final = (AnswerReady, Failed, Done)
-HOPS: Final = 4  # turns of the event loop that an event takes from here to the socket
-STALLED_S: Final = 60.0  # seconds that an event may wait for a client that does not read
+# seconds that an event may wait for a client that does not read, at least; at most twice as long
+STALLED_S: Final = 60.0
 
 
 class QuestionTask:
-    """A question in progress, which has its `place`. `events` are sent to its client.
+    """A question in progress, which has its `place`. It is answered in the task that calls `run`.
 
-    With `only_end`, only the last events are kept: `answer` or `error`, and `done`.
+    With `only_end`, only the last events are emitted: `answer` or `error`, and `done`.
     """
 
     def __init__(
@@ -92,27 +93,26 @@ class QuestionTask:
         self._seen: Callable[[Answer], None] | None = None
         if edge.settings.ingest.keep_files and question.plain is None:
             self._seen = partial(edge.answered.put, tenant_of(request), question.collection)
-        self._producer: asyncio.Task[None] | None = None
+        self._answering: set[interruptible] = set()
         self._cut: RevelatorError | None = None
-        self._channel: Channel[BaseEvent] = Channel()
+        self._last: BaseEvent | None = None  # that was emitted
+        self._waiting_since: float | None = None  # for the client to read
 
-    @asynccontextmanager
-    async def answering(self) -> AsyncIterator[QuestionTask]:
-        """Answer the question in a task. Leaving the context cancels it."""
-        async with running(self._produce()) as self._producer:
-            self._producer.add_done_callback(self._ended)
-            yield self
-
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._channel.close()
-        self._place.release()
-
-    async def events(self) -> AsyncIterator[BaseEvent]:
-        """Iterate from `start` to `done`. A question that is cut off ends with `error` and
-        `done`."""
-        last: BaseEvent | None = None
-        async for last in self._channel:
-            yield last
+    async def run(self, emit: Emit) -> None:
+        """Answer the question and emit its events, from `start` to `done`. One that is cut off ends
+        with `error` and `done`. Cancelling the caller's task cancels the question."""
+        self._look()
+        try:
+            with interruptible(self._answering):
+                await self._answer(emit)
+        except Interrupted:
+            pass
+        except Draining as error:
+            self._cut = error
+        finally:
+            self._watch.cancel()
+            self._place.release()
+        last = self._last
         if isinstance(last, Done):
             return
         problem = problem_of(
@@ -120,46 +120,42 @@ class QuestionTask:
             self._request_id,
         )
         seq, ms = (last.seq, last.ms) if last else (-1, 0.0)
-        yield Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem)
-        yield Done(seq=seq + 2, ms=ms, step=last and last.step)
+        await emit(Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem))
+        await emit(Done(seq=seq + 2, ms=ms, step=last and last.step))
 
-    async def encoded(self) -> AsyncIterator[bytes]:
-        """Iterate over the encoded events. Those that are available together are joined, since a
-        write costs as much as several events.
-        """
-        ready: list[bytes] = []
-        async for event in self.events():
-            ready.append(encode(self.id, event))
-            if not self._channel.more or len(ready) == BUFFERED:
-                yield b"".join(ready)
-                ready.clear()
+    async def stream(self, write: Write) -> None:
+        """Answer the question and write its events, each encoded."""
+
+        async def emit(event: BaseEvent) -> None:
+            await write(encode(self.id, event))
+
+        await self.run(emit)
 
     def cut_off(self, why: RevelatorError) -> None:
         """Stop the question. Its stream ends with an `error` that gives this reason."""
-        self._cut = self._cut or why
-        self._channel.close()
-        if self._producer is not None:
-            self._producer.cancel()
+        if self._cut is None:
+            self._cut = why
+            for answering in self._answering:
+                answering.fire()
 
     def leave(self) -> None:
         """Stop the question, because the client has disconnected."""
         self.cut_off(Refusal(CLIENT_GONE, "The client disconnected before the answer was ready."))
 
-    async def _produce(self) -> None:
-        try:
-            with self._edge.drain.work(lambda: self.cut_off(Draining(DETAIL))):
-                await self._edge.runtime.answer(
-                    self._question,
-                    self._emit,
-                    answer_id=self.id,
-                    queued_s=self._place.waited_s,
-                    caller=self._caller,
-                    ended=log_question,
-                )
-        except Draining as error:
-            self._cut = error
+    async def _answer(self, emit: Emit) -> None:
+        if self._cut is not None:
+            return
+        with self._edge.drain.work(lambda: self.cut_off(Draining(DETAIL))):
+            await self._edge.runtime.answer(
+                self._question,
+                partial(self._forward, emit),
+                answer_id=self.id,
+                queued_s=self._place.waited_s,
+                caller=self._caller,
+                ended=log_question,
+            )
 
-    async def _emit(self, event: BaseEvent) -> None:
+    async def _forward(self, emit: Emit, event: BaseEvent) -> None:
         await self._edge.turns.take(EVENT)
         if isinstance(event, AnswerReady) and self._seen is not None:
             self._seen(event.body)
@@ -167,21 +163,22 @@ class QuestionTask:
             problem = event.problem.model_copy(update={"request_id": self._request_id})
             event = event.model_copy(update={"problem": problem})
         if not self._only_end or isinstance(event, ENDS):
-            await self._put(event)
-
-    async def _put(self, event: BaseEvent) -> None:
-        self._channel.put_nowait(event)
-        if self._channel.full():
-            with anyio.move_on_after(STALLED_S) as waiting:
-                await self._channel.room()
-            if waiting.cancelled_caught:
-                self.cut_off(
-                    Refusal(CLIENT_STALLED, f"The client read no event for {STALLED_S:.0f} s.")
-                )
-                await asyncio.sleep(0)
+            self._waiting_since = time.monotonic()
+            await emit(event)
+            self._waiting_since = None
+            self._last = event
         if isinstance(event, Start):  # it reaches the socket before the work begins
-            for _ in range(HOPS):
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    def _look(self) -> None:
+        """Cut the question off if its client does not read. To look now and then costs less than a
+        timer for each event."""
+        since = self._waiting_since
+        if since is not None and time.monotonic() - since >= STALLED_S:
+            detail = f"The client read no event for {STALLED_S:.0f} s."
+            self.cut_off(Refusal(CLIENT_STALLED, detail))
+        else:
+            self._watch = asyncio.get_running_loop().call_later(STALLED_S, self._look)
 
 
 async def enter(request: Request) -> Place:
@@ -226,10 +223,11 @@ async def record(
 
 
 async def _record(recordings: Recordings, task: QuestionTask, recording: Recording) -> None:
+    async def keep(event: BaseEvent) -> None:
+        recordings.put(recording, event)
+
     try:
-        async with task.answering():
-            async for event in task.events():
-                recordings.put(recording, event)
+        await task.run(keep)
     except BaseException:
         recording.failed = True
         raise
@@ -366,8 +364,9 @@ async def open_events(
     async with AsyncExitStack() as stack:
         events: Events
         if key is None and not kept:
-            task = QuestionTask(request, prepared, await enter(request), only_end)
-            events = await stack.enter_async_context(task.answering())
+            place = await enter(request)
+            stack.callback(place.release)
+            events = QuestionTask(request, prepared, place, only_end)
         else:
             tenant, path = tenant_of(request), f"{request.method} {request.url.path}"
             origin = Origin(tenant.name, path, key, tenant.principals)
@@ -411,7 +410,7 @@ async def answer(task: Annotated[Events, Depends(ending_of_body)]) -> Response:
     With an `Idempotency-Key`, a repeated request gets the answer of the first one for a minute
     after its end, and a disconnected client has 10 seconds to repeat it. The keys of each API key
     are its own. A question that failed with a status of 500 or more is asked again."""
-    result = await collect(task.events())
+    result = await collect(emitted(task.run))
     if isinstance(result, Problem):
         return problem_response(result)
     timing = ", ".join(f"{name};dur={value:g}" for name, value in result.timing_ms)  # in ms
@@ -433,7 +432,7 @@ async def answer_stream(
 
     With an `Idempotency-Key`, the events are stored: a repeated request gets all of them, and one
     with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
-    return EventStream(task.encoded())
+    return EventStream(task.stream)
 
 
 @router.get(
@@ -451,4 +450,4 @@ async def answer_stream_query(
     header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
     runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
     are no longer stored, and 409 if another gateway has them."""
-    return EventStream(task.encoded())
+    return EventStream(task.stream)

@@ -86,7 +86,8 @@ class RequestIds:
     """Returns a client's `X-Request-ID` if it is safe, else creates an id.
 
     Also adds the headers in `request.state.response_headers`, if a dependency has set any. Sets
-    `request.state.request_id`, and `request.state.own_id`: true if the id was created here.
+    `request.state.request_id`, and `request.state.own_id`: true if the id was created here. In
+    `request.state.send`, it leaves the `send` that passes no other middleware.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -99,7 +100,7 @@ class RequestIds:
         given = Headers(scope=scope).get(REQUEST_ID, "")
         made_here = ACCEPTED.fullmatch(given) is None
         made = new_id() if made_here else given
-        scope.setdefault("state", {}).update(request_id=made, own_id=made_here)
+        scope.setdefault("state", {}).update(request_id=made, own_id=made_here, send=send)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -151,13 +152,13 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
     edge: Edge = app.state
     edge.settings, edge.turns, edge.access = settings, Turns(), TenantAccess(settings.server)
     edge.error_forms = {"/v1/": error_response}
-    app.add_middleware(RequestIds)
     app.add_middleware(GZipMiddleware, minimum_size=LARGE, compresslevel=5)
     if origins := settings.server.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins,
             allow_methods=ANY, allow_headers=ANY, expose_headers=ANY,
         )  # fmt: skip
+    app.add_middleware(RequestIds)
     add_handlers(app)
     for part in (answer, openai, search, feedback, files, documents, health):
         app.include_router(part.router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import anyio
@@ -541,7 +542,7 @@ async def reported(request: Request, work: Callable[[Follow], Awaitable[B]]) -> 
 
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return await until_drained(unseen)
-    return EventStream(followed(until_drained, request))
+    return EventStream(partial(followed, until_drained, request))
 
 
 async def drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from service.answer.events import BaseEvent, Failed
+from service.answer.inquiry import Emit
 from service.answer.request import PreparedRequest
 from service.api.wire import (
     ANSWER_ELSEWHERE,
@@ -28,6 +29,7 @@ from service.api.wire import (
     KEY_REUSED,
     MALFORMED_REQUEST,
     Refusal,
+    Write,
     encode,
 )
 from service.retrieval.base import NOBODY, Principals
@@ -134,16 +136,17 @@ class RecordingReader:
         self._position = after + 1
         self._gone = False
 
-    async def events(self) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events as they arrive. Raises CLIENT_GONE after `leave`."""
+    async def run(self, emit: Emit) -> None:
+        """Emit the events as they arrive. Raises CLIENT_GONE after `leave`."""
         async for frames in self._available():
             for model, frame in frames:
-                yield model.model_validate_json(frame.split(b"\n", 2)[1].removeprefix(b"data: "))
+                data = frame.split(b"\n", 2)[1].removeprefix(b"data: ")
+                await emit(model.model_validate_json(data))
 
-    async def encoded(self) -> AsyncIterator[bytes]:
-        """Iterate over the encoded events, those that are available together."""
+    async def stream(self, write: Write) -> None:
+        """Write the encoded events, those that are available together at once."""
         async for frames in self._available():
-            yield b"".join(frame for _, frame in frames)
+            await write(b"".join(frame for _, frame in frames))
 
     def leave(self) -> None:
         """End the events, because the client has disconnected."""

@@ -9,6 +9,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -20,12 +21,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service.answer.events import BaseEvent, Judgement
 from service.api.edge import edge_of
-from service.core.concurrency import running
+from service.core.concurrency import Interrupted, interruptible, running
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
 from service.core.private import problem_of
@@ -389,49 +390,62 @@ PAUSE_S: Final = 15.0  # seconds; proxies close connections without data after l
 LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
-class EventStream(StreamingResponse):
-    """Sends `events`, each encoded, as they arrive, and a comment after every `PAUSE_S` without
-    one.
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class EventStream(Response):
+    """Sends what `work` writes, encoded events, and a comment after every `PAUSE_S` without one. If
+    the client disconnects, the work is cancelled.
     """
 
     media_type = EVENT_STREAM
 
-    def __init__(self, events: AsyncIterator[bytes], comment: str = "ping") -> None:
+    def __init__(self, work: Callable[[Write], Awaitable[None]], comment: str = "ping") -> None:
+        self.status_code, self.background = 200, None
         # nginx would buffer events
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._work = work
         self._comment = f": {comment}\n\n".encode()
-        self._sent_at = 0.0
 
-    async def stream_response(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         clock = asyncio.get_running_loop().time
+        written_at = clock()
+        direct: Send = scope.get("state", {}).get("send", send)  # set by `RequestIds`
 
-        async def noted(message: Message) -> None:
-            self._sent_at = clock()
-            await send(message)
+        async def write(data: bytes) -> None:
+            nonlocal written_at
+            written_at = clock()
+            await direct({"type": "http.response.body", "body": data, "more_body": True})
 
-        self._sent_at = clock()
-        pausing = asyncio.create_task(self._fill_pauses(noted))
-        try:
-            await super().stream_response(noted)
-        finally:
-            pausing.cancel()
+        async def attend() -> None:
+            """Fill pauses until the client disconnects."""
+            while True:
+                try:
+                    async with asyncio.timeout_at(written_at + PAUSE_S):
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
+                except TimeoutError:
+                    if written_at + PAUSE_S <= clock():
+                        await write(self._comment)
+                else:
+                    return work.fire()
 
-    async def _fill_pauses(self, send: Send) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            left = self._sent_at + PAUSE_S - clock()
-            if left > 0:
-                await asyncio.sleep(left)
-            else:
-                body = {"type": "http.response.body", "body": self._comment, "more_body": True}
-                await send(body)
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        # Middleware adds to the head, and holds it back until a body begins. It has nothing to do
+        # with events, and need not see each.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        with suppress(Interrupted), interruptible(set()) as work:
+            async with running(attend()):
+                await self._work(write)
+                await direct({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def followed(
-    work: Callable[[Follow], Awaitable[BaseModel]], request: Request
-) -> AsyncIterator[bytes]:
-    """Run the long work of a request and yield its progress as events `progress`, then its result
-    as `report`, or `error`. Closing the iterator cancels the work."""
+    work: Callable[[Follow], Awaitable[BaseModel]], request: Request, write: Write
+) -> None:
+    """Run the long work of a request and write its progress as events `progress`, then its result
+    as `report`, or `error`. Cancelling this cancels the work."""
     now, sent = dict[str, str | int](), dict[str, str | int]()
 
     def follow(stage: str, done: int, total: int) -> None:
@@ -445,19 +459,18 @@ async def followed(
             while not task.done():
                 if now != sent:
                     sent = dict(now)
-                    yield framed("progress", orjson.dumps(sent).decode())
+                    await write(framed("progress", orjson.dumps(sent).decode()))
                 await asyncio.wait([task], timeout=TOLD_S)
-            yield framed("report", task.result().model_dump_json())
-        return
+            return await write(framed("report", task.result().model_dump_json()))
     except RevelatorError as error:
         told = disclosed(error, request)
     except Exception as error:
         told = unexpected(request, error)
-    yield framed("error", problem_of(told, request_id(request)).model_dump_json())
+    return await write(framed("error", problem_of(told, request_id(request)).model_dump_json()))
 
 
-TAG: Final = frozenset({"event"})
-TAG_AND_STEP: Final = frozenset({"event", "step"})
+TAG: Final = {"event"}
+TAG_AND_STEP: Final = {"event", "step"}
 
 
 def encode(answer_id: str, event: BaseEvent) -> bytes:
@@ -466,9 +479,9 @@ def encode(answer_id: str, event: BaseEvent) -> bytes:
     `step` is omitted if it is null, and so are absent fields of a judgement.
     """
     if isinstance(event, Judgement):
-        data = event.model_dump_json(exclude=set(TAG), exclude_none=True)
+        data = event.model_dump_json(exclude=TAG, exclude_none=True)
     else:
-        data = event.model_dump_json(exclude=set(TAG if event.step is not None else TAG_AND_STEP))
+        data = event.model_dump_json(exclude=TAG if event.step is not None else TAG_AND_STEP)
     name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
     return framed(name, data, f"{answer_id}-{event.seq}")
 

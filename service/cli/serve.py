@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 MAX_HEAD_BYTES: Final = 65_536  # bytes of a request's first line and header fields together
+MOST_JOINED: Final = 65_536  # bytes that one turn of the event loop may hold back
 MOST_WAITING: Final = 8  # pipelined requests before reading stops
 # seconds from a connection's beginning, or a head's first byte, to the head's end
 HEAD_S: Final = 10.0
@@ -67,6 +68,38 @@ def _unchunked(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, An
     return sent
 
 
+class JoinedWrites:
+    """A transport that sends together what is written in one turn of the event loop: a head with
+    its body, events that are ready together. Each system call costs as much as several events."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._send)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MOST_JOINED:  # the transport itself tells writers to wait
+            self._send()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+
 class Connection(HttpToolsProtocol):
     """A connection that gets 431 for a head that is too large, and 408 for one that is too late.
 
@@ -83,6 +116,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = JoinedWrites(transport, self.loop)  # type: ignore[assignment]
         self._timer = self.loop.call_later(HEAD_S, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -15,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -30,7 +31,7 @@ from service.core.errors import (
 T = TypeVar("T")
 Item = TypeVar("Item")
 Query = TypeVar("Query")
-BUFFERED = 64  # results of `as_done`
+BUFFERED = 64  # results of `as_done`, and items of `emitted`, that are not read yet
 OF_ALL: Final = (BackendUnavailable, ConfigurationError, StoreLost)  # errors of no single query
 
 
@@ -95,6 +96,34 @@ async def as_done(
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
         raise first_of(failures) from None
+
+
+async def emitted(
+    work: Callable[[Callable[[T], Awaitable[None]]], Coroutine[Any, Any, None]],
+) -> AsyncIterator[T]:
+    """Yield the items that `work` emits through the function it is given, until it ends. It waits
+    while more than `BUFFERED` items are unread. Closing the iterator cancels `work` and waits for
+    its end. Raises the errors of `work`.
+    """
+    items: deque[T] = deque()
+    changed, room = asyncio.Event(), asyncio.Event()
+
+    async def emit(item: T) -> None:
+        items.append(item)
+        changed.set()
+        while len(items) > BUFFERED:
+            room.clear()
+            await room.wait()
+
+    async with running(work(emit)) as task:
+        task.add_done_callback(lambda _: changed.set())
+        while items or not task.done():
+            if items:
+                room.set()
+                yield items.popleft()
+            else:
+                changed.clear()
+                await changed.wait()
 
 
 def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -204,9 +233,10 @@ class interruptible(_Cut):
     def __init__(self, waiting: set[interruptible]) -> None:
         self._waiting = waiting
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._enter()
         self._waiting.add(self)
+        return self
 
     def __exit__(
         self,

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from service import runtime
 from service.api import health
 from service.api.wire import TOLD_S, followed
 from service.client import Client
+from service.core.concurrency import closing, emitted
 from service.core.errors import RevelatorError, StoreError, UnknownCollection
 from service.core.progress import Follow
 from service.retrieval.collections import catalog
@@ -83,8 +84,7 @@ async def test_the_client_follows_what_the_server_tells(
         response = web.StreamResponse(headers={"Content-Type": request.headers["Accept"]})
         await response.prepare(request)
         await response.write(b": ping\n\n")
-        async for part in followed(work, Request({"type": "http"})):
-            await response.write(part)
+        await followed(work, Request({"type": "http"}), response.write)
         return response
 
     told: list[tuple[str, int, int]] = []
@@ -112,7 +112,8 @@ async def test_work_that_nobody_follows_any_more_ends() -> None:
             ended.set()
         raise AssertionError
 
-    async with aclosing(followed(work, Request({"type": "http"}))) as events:
+    request = Request({"type": "http"})
+    async with closing(emitted(partial(followed, work, request))) as events:
         assert b"repairing" in await anext(events)
     assert ended.is_set()
 

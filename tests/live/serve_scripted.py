@@ -7,10 +7,11 @@ URL once it serves, and `closed` after everything has been closed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from functools import partial
 
-from service.cli.serve import run_server
+from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings
 from service.telemetry.logs import configure_logging
 from tests.support.asking import ScriptedRetriever
@@ -30,11 +31,9 @@ def main() -> None:
     engine = ScriptedGenerator([ScriptStep(reply=words, delay=options.delay, times=None)])
     settings = Settings.model_validate(options.settings)
     retriever = None if options.stores else ScriptedRetriever()
-    run_server(
-        settings,
-        on_started=lambda url: print(url, flush=True),
-        opening=partial(open_scripted, settings, engines={"default": engine}, retriever=retriever),
-    )
+    opening = partial(open_scripted, settings, engines={"default": engine}, retriever=retriever)
+    with bind(settings.server) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(settings, listener, lambda url: print(url, flush=True), opening))
     print(f"closed, {engine.running} calls left", flush=True)
 
 

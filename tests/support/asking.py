@@ -22,7 +22,7 @@ from service.answer.events import (
 )
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import PreparedRequest
-from service.core.channel import emitted
+from service.core.concurrency import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
 from service.encoders.efficientrag import Labelling

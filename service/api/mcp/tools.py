@@ -28,7 +28,7 @@ from service.api.openai.completions import content
 from service.api.search import FoundPassages, SearchQuery, search
 from service.api.tenants import Right
 from service.api.wire import MAX_BODY_BYTES, read_body
-from service.core.concurrency import closing
+from service.core.concurrency import closing, emitted
 from service.core.domain import AnswerSummary, Problem
 from service.core.errors import NotFound, RevelatorError
 from service.core.validation import Strict, parse
@@ -104,7 +104,7 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
 
 async def _answer(request: Request, asked: AnswerRequest, report: Report) -> ToolResult:
     async with open_events(request, asked) as events:
-        result = await collect(_with_reports(events.events(), report))
+        result = await collect(_with_reports(emitted(events.run), report))
     if isinstance(result, Problem):
         raise RevelatorError(result.detail)
     fields = result.model_dump(include=set(AnswerSummary.model_fields))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
@@ -47,10 +48,12 @@ from service.api.wire import (
     REFUSALS,
     EventStream,
     Refusal,
+    Write,
     body_schema,
     read_json,
     stream_content,
 )
+from service.core.concurrency import emitted
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import InvalidRequest, LoopUnavailable
 from service.runtime import Runtime
@@ -151,34 +154,37 @@ async def _respond(chat: Chat) -> Response:
     wire, asked = chat.wire, chat.wire.asked
     line_of = _narrator(asked)
     if asked.stream:
-        return EventStream(_streamed(chat, line_of), PAUSE)
+        return EventStream(partial(_stream, chat, line_of), PAUSE)
     lines = [asked.note] if asked.note else []
 
     def tell(event: BaseEvent) -> None:
         if line := line_of(event):
             lines.append(line)
 
-    result = await collect(chat.events.events(), tell)
+    result = await collect(emitted(chat.events.run), tell)
     if isinstance(result, Problem):
         return error_response(result)
     return Response(orjson.dumps(wire.body(result, "\n".join(lines))), media_type=JSON)
 
 
-async def _streamed(chat: Chat, line_of: Callable[[BaseEvent], str | None]) -> AsyncIterator[bytes]:
+async def _stream(chat: Chat, line_of: Callable[[BaseEvent], str | None], write: Write) -> None:
     wire, note = chat.wire, chat.wire.asked.note
-    for begun in wire.begin():
-        yield data(begun)
-    if note:
-        yield data(wire.line(note))
-    async for event in chat.events.events():
+
+    async def show(event: BaseEvent) -> None:
         if isinstance(event, AnswerReady):
             for chunk in wire.end(event.body):
-                yield data(chunk)
+                await write(data(chunk))
         elif isinstance(event, Failed):
-            yield data(wire.failed(event.problem))
+            await write(data(wire.failed(event.problem)))
         elif line := line_of(event):
-            yield data(wire.line(line))
-    yield wire.last
+            await write(data(wire.line(line)))
+
+    for begun in wire.begin():
+        await write(data(begun))
+    if note:
+        await write(data(wire.line(note)))
+    await chat.events.run(show)
+    await write(wire.last)
 
 
 def _narrator(asked: ChatRequest) -> Callable[[BaseEvent], str | None]:

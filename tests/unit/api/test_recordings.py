@@ -25,6 +25,7 @@ from service.api.wire import (
     Kind,
     Refusal,
 )
+from service.core.concurrency import emitted
 from service.runtime import INSTANCE
 from tests.support.live import eventually
 
@@ -87,7 +88,7 @@ async def test_the_oldest_ended_ones_make_room_and_their_readers_go_on(
     async with all_of[1].reading() as reading:
         kept.add(all_of[3])
         kept.put(all_of[3], event)
-        assert [each async for each in reading.events()] == [event]
+        assert [each async for each in emitted(reading.run)] == [event]
     with refused(ANSWER_GONE):
         kept.find("a", event_id(1, 0))
     for number in (0, 2, 3):

@@ -1,5 +1,4 @@
-"""The channel between the task that answers and the one that reads, and iteration over what a task
-emits."""
+"""Iteration over what a task emits."""
 
 from __future__ import annotations
 
@@ -9,21 +8,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from service.core.channel import BUFFERED, Channel, emitted
-from service.core.concurrency import closing
+from service.core.concurrency import BUFFERED, closing, emitted
 
 Emit = Callable[[int], Awaitable[None]]
-
-
-async def test_a_channel_gives_what_waits_then_the_end() -> None:
-    channel: Channel[int] = Channel()
-    for number in range(BUFFERED + 1):
-        assert not channel.full()
-        channel.put_nowait(number)
-    assert channel.full()
-    channel.close()
-    channel.put_nowait(-1)
-    assert [item async for item in channel] == [*range(BUFFERED + 1)]
 
 
 async def count(emit: Emit) -> None:
