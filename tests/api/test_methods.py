@@ -3,7 +3,6 @@ deployment cannot run is refused before the first byte."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,27 +59,6 @@ def folded(wire: list[tuple[str, Any]]) -> tuple[Answer, list[BaseEvent]]:
         fold.add(event)
     assert ready.body == fold.answer(ready.body.timing_ms)
     return ready.body, events
-
-
-COMPOUND = [
-    ScriptStep(match="Task: route", reply="compound question", times=None),
-    ScriptStep(
-        match="Task: decompose",
-        reply=json.dumps({"thought": "two", "decomposition": ["Who?", "Where?"]}),
-        times=None,
-    ),
-    ScriptStep(match="Task: relevance", reply="true", times=None),
-    ScriptStep(match="Task: answer", reply="Catania", times=None),
-    ScriptStep(match="Task: merge", reply="Bellini, in Catania.", times=None),
-]
-
-
-async def test_parts_and_their_merge_are_in_the_body() -> None:
-    async with live(COMPOUND) as service:
-        wire = await service.stream("Who composed Norma?")
-    answer, _ = folded(wire)
-    tokens = "".join(d["text"] for n, d in wire if n == "token" and d["role"] == "answer")
-    assert tokens == answer.answer == "Bellini, in Catania."
 
 
 async def asked_twice(service: Live, question: str, **fields: Any) -> Answer:
@@ -294,17 +272,6 @@ async def test_a_broken_encoder_is_named_and_remembered(
     assert status == 422
 
 
-DEEPER = [
-    ScriptStep(match="Task: route", reply="single-step question"),
-    ScriptStep(match=["Task: relevance", "Who composed it?"], reply="true", times=None),
-    ScriptStep(match="Task: relevance", reply="false", times=None),
-    ScriptStep(match="Task: refine", reply="Who composed it?"),
-    ScriptStep(match="Task: answer", reply="Vincenzo Bellini"),
-    ScriptStep(match="Task: ending", reply="yes"),
-    ScriptStep(match="Task: final", reply="Vincenzo Bellini"),
-]
-
-
 async def test_the_shipped_classifier_routes_without_a_call() -> None:
     need("onnxruntime")
     script = [step for step in answering() if step.match != "Task: route"]
@@ -322,17 +289,6 @@ async def test_a_service_without_its_classifier_does_not_start(tmp_path: Path) -
     with pytest.raises(ConfigurationError, match="revelator train router"):
         async with open_scripted(settings, engines=engines, retriever=ScriptedRetriever()):
             pass
-
-
-async def test_a_question_escalates_from_one_search_to_a_loop() -> None:
-    async with live(DEEPER, settings=config(routes={"escalate": "auto"})) as service:
-        answer, events = folded(await service.stream("Whose opera is it?"))
-        line = 'revelator_questions_total{loop="anrag",outcome="answered",route="complex"}'
-        assert await service.metric(line) == 1
-    routes = [(event.route, event.by) for event in events if isinstance(event, RouteChosen)]
-    assert routes == [("single", "model"), ("complex", "escalation")]
-    assert [step.flags for step in answer.steps if step.flags] == [["no_evidence"], ["escalated"]]
-    assert (answer.answer, answer.route) == ("Vincenzo Bellini", "complex")
 
 
 # One cycle reads the passage of the film, which does not tell of its director.

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from service.answer.calls import Roles
-from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
+from service.answer.events import StepEnd, Stop
 from service.answer.inquiry import Inquiry
 from service.core.settings import Settings
 from service.core.settings.loops import AutoragSettings
@@ -19,7 +19,7 @@ from service.engines.base import GenerationRequest
 from service.prompts.templates import TemplateSet
 from service.strategies import autorag
 from service.strategies.autorag import Autorag
-from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage, standing
 from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
 GOLDEN = Path(__file__).parent / "autorag"
@@ -69,7 +69,7 @@ async def run_case(case: dict[str, Any]) -> dict[str, Any]:
         "calls": [_call(request) for request in engine.requests],
         "queries": [request.query for request in asked.retriever.requests],  # type: ignore[attr-defined]
         "answer": ends[-1].answer,
-        "tokens": _answer_tokens(events),
+        "tokens": standing(events),
         "flags": [end.flags for end in ends],
         "answered": stop.answered,
         "stopped_by": stop.stopped_by,
@@ -81,17 +81,6 @@ def _call(request: GenerationRequest) -> dict[str, Any]:
     if request.prompt is not None:
         return call | {"prompt": request.prompt}
     return call | {"messages": [[m.role, m.content] for m in request.messages]}
-
-
-def _answer_tokens(events: list[BaseEvent]) -> str:
-    """What stands of the answer's tokens."""
-    text = ""
-    for event in events:
-        if isinstance(event, Token) and event.role == "answer":
-            text += event.text
-        elif isinstance(event, Withdraw) and event.role == "answer":
-            text = ""
-    return text
 
 
 @pytest.mark.parametrize("name", CASES)

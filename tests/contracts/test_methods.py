@@ -36,19 +36,10 @@ from service.engines.base import GenerationRequest
 from service.strategies.registry import LOOPS
 from tests.stubs.scripted_extractor import ScriptedExtractor
 from tests.stubs.word_labelling import WordFilter, WordLabeler
-from tests.support.answerer import (
-    BELLINI,
-    DECLINES,
-    EXAMPLES,
-    GUESS,
-    MEMORY,
-    NORMA,
-    QUESTION,
-    Answerer,
-    labelling,
-)
+from tests.support.answerer import DECLINES, EXAMPLES, GUESS, MEMORY, Answerer, labelling
 from tests.support.asking import ScriptedRetriever, answer_stream, body_in, inquiry, of, standing
 from tests.support.claims import Told, problems
+from tests.support.opera import BELLINI, NORMA, QUESTION
 
 Hits = Mapping[str, Sequence[Passage] | Exception]
 FOUND: Hits = {"": [BELLINI, NORMA]}
@@ -103,8 +94,8 @@ async def ask(
 ) -> Asked:
     """Ask the question, and check what holds of any question."""
     engine, retriever = engine or Answerer(), ScriptedRetriever(hits)
-    own = {"autorag": {"mode": "tuned"}, "searcher": {"protocol": "search_r1"}}
-    settings = Settings.model_validate(own | way.settings | options.pop("settings", {}))
+    defaults = {"autorag": {"mode": "tuned"}, "searcher": {"protocol": "search_r1"}}
+    settings = Settings.model_validate(defaults | way.settings | options.pop("settings", {}))
     question: dict[str, Any] = {"prompts": "full", "last_resort": False, **options}
     asked = inquiry(
         engine, retriever, QUESTION, settings=settings, route=way.route, loop=way.loop,
@@ -179,7 +170,7 @@ async def test_a_model_that_declines_gives_no_answer(way: Way) -> None:
     told = await ask(way, Answerer(DECLINES))
     assert (told.body.answered, told.body.steps[-1].answer) == (False, None)
     assert "declined" in told.body.steps[-1].flags
-    assert not told.flags & {"unsupported", "repaired"}
+    assert not told.flags & {"unsupported", "repaired", "prompt_example"}
     # Declining is a reply, which is not asked for again, though `complex` searches once more.
     assert way.route == "complex" or told.calls == (await ask(way)).calls
 
@@ -206,7 +197,8 @@ async def test_with_few_calls_the_last_one_goes_to_the_answer(way: Way) -> None:
         assert body.stopped_by in ("budget", "answer")
         if any(step.passages for step in body.steps):
             assert (body.answered, body.supported) == (True, True), most
-        assert body.stopped_by == "budget" or body.answered
+        # The conclusion of a draft may use the reserve, though no passage was found.
+        assert body.answered or (body.stopped_by == "budget" and way.loop != "dragin")
 
 
 @every(SEARCHING)
@@ -219,8 +211,7 @@ async def test_after_the_last_retrieval_what_was_found_is_read(
     searched_at_the_end = way is WAYS["corag"] and "max_steps" in limit
     assert body.usage.retrievals == 1 + searched_at_the_end
     assert (body.answered, body.supported) == (True, True)
-    own = {"max_steps"} if "max_steps" in limit else {"budget"}
-    assert body.stopped_by in own | {"answer"}
+    assert body.stopped_by in ("answer", "max_steps" if "max_steps" in limit else "budget")
     assert more or body.stopped_by == "answer" or way.loop in ("dragin", "flare", "searcher")
 
 
@@ -361,7 +352,7 @@ ASKS = {"baselines": {"flare_query": "questions"}}
         (["flare"], {}, {"settings": ASKS}, None),
         (["dragin"], {"token_signals": False}, {}, "does not provide token signals"),
         (["flare", *GATES], {"logprobs": False}, {}, "does not report the probabilities of its"),
-        (WRITES_A_CHAIN, {}, {"prompts": "own"}, "have no dragin_demonstrations.txt"),
+        (WRITES_A_CHAIN, {}, {"prompts": "few"}, "have no dragin_demonstrations.txt"),
         (["flare"], {}, {"prompts": "compact", "settings": ASKS}, "have no flare_question.txt"),
         (["efficientrag"], {}, {"labelling": None}, "were not opened"),
         (["efficientrag"], {}, {"labelling": NO_WEIGHTS}, "no weights"),
@@ -376,11 +367,12 @@ def test_what_a_deployment_lacks_is_named(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "answer.txt").write_text("$question ${passages}", encoding="utf-8")
-    own = {"prompts": "full", "labelling": labelling()} | options
-    own["prompts"] = str(tmp_path) if own["prompts"] == "own" else own["prompts"]
-    given = {"searcher": {"protocol": "search_r1"}} | own.pop("settings", {})
-    settings = Settings.model_validate(given)
-    asked = inquiry(Answerer(**engine), ScriptedRetriever({}), QUESTION, settings=settings, **own)
+    values = {"searcher": {"protocol": "search_r1"}} | options.get("settings", {})
+    question = {"prompts": "full", "labelling": labelling()} | options
+    question["settings"] = settings = Settings.model_validate(values)
+    if question["prompts"] == "few":
+        question["prompts"] = str(tmp_path)
+    asked = inquiry(Answerer(**engine), ScriptedRetriever({}), QUESTION, **question)
     for loop in loops:
         lacking = LOOPS[loop].missing(asked.roles, settings)
         assert lacking == told or (told and told in str(lacking)), loop

@@ -18,12 +18,9 @@ from service.engines.base import Delta, GenerationRequest, TokenUsage
 from service.engines.signals import ScoreRequest, Scoring
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.stubs.word_labelling import WordFilter, WordLabeler
-from tests.support.asking import passage
+from tests.support.opera import QUESTION
 from tests.support.scripted import SHORT_FORMS
 
-QUESTION: Final = "In which city was the composer of the opera Norma born?"
-NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
-BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania.", "Bellini")
 HOPS: Final = ("Who composed the opera Norma?", "Where was Vincenzo Bellini born?")
 DECLINES: Final = "no answer found"
 GUESS: Final = "Palermo"
@@ -46,11 +43,13 @@ EXAMPLES: Final = {
 }
 
 
-def labelling() -> Labelling:
-    """The encoders of EfficientRAG: what tells of an opera leads on, what tells of a birth ends."""
+def labelling(tags: Mapping[str, Tag] | None = None) -> Labelling:
+    """The encoders of EfficientRAG: what tells of an opera leads on, what tells of a birth ends
+    (the worked example of METHODS.md §4.7)."""
+    tags = tags or {"opera": Tag.CONTINUE, "born": Tag.FINISH}
     marks = {"norma", "opera", "vincenzo", "bellini", "born", "catania"}
-    tags = {"opera": Tag.CONTINUE, "born": Tag.FINISH}
-    return Labelling(WordLabeler(tags, marks), WordFilter({"city", "was", "born", *marks}))
+    kept = {"city", "in", "which", "was", "born", "bellini", "vincenzo", "catania"}
+    return Labelling(WordLabeler(tags, marks), WordFilter(kept))
 
 
 class Answerer(SignalEngine):
@@ -72,8 +71,8 @@ class Answerer(SignalEngine):
         **able: Any,
     ) -> None:
         super().__init__()
-        own = {"token_signals": True, "templates": None} | able
-        self._capabilities = replace(SHORT_FORMS, **own)
+        abilities: dict[str, Any] = {"token_signals": True, "templates": None, **able}
+        self._capabilities = replace(SHORT_FORMS, **abilities)
         self.answer, self.borrows, self.stuck = answer, borrows, stuck
         self.failures = dict(failures or {})
         self.calls = 0

@@ -9,7 +9,6 @@ import pytest
 
 from service.answer.calls import RESTARTS
 from service.answer.events import BaseEvent, Token, Withdraw
-from service.answer.fold import Fold
 from service.answer.inquiry import OpenStep, Scope
 from service.core.errors import EngineInterrupted
 from service.engines.base import (
@@ -20,8 +19,6 @@ from service.engines.base import (
     Message,
     TokenUsage,
 )
-from service.prompts.templates import PromptTemplate
-from service.strategies.reader import write_answer
 from tests.support.asking import ScriptedRetriever, inquiry
 
 REQUEST = GenerationRequest(messages=(Message("user", "Where?"),))
@@ -121,14 +118,3 @@ async def test_a_call_that_is_always_lost_fails() -> None:
         await step.write("reader", REQUEST, "answer")
     assert step.usage["llm_calls"] == RESTARTS + 1
     assert sum(isinstance(event, Withdraw) for event in events) == RESTARTS
-
-
-async def test_the_answer_that_stands_is_the_last_one_alone() -> None:
-    step, fold = step_over(Lossy(losses=1)), Fold()
-    events = events_of(step)
-    await step.start()
-    await write_answer(step, PromptTemplate("Where?").fill({}), "answer")
-    for event in events:
-        fold.add(event)
-
-    assert step.answer == fold.answer_text == "It is Paris"

@@ -12,10 +12,9 @@ from service.core.domain import LoopName, RequestLoop
 from service.strategies.gates import entropy, margin, trends
 from service.strategies.registry import LOOPS
 from tests.support.asking import body_of, passage
-from tests.support.opera import flags
+from tests.support.opera import NORMA, flags
 from tests.support.scripted import ScriptStep
 
-NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
 NOISE = [passage(f"p{n}", f"Text {n}.") for n in range(9)]
 QUESTION = "Who composed Norma?"
 

@@ -15,10 +15,10 @@ from service.retrieval.base import anyone
 from service.strategies.reader import SAMPLE_TEMPERATURE
 from service.strategies.registry import LOOPS, SAMPLED
 from tests.support.asking import ScriptedRetriever, body_in, body_of, events_of, passage
+from tests.support.opera import NORMA
 from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
 HITS = {"": [NORMA]}
 QUESTION = "Who composed Norma?"
 ONE = {"route": "single", "loop": "one_retrieval"}

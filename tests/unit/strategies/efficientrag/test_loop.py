@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies import efficientrag
 from service.strategies.efficientrag import answer_in, as_tagged
 from tests.stubs.word_labelling import WordFilter, WordLabeler
+from tests.support.answerer import labelling
 from tests.support.asking import (
     ScriptedRetriever,
     answer_stream,
@@ -29,9 +30,9 @@ from tests.support.asking import (
     inquiry,
     passage,
 )
+from tests.support.opera import QUESTION
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-QUESTION = "In which city was the composer of the opera Norma born?"
 NORMA = passage("norma", "An opera by Vincenzo Bellini, first heard in 1831", "Norma (opera)")
 BELLINI = passage("bellini", "An Italian composer, born in Catania", "Vincenzo Bellini")
 CITY = passage("catania", "A city of Sicily", "Catania")
@@ -44,14 +45,7 @@ HITS = {
 NEXT = "In which city was born Vincenzo Bellini"
 LAST = f"{NEXT} Vincenzo Bellini born Catania"
 TAGGED = {"opera": Tag.CONTINUE, "born": Tag.FINISH}
-MARKS = {"norma", "opera", "vincenzo", "bellini", "born", "catania"}
-KEPT = {"city", "in", "which", "was", "born", "bellini", "vincenzo", "catania"}
 JSON = ScriptStep('{"answer": "Catania"}', match="<doc>")
-
-
-def labelling(tagged: Mapping[str, Tag] = TAGGED, kept: Collection[str] = KEPT) -> Labelling:
-    """The worked example of METHODS.md §4.7."""
-    return Labelling(WordLabeler(tagged, MARKS), WordFilter(kept))
 
 
 def asking(engine: ScriptedGenerator, retriever: ScriptedRetriever, **options: Any) -> Inquiry:
@@ -248,7 +242,7 @@ async def test_of_json_the_answer_alone_is_shown() -> None:
 
 
 async def test_a_deadline_while_labelling_reads_the_best_ranked() -> None:
-    pair = Labelling(_Stuck(), WordFilter(KEPT))
+    pair = Labelling(_Stuck(), WordFilter(()))
     body = await ask(pair, JSON, limits={"timeout_s": 0.2}, timeout_s=0.2)
     assert (body.answer, body.stopped_by) == ("Catania", "deadline")
     assert [(p.kept, p.reason) for p in body.steps[0].passages] == [(True, "not labelled")] * 2

@@ -14,10 +14,10 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.encoders.base import Tag
 from tests.stubs.scripted_extractor import Found, ScriptedExtractor
+from tests.support.answerer import labelling
 from tests.support.asking import body_in, body_of, events_of, passage
 from tests.support.opera import decomposed, flags, say
 from tests.support.scripted import ScriptStep
-from tests.unit.strategies.efficientrag.test_loop import labelling
 
 NORMA = passage(
     "norma", "Norma is an opera. It was composed by Vincenzo Bellini, in 1831.", "Norma"
