@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from service.answer.events import AnswerReady, RetrievedPassage
+from service.answer.events import RetrievedPassage
 from service.answer.evidence import shown_text
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
 from service.strategies.draft_text import as_data
 from tests.conformance.dragin_parity import WordRetriever, load_passages
-from tests.support.asking import ScriptedRetriever, answer_stream, inquiry
+from tests.support.asking import ScriptedRetriever, answer_stream, body_in, inquiry
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 RECORD: Final = Path(__file__).with_name("chains_official.json")
@@ -136,8 +136,7 @@ def _asks(request: GenerationRequest) -> bool:
 
 
 async def _body(asked: Any) -> Answer:
-    events = [event async for event in answer_stream(asked)]
-    return next(event.body for event in events if isinstance(event, AnswerReady))
+    return body_in([event async for event in answer_stream(asked)])
 
 
 @cache

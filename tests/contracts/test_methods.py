@@ -225,6 +225,7 @@ async def test_at_the_deadline_what_was_found_is_read(way: Way) -> None:
     else:
         assert (told.body.answered, told.body.stopped_by) == (True, "deadline")
         assert told.body.supported or not told.body.usage.retrievals
+        assert "fallback_direct" not in told.flags
 
 
 class Erratic(Answerer):

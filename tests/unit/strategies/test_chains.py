@@ -34,20 +34,6 @@ CHAIN = [
 ]
 
 
-async def test_thought_and_retrieval_take_turns_and_a_reader_answers() -> None:
-    body = await body_of([*CHAIN, reads("Catania")], HITS, QUESTION, **IRCOT)
-    assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
-    assert [(step.kind, step.query, step.answer) for step in body.steps] == [
-        ("retrieve", QUESTION, FACT),
-        ("retrieve", FACT, "Vincenzo Bellini was born in Catania."),
-        ("retrieve", "Vincenzo Bellini was born in Catania.", "So the answer is: Catania."),
-        ("answer", None, "Catania"),
-    ]
-    assert (body.usage.llm_calls, body.usage.retrievals) == (4, 3)
-    assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
-    assert [step.flags for step in body.steps] == [[], [], ["no_new_evidence"], []]
-
-
 async def test_a_sentence_out_of_the_demonstrations_ends_the_chain() -> None:
     copied = "The Glass Orchard was directed by Paul Renner."
     body = await body_of([thinks("", copied), reads("Catania")], HITS, QUESTION, **IRCOT)
@@ -133,25 +119,6 @@ def turn(history: str, reply: str) -> ScriptStep:
 
 def finds(question: str, reply: str) -> ScriptStep:
     return ScriptStep(reply, f"\nQuestion: {question}\nDoc1")
-
-
-async def test_follow_up_questions_are_answered_by_searches() -> None:
-    script = [
-        turn("", f" Yes.\nFollow up: {ONE}"),
-        finds(ONE, "Vincenzo Bellini"),
-        turn(ONCE, f"\nFollow up: {TWO}"),
-        finds(TWO, "Catania"),
-        turn(f"{ONCE}\nFollow up: {TWO}\nIntermediate answer: Catania.",
-             "\nSo the final answer is: Catania."),
-    ]  # fmt: skip
-    body = await body_of(script, BY_QUESTION, QUESTION, **FULL)
-    assert [(s.kind, s.question, s.query, s.answer, s.llm_calls) for s in body.steps] == [
-        ("retrieve", ONE, ONE, "Vincenzo Bellini", 2),
-        ("retrieve", TWO, TWO, "Catania", 2),
-        ("answer", QUESTION, None, "Catania", 1),
-    ]
-    assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
-    assert [c.passage_id for c in body.citations] == ["norma", "bellini"]
 
 
 async def test_a_question_asked_before_is_not_searched_again() -> None:

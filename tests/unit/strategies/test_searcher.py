@@ -18,11 +18,10 @@ from service.engines.base import Capabilities, GenerationRequest
 from service.strategies.registry import check_loop
 from service.strategies.searcher import PROTOCOLS, Protocol, instruction, read_turn
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.opera import BELLINI, NORMA
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "In which city was the composer of Norma born?"
-NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
-BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania.", "Bellini")
 HITS = {"Norma": [NORMA], "Bellini": [BELLINI], "": []}
 NAMES: list[SearcherProtocol] = list(PROTOCOLS)
 ABLE = Capabilities(raw=True)

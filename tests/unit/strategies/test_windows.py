@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,10 +14,8 @@ from service.answer.events import (
     StepStart,
     Stop,
     ThoughtWritten,
-    Token,
 )
 from service.core.domain import Passage
-from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.strategies import drafting
 from service.strategies.base import Method
@@ -33,64 +31,22 @@ HITS: dict[str, Sequence[Passage] | Exception] = {
 }
 
 
-def writes(text: str) -> Any:
-    """Goes on with `text` from wherever the prompt stands in it, a token a word."""
-
-    def write(request: GenerationRequest) -> Output:
-        written = (request.prompt or "").rpartition("\nAnswer:")[2].split()
-        words = text.split()
-        if words[: len(written)] != written:  # the conclusion
-            return of_words("Catania.")
-        return of_words(" ".join(words[len(written) :]))
-
-    return write
+def writes(request: GenerationRequest) -> Output:
+    """Goes on with the text from wherever the prompt stands in it, a token a word."""
+    written = (request.prompt or "").rpartition("\nAnswer:")[2].split()
+    return of_words(" ".join(TEXT.split()[len(written) :]))
 
 
 async def run(
-    loop: type[Method],
-    text: str = TEXT,
-    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
-    write: Any = None,
-    window: int = 6,
-    tokens: int = 128,
-    **request: Any,
+    loop: type[Method], write: Any = writes, window: int = 6, **request: Any
 ) -> tuple[TokenEngine, list[BaseEvent]]:
-    engine = TokenEngine(write or writes(text))
-    settings = {"dragin": {"max_tokens": tokens}}
+    engine = TokenEngine(write)
     asked = inquiry(
-        engine,
-        ScriptedRetriever(hits),
-        QUESTION,
-        settings=Settings.model_validate(settings),
-        prompts="full",
-        loop=loop.name,
-        **request,
+        engine, ScriptedRetriever(HITS), QUESTION, prompts="full", loop=loop.name, **request
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drafting, "WINDOW", window)
         return engine, [event async for event in loop_events(loop, asked, QUESTION)]
-
-
-def windows(events: list[BaseEvent]) -> list[tuple[str, str | None]]:
-    """Each query, with the window that was written from what it found."""
-    answers = {event.step: event.answer for event in of(events, StepEnd)}
-    return [(event.query, answers[event.step]) for event in of(events, QueryIssued)]
-
-
-async def test_the_worked_example_of_fixed_length() -> None:
-    engine, events = await run(FixedLength)
-    assert windows(events) == [
-        (QUESTION, "Norma is by Vincenzo Bellini. He"),
-        ("Norma is by Vincenzo Bellini. He", "was born in Catania. So the"),
-        ("was born in Catania. So the", "answer is Catania."),
-    ]  # fmt: skip
-    assert [event.kind for event in of(events, StepStart)] == ["retrieve"] * 3 + ["answer"]
-    assert [request.max_tokens for request in engine.requests] == [6, 6, 6]
-    assert engine.prompts[1].endswith("\nAnswer: Norma is by Vincenzo Bellini. He")
-    assert "[1] Vincenzo Bellini was born in Catania." in engine.prompts[1]
-    assert "[1] Norma" not in engine.prompts[1]
-    assert [e.text for e in of(events, Token) if e.role == "answer"] == ["Catania"]
-    assert events[-1] == Stop(stopped_by="answer", answered=True)
 
 
 async def test_a_word_that_a_window_cut_is_whole_in_the_text() -> None:
