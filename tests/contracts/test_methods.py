@@ -26,6 +26,7 @@ from service.answer.events import (
     PassagesFound,
     StepEnd,
     StepStart,
+    Stop,
     Token,
 )
 from service.core.domain import Answer, LoopName, Passage
@@ -218,28 +219,32 @@ async def test_after_the_last_retrieval_what_was_found_is_read(
 @every([name for name in WAYS if name not in ONE_CALL])
 async def test_at_the_deadline_what_was_found_is_read(way: Way) -> None:
     """The last call but one is stuck, so that the reserve is left for the last one."""
-    engine = Answerer(stuck=[(await ask(way)).engine.calls - 2])
-    told = await ask(way, engine, limits={"timeout_s": 0.4})
+    calls = (await ask(way)).engine.calls
+    told = await ask(way, Answerer(stuck=[calls - 2]), limits={"timeout_s": 0.4})
     if not told.of(PassagesFound) or way.loop.endswith("gate"):
         assert [event.problem.status for event in told.of(Failed)] == [504]
     else:
         assert (told.body.answered, told.body.stopped_by) == (True, "deadline")
         assert told.body.supported or not told.body.usage.retrievals
         assert "fallback_direct" not in told.flags
+    told = await ask(way, Answerer(stuck=range(calls - 1, 2 * calls)), limits={"timeout_s": 0.4})
+    failed = [event.problem.status for event in told.of(Failed)]
+    assert failed in ([], [504])
+    assert [event.stopped_by for event in told.of(Stop)] == ["deadline"] * (not failed)
 
 
 class Erratic(Answerer):
     """Gives what any prompt may be answered with, and never asks the same question twice."""
 
     def reply(self, request: GenerationRequest) -> str:
-        size, prompt = len(texts_of(request)[-1]), texts_of(request)[0]
+        size, prompt = len(texts_of(request)[-1]), " ".join(texts_of(request))
         if request.prompt is None:
             replies = {
+                "Take a question": json.dumps(["Who wrote it?", "Where?", "When?", "Why?"]),
                 "Decide how": "compound question",
                 "Decide whether": "no",
                 "Judge whether": "true" if "Doc: Bellini" in prompt else "what?",
                 "Write the question": f"Question {size}?",
-                "Take a question": json.dumps(["Who wrote it?", "Where?", "When?", "Why?"]),
                 "A search engine": f"Question {size}?",
             }
             known = (told for begin, told in replies.items() if begin in prompt)
@@ -279,10 +284,11 @@ async def test_no_question_spends_more_than_it_may(
 
 
 @every([*WAYS])
-async def test_a_lost_worker_changes_nothing_but_the_calls(way: Way) -> None:
+@pytest.mark.parametrize("at", [0.0, 0.5])
+async def test_a_lost_worker_changes_nothing_but_the_calls(way: Way, at: float) -> None:
     whole = await ask(way)
     for number in range(whole.calls):
-        told = await ask(way, Answerer(failures={number: EngineInterrupted("lost")}))
+        told = await ask(way, Answerer(failures={number: EngineInterrupted("lost")}, at=at))
         assert told.calls == whole.calls + 1, number
         assert outcome(told.body) == outcome(whole.body), number
         assert standing(told.events, "draft") == standing(whole.events, "draft"), number
@@ -324,6 +330,8 @@ async def test_the_parts_of_a_compound_question_are_drafts(way: Way) -> None:
     assert {step.id.split(".")[1] for step in parts} == {"1", "2"}
     assert {event.step for event in told.of(Token) if event.role == "answer"} == {merge.id}
     assert bool(told.body.citations) == (way.loop != "no_retrieval")
+    told = await ask(way._replace(route="compound"), limits={"max_retrievals": 1})
+    assert told.body.stopped_by == ("answer" if way.loop == "no_retrieval" else "budget")
 
 
 @every([name for name in SEARCHING if name not in FROM_SUB_ANSWERS])

@@ -56,8 +56,8 @@ class Answerer(SignalEngine):
     """Searches for the composer, then for the place where he was born, and says `answer`. Where no
     passage tells it of Catania, it guesses, and is not sure.
 
-    `stuck` calls never write a word; `failures` are raised in the middle of a call, each once; both
-    go by the number of a call, from 0. `borrows`: its answers are those of the examples in its
+    `stuck` calls never write a word; `failures` are raised after a part `at` of a call, each once;
+    both go by the number of a call, from 0. `borrows`: its answers are those of the examples in its
     prompts. The engine is `able` to do what all methods need, unless it is said otherwise.
     """
 
@@ -68,13 +68,14 @@ class Answerer(SignalEngine):
         borrows: bool = False,
         stuck: Collection[int] = (),
         failures: Mapping[int, BaseException] | None = None,
+        at: float = 0.5,
         **able: Any,
     ) -> None:
         super().__init__()
         abilities: dict[str, Any] = {"token_signals": True, "templates": None, **able}
         self._capabilities = replace(SHORT_FORMS, **abilities)
         self.answer, self.borrows, self.stuck = answer, borrows, stuck
-        self.failures = dict(failures or {})
+        self.failures, self.at = dict(failures or {}), at
         self.calls = 0
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
@@ -84,25 +85,27 @@ class Answerer(SignalEngine):
             await asyncio.Event().wait()
         text, failure = self._write(request), self.failures.pop(number, None)
         if request.signals:
-            lost = (len(text.split()) // 2, failure) if failure else None
+            lost = (int(len(text.split()) * self.at), failure) if failure else None
             self.drafts = [DraftScript(text, {"Palermo.": 2.0}, {"Palermo.": 0.5}, failure=lost)]
             async for delta in self._draft(request):
                 yield delta
             return
         words = re.findall(r"\s*\S+", text)
         whole = len(words) <= request.max_tokens
-        for number, word in enumerate(words[: request.max_tokens], 1):
+        for number, word in enumerate(words[: request.max_tokens]):
+            if failure and number >= int(len(words) * self.at):
+                raise failure
             chances = [0.05] * 20 if word.strip(" .") in DOUBTED else [0.99, 0.01]
             best = tuple(map(math.log, chances))[: request.logprobs]
             yield Delta(word, best[0] if best else None, best=(best,) if len(best) > 1 else ())
-            if failure and number >= len(words) / 2:
-                raise failure
         usage = TokenUsage(sum(map(len, texts_of(request))) // 4, len(words))
         yield Delta("", finish="stop" if whole else "length", usage=usage)
 
     async def score(self, request: ScoreRequest) -> Scoring:
-        self.calls += 1
-        if failure := self.failures.pop(self.calls - 1, None):
+        number, self.calls = self.calls, self.calls + 1
+        if number in self.stuck:
+            await asyncio.Event().wait()
+        if failure := self.failures.pop(number, None):
             raise failure
         return await super().score(request)
 
