@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from fastapi import Request
 
-from service import runtime
+from service import checks
 from service.api import health
 from service.api.wire import TOLD_S, followed
 from service.client import Client
@@ -288,7 +288,7 @@ async def test_a_late_probe_takes_no_gateway_out_that_answers(
 ) -> None:
     await add(mine, [NORMA])
     await ready(mine)  # opens the collection that probes search
-    monkeypatch.setattr(runtime, "OPEN_S", 0.0)
+    monkeypatch.setattr(checks, "OPEN_S", 0.0)
     mine.app.state.readiness._until = 0.0
     response = await mine.get("/readyz")
     problem = check_problem(response, 503, "not-ready")
@@ -296,6 +296,6 @@ async def test_a_late_probe_takes_no_gateway_out_that_answers(
     await ask(mine)
     (told,) = (await ready(mine))["degraded"]
     assert told.startswith("retrieval: no response within")
-    monkeypatch.setattr(runtime, "LATELY_S", 0.0)
+    monkeypatch.setattr(checks, "LATELY_S", 0.0)
     mine.app.state.readiness._until = 0.0
     assert (await mine.get("/readyz")).status == 503
