@@ -32,7 +32,7 @@ from service.retrieval.base import SIDES
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
+from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore, to_its_end
 from service.retrieval.stores.digests import damage, seal, sealed, unseal
 from service.retrieval.stores.records import digest
 
@@ -158,7 +158,7 @@ class LifeCycle:
         """Hold the collection and its next generation, empty, to be filled by its only writer.
 
         At the end it becomes the collection, and the old one is deleted once its questions have
-        ended. After an exception the old one stays and the new one is deleted.
+        ended. After an exception within the context the old one stays and the new one is deleted.
         """
         async with self.writer_of(name) as old:
             number = 1 + max(old.manifest.generation, *old.manifest.leftovers, 0)
@@ -167,7 +167,7 @@ class LifeCycle:
                 new = await self._build(old.manifest.succeeded(number, embedding))
                 try:
                     yield old, new
-                    await self._switch(old, new)
+                    _check_complete(new)
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await new.close()
@@ -176,19 +176,18 @@ class LifeCycle:
                 with anyio.CancelScope(shield=True), _logged(name):
                     await self._delete(old, (number,))
                 raise
+            try:
+                await to_its_end(self._switch(old, new))
+            finally:
+                if (
+                    self.find(name) is not new
+                ):  # what is not deleted here, as it may be named: swept
+                    await new.close()
         await self.unload(old)
         await self._tidy(name)
 
     async def _switch(self, old: Collection, new: Collection) -> None:
         """Make `new` the collection. For the writer of `old`."""
-        if not new.manifest.documents:
-            raise InvalidRequest(
-                f"collection {old.manifest.name!r} is unchanged: no valid document was received"
-            )
-        if new.manifest.state != "complete":
-            raise StoreError(
-                f"collection {old.manifest.name!r} is unchanged: a write was interrupted"
-            )
         known = old.manifest.leaving(old.manifest.generation, time.time())
         left = known.without((new.manifest.generation,)).leftovers
         await self._publish(new, new.manifest.having(leftovers=left))
@@ -368,6 +367,15 @@ class LifeCycle:
             if not await self.manifests.claimed(name):
                 async with self.writer_of(name):
                     pass
+
+
+def _check_complete(new: Collection) -> None:
+    """Raise InvalidRequest or StoreError if `new` must not replace a collection."""
+    unchanged = f"collection {new.manifest.name!r} is unchanged"
+    if not new.manifest.documents:
+        raise InvalidRequest(f"{unchanged}: no valid document was received")
+    if new.manifest.state != "complete":
+        raise StoreError(f"{unchanged}: a write was interrupted")
 
 
 @contextmanager

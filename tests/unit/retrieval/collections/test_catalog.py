@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -141,6 +142,35 @@ async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await collections.get("c")
             written.set()
+
+
+async def test_a_replacement_that_is_cancelled_while_it_switches_has_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the manifest on there is no way back: a cancellation must not delete what it names."""
+    switching = anyio.Event()
+
+    async def publish(*_: object) -> None:
+        switching.set()
+        await anyio.sleep(0.05)
+
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        await ingest_documents(CORPUS, "c", collections)
+        monkeypatch.setattr(collections._backends, "publish", publish)
+
+        async def replace() -> None:
+            async with collections.replacing("c") as writer:
+                await writer.write([Document("hekla", "", "Hekla is a volcano.")])
+
+        task = asyncio.create_task(replace())
+        await switching.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [head.document_id for head in await collections.heads("c", "", 9)] == ["hekla"]
+    async with opened(tmp_path) as collections:
+        assert [head.document_id for head in await collections.heads("c", "", 9)] == ["hekla"]
 
 
 @asynccontextmanager
