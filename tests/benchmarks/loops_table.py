@@ -12,6 +12,11 @@ only measure (`report_hotpotqa`, `report_2wikimultihopqa`, `report_musique`), of
 says that this is their N-th measurement; LOG.md notes each, and there are three at most. With
 `--write`, the section of METHODS.md is written anew from the rows, after what is lacking was asked.
 
+`--sets` and `--methods` measure something else with the same questions, as the model cards do: of
+the default service (`squad_pooled nq_pooled`, by `auto`) over the passages of `squad`,
+`squad_train`, `nq_passages` and 2Wiki in one collection, and of the loops on `bridges` and made-up
+`comparisons`.
+
 `loops_table.tar.xz` contains the rows behind that table. Unpack it into OUT to continue
 them with more `--questions`, which needs the same model and settings.
 """
@@ -67,27 +72,34 @@ of HotpotQA, 2WikiMultihopQA and MuSiQue:"""
 
 
 class Source(NamedTuple):
-    """A set: its folder below DATA, None for made-up questions, and the route of its questions."""
+    """A set: the folder of its questions below DATA, or the kind of made-up ones, the folders of
+    its passages, and the route of its questions."""
 
-    corpus: str
-    questions: str | None
+    questions: str
+    corpora: tuple[str, ...]
     route: str
 
 
 FACTS: Final = {
-    "squad": Source("squad", "squad", "single"),
-    "nq": Source("nq_passages", "nq_passages", "single"),
+    "squad": Source("squad", ("squad",), "single"),
+    "nq": Source("nq_passages", ("nq_passages",), "single"),
 }
 DEVELOPMENT: Final = {
-    "musique": Source("musique", "musique", "complex"),
-    BRIDGES: Source(CORPUS, None, "complex"),
+    "musique": Source("musique", ("musique",), "complex"),
+    BRIDGES: Source("bridge", (CORPUS,), "complex"),
+}
+POOL: Final = ("squad", "squad_train", "nq_passages", CORPUS)
+OTHERS: Final = {
+    "squad_pooled": Source("squad", POOL, "single"),
+    "nq_pooled": Source("nq_passages", POOL, "single"),
+    "comparisons": Source("comparison", (CORPUS,), "complex"),
 }
 REPORT: Final = {
-    name: Source(name, name, "complex")
+    name: Source(name, (name,), "complex")
     for name in ("report_hotpotqa", "report_2wikimultihopqa", "report_musique")
 }
 MOST_MEASUREMENTS: Final = 3  # of the sets that only measure
-SETS: Final = FACTS | DEVELOPMENT | REPORT
+SETS: Final = FACTS | DEVELOPMENT | OTHERS | REPORT
 TITLES: Final = {
     "squad": "SQuAD", "nq": "NQ", "report_hotpotqa": "HotpotQA",
     "report_2wikimultihopqa": "2WikiMultihopQA", "report_musique": "MuSiQue", "musique": "MuSiQue",
@@ -114,13 +126,17 @@ def note_of(names: Sequence[str], measurement: int | None) -> str | None:
 
 def rows_of(data: Path, source: Source) -> list[dict[str, Any]]:
     """All questions of a set, in an order of chance that is always the same."""
-    if source.questions is None:
-        rows = made_up_questions("bridge", MADE)
-    else:
+    rows = made_up_questions(source.questions, MADE)
+    if not rows:
         lines = (data / source.questions / "questions.jsonl").read_text(encoding="utf-8")
         rows = [json.loads(line) for line in lines.splitlines()]
     random.Random(SEED).shuffle(rows)
     return rows
+
+
+def collection_of(name: str) -> str:
+    """One for all sets over the pool."""
+    return "pool" if SETS[name].corpora == POOL else name
 
 
 async def prepare(data: Path, out: Path, settings: Settings, names: Sequence[str]) -> list[str]:
@@ -133,12 +149,13 @@ async def prepare(data: Path, out: Path, settings: Settings, names: Sequence[str
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     async with open_runtime(settings) as runtime:
         collections = runtime.retrieval.collections
-        known = await collections.names()
         for name in names:
-            if name not in known:
-                await collections.create(name)
+            collection = collection_of(name)
+            if collection not in await collections.names():
+                await collections.create(collection)
             # What is stored already is passed over.
-            await ingest([data / SETS[name].corpus / "corpus.jsonl"], name, collections)
+            corpora = [data / corpus / "corpus.jsonl" for corpus in SETS[name].corpora]
+            await ingest(corpora, collection, collections)
     return [f"{name}={file}" for name, file in files.items()]
 
 
@@ -149,7 +166,7 @@ async def main(options: argparse.Namespace) -> int:
     given = EvaluationOptions(
         await prepare(options.data, options.out, settings, names),
         methods=options.methods,
-        collections=[f"{name}={name}" for name in names],
+        collections=[f"{name}={collection_of(name)}" for name in names],
         routes=[f"{name}={SETS[name].route}" for name in names],
         timeout_s=LONGEST_S,
         limit=options.questions,

@@ -69,7 +69,8 @@ def small(data: Path, folder: Path) -> tuple[list[Path], Path]:
         asked = rows_of(data, source)[:QUESTIONS]
         files.append(folder / f"{name}.jsonl")
         write(files[-1], asked)
-        lines = (data / source.corpus / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+        (own_corpus,) = source.corpora
+        lines = (data / own_corpus / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
         corpus = [json.loads(line) for line in lines]
         wanted = {gold for row in asked for gold in row["supporting_passage_ids"]}
         own = [passage for passage in corpus if passage["id"] in wanted]
