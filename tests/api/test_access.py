@@ -24,7 +24,7 @@ from tests.api.test_forbidden import MCP, RIGHTS, tool
 from tests.api.test_tenants import entry, key, tenants
 from tests.conftest import need
 from tests.support.live import Live, config, live
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
+from tests.support.scripted import ScriptStep, render
 
 HEADER: Final = "X-Groups"
 GROUPS: Final = [f"group {n}" for n in range(6)]
@@ -48,16 +48,13 @@ def document(word: str, allowed: set[str]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def harbour(folder: Path, **server: Any) -> AsyncIterator[Live]:
-    settings = config(
-        data_dir=str(folder), retrieval={"embedding_model": "hashing"}, server=server,
-        answers={"unsupported": "flag"},
-    )  # fmt: skip
+    settings = config(folder, server=server, answers={"unsupported": "flag"})
     steps = [
         ScriptStep(match="Task: route", reply="single-step question", times=None),
         ScriptStep(match="Task: relevance", reply="true", times=None),
         ScriptStep(reply=render, times=None),
     ]
-    async with live(ScriptedGenerator(steps), settings=settings, own_stores=True) as service:
+    async with live(steps, settings=settings, own_stores=True) as service:
         await put(service, "default")
         await add(service, [document(*each) for each in DOCUMENTS.items()], "default")
         yield service

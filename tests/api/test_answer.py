@@ -64,12 +64,12 @@ async def test_line_breaks_of_unicode_do_not_break_an_event() -> None:
 async def test_engine_and_store_failures_end_the_stream_and_the_body_alike() -> None:
     async def both(script: list[ScriptStep], retriever: ScriptedRetriever, slug: str) -> None:
         async with live(script, retriever=retriever) as service:
-            status, body = await service.ask()
+            reply = await service.post("/answer", json={"question": "Who?"})
             wire = await service.stream()
         check_grammar(wire)
         problem = next(data["problem"] for name, data in wire if name == "error")
-        assert (status, body["type"]) == (503, f"urn:revelator:problem:{slug}")
-        assert problem["type"] == body["type"]
+        assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+        assert problem["type"] == reply.json()["type"] == f"urn:revelator:problem:{slug}"
 
     down = [ScriptStep(match=None, reply=EngineFailure("the engine is out"), times=None)]
     await both(down, ScriptedRetriever(), "engine-unavailable")

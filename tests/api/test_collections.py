@@ -6,30 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
-import aiohttp
 import anyio
 import pytest
 from yarl import URL
 
 from service.api import wire as bodies
-from service.api.app import create_app
 from service.cli.ingest import run_ingest
 from service.cli.options import IngestOptions
-from service.cli.serve import serving
 from service.cli.upkeep import list_collections
 from service.client import Client
 from service.retrieval.documents import Document
-from service.runtime import open_runtime
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need
-from tests.support.live import Live, answering, config, live
+from tests.support.live import Live, config, live
 from tests.support.office import pdf
-from tests.support.scripted import ScriptedGenerator
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 TEXT = "Norma was composed by Vincenzo Bellini."
@@ -39,9 +32,7 @@ NORMA = {"id": "n", "title": "Norma", "text": TEXT, **METADATA}
 
 @asynccontextmanager
 async def stored(tmp_path: Path) -> AsyncIterator[Live]:
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
-    engine = ScriptedGenerator(answering())
-    async with live(engine, settings=settings, own_stores=True) as service:
+    async with live(settings=config(tmp_path), own_stores=True) as service:
         yield service
 
 
@@ -116,6 +107,7 @@ async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
         changed = await put(service, metadata_fields=["city"])
         assert changed["metadata_fields"] == ["city", "year"]
         assert changed["description"] == "operas"
+        assert (await put(service, description="new", analysis="english"))["description"] == "new"
         response = await service.get("/collections")
         names = [each["name"] for each in response.json()["collections"]]
         assert "mine" in names
@@ -149,32 +141,24 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
 ) -> None:
     need("pypdf")
     file = tmp_path / "handbook.pdf"
-    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
-    app = create_app(
-        settings,
-        partial(open_runtime, settings, engines={"default": ScriptedGenerator(answering())}),
-    )
-    async with serving(app) as (_, url), aiohttp.ClientSession(url) as http:
+    settings = config(tmp_path)
+    async with live(settings=settings, own_stores=True, watched=False) as service:
         for pages, told in (
             (["Norma.", "Tosca.", "Aida.", "Etna."], "4 documents indexed"),
             (["Norma.", "Etna."], "2 removed, because their files no longer contain them"),
             (["Norma."], "1 removed, because their files no longer contain them"),
         ):
             file.write_bytes(pdf(pages))
-            assert (
-                await run_ingest([file], IngestOptions(collection="mine", url=url), settings) == 0
-            )
+            options = IngestOptions(collection="mine", url=service.url)
+            assert await run_ingest([file], options, settings) == 0
             assert told in " ".join(capsys.readouterr().out.split())
-        async with http.get("/collections/mine/documents?file=handbook.pdf") as response:
-            page = {
-                "id": "handbook.pdf#page=1",
-                "title": "handbook",
-                "metadata": ANY,
-                "passages": 1,
-            }
-            assert await response.json() == {"documents": [page], "next": None}
-        async with http.get("/collections/mine") as response:
-            assert (await response.json())["documents"] == 1
+        found = (await service.get("/collections/mine/documents?file=handbook.pdf")).json()
+        (page,) = found["documents"]
+        assert (page["id"], page["title"], page["passages"]) == (
+            "handbook.pdf#page=1", "handbook", 1,
+        )  # fmt: skip
+        assert found["next"] is None
+        assert (await service.get("/collections/mine")).json()["documents"] == 1
 
 
 async def test_documents_are_listed_a_page_at_a_time(mine: Live) -> None:

@@ -130,10 +130,7 @@ def originals(folder: Path) -> list[Path]:
 @asynccontextmanager
 async def keeping(folder: Path, *, kept: bool = True) -> AsyncIterator[Live]:
     """A server that keeps files, with a PDF of two pages and three other files."""
-    settings = config(
-        data_dir=str(folder), retrieval={"embedding_model": "hashing"},
-        ingest={"keep_files": kept}, server={"principals_header": "X-Groups"},
-    )  # fmt: skip
+    settings = config(folder, ingest={"keep_files": kept}, server={"principals_header": "X-Groups"})
     async with live(settings=settings, own_stores=True) as service:
         await put(service)
         await send(

@@ -3,12 +3,11 @@ deployment cannot run is refused before the first byte."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import anyio
 import pytest
 
@@ -24,8 +23,6 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.fold import Fold
-from service.api.app import create_app
-from service.cli.serve import serving
 from service.cli.terminal import sample_questions
 from service.core.domain import Answer
 from service.core.errors import ConfigurationError
@@ -73,14 +70,11 @@ async def asked_twice(service: Live, question: str, **fields: Any) -> Answer:
     return answer
 
 
-@asynccontextmanager
-async def shipped(folder: Path, **sections: Any) -> AsyncIterator[Live]:
+def shipped(folder: Path, **sections: Any) -> AbstractAsyncContextManager[Live]:
     """The service as it comes with the wheel."""
     need("onnxruntime")
-    settings: Settings = config(data_dir=folder, engines=PATIENT, **sections)
-    app = create_app(settings)
-    async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
-        yield Live(url, app, server, http)
+    settings = config(data_dir=folder, engines=PATIENT, **sections)
+    return live(settings=settings, own_stores=True, own_engines=True, watched=False)
 
 
 # What is certain of a baseline with the shipped model, which was not taught facts: whether it

@@ -225,9 +225,8 @@ async def test_a_compressed_body_is_read_within_the_limit(
 async def test_a_compressed_upload_is_read_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
     lines = b"".join(b'{"id": "d%d", "text": "Etna is a volcano."}\n' % n for n in range(3_000))
-    async with live(settings=settings, own_stores=True) as service:
+    async with live(settings=config(tmp_path), own_stores=True) as service:
         assert (await service.put("/collections/docs")).status == 200
         path = "/collections/docs/documents"
         for coded, encode in (("gzip", gzip.compress), ("zstd", zstd.compress)):

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import schemathesis
@@ -66,7 +67,7 @@ def schema(settings: Settings, retriever: Retriever | None = None) -> Any:
 
 
 answers = schema(config(), ScriptedRetriever())
-stores = schema(config(data_dir=data.name, retrieval={"embedding_model": "hashing"}))
+stores = schema(config(Path(data.name)))
 
 
 @answers.exclude(path_regex="^/collections").parametrize()

@@ -63,8 +63,7 @@ def entry(name: str, **fields: Any) -> str:
 def tenants(folder: Path, *entries: str, **server: Any) -> Settings:
     path = folder / "tenants.toml"
     path.write_text("".join(entries))
-    return config(server={"tenants_file": path, **server}, data_dir=folder / "data",
-                  retrieval={"embedding_model": "hashing"})  # fmt: skip
+    return config(folder / "data", server={"tenants_file": path, **server})
 
 
 def key(name: str) -> dict[str, str]:
@@ -160,7 +159,8 @@ async def test_the_first_request_too_many_is_told_when_to_come_back(tmp_path: Pa
         assert told[0] == (200, '"requests";r=3;t=15, "questions";r=1;t=30')
         assert [each[0] for each in told] == [200, 200, 429]
         response = await service.post("/answer", json={"question": "Who?"}, headers=key("a"))
-        check_problem(response, 429, "rate-limited")
+        problem = check_problem(response, 429, "rate-limited")
+        assert "2 questions a minute" in problem["detail"]
         assert 1 <= int(response.headers["Retry-After"]) <= 30
         response = await service.post("/answer", json=[], headers=key("a"))
         check_problem(response, 429, "rate-limited")  # requests are used up, too

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from service.retrieval.base import Retriever
 from service.retrieval.collections.backends import Backends
+from service.retrieval.embedding.embedders import HashingEmbedder
+from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.qdrant_server import QdrantServer
+from tests.support.documents import ingest_documents
 from tests.support.qdrant import QdrantInMemory
+from tests.unit.retrieval.worlds import SETTINGS, opened
 
 WRITE_S = 20.0
 # qdrant-client's engine in this process says that it scans everything.
@@ -44,3 +50,29 @@ WORLDS: dict[str, Callable[[pytest.FixtureRequest], Backends]] = {
         elastic_server(request), qdrant_server(request, "gRPC")
     ),
 }
+
+
+def reading(
+    corpora: Mapping[str, Sequence[Any]], pairs: Collection[str] = tuple(WORLDS)
+) -> Callable[..., AsyncIterator[Retriever]]:
+    """A fixture: a retriever over these corpora, by the names of their collections, on each pair of
+    stores. It is opened once, because the tests of a module only read."""
+
+    @pytest.fixture(scope="module", params=pairs)
+    async def retriever(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Retriever]:
+        backends = WORLDS[request.param](request)
+        try:
+            async with opened(tmp_path_factory.mktemp("data"), backends=backends) as collections:
+                for name, documents in corpora.items():
+                    await backends.drop(name)
+                    await collections.create(name)
+                    await ingest_documents(documents, name, collections)
+                yield HybridRetriever(collections, HashingEmbedder(), SETTINGS)
+                for name in corpora:
+                    await collections.delete(name)
+        finally:
+            await backends.aclose()
+
+    return retriever

@@ -11,8 +11,7 @@ import pytest
 from service.core.errors import NotFound
 from service.retrieval.base import EVERYTHING, NOBODY, Principals, SearchRequest
 from service.retrieval.search.hybrid import HybridRetriever
-from tests.contracts.stores import QUIET
-from tests.contracts.worlds import reading
+from tests.contracts.stores import QUIET, reading
 
 pytestmark = QUIET
 

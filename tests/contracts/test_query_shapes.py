@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.core.concurrency import gather
 from service.retrieval.base import TIE_BREAKER, QueryShape, Retriever, SearchRequest
-from tests.contracts.worlds import reading
+from tests.contracts.stores import reading
 from tests.support.bm25 import bm25
 
 SHAPES: tuple[QueryShape, ...] = get_args(QueryShape)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from service.core.domain import ScoredPassage
 from service.core.errors import NotFound
 from service.retrieval.base import Retriever, SearchRequest
-from tests.contracts.stores import QUIET
-from tests.contracts.worlds import reading
+from tests.contracts.stores import QUIET, reading
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = QUIET

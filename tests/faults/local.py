@@ -18,7 +18,7 @@ import aiohttp
 from service.core import files
 from tests.faults.outage import Service, served
 from tests.faults.proxy import Act, changed
-from tests.live.test_stopping import body_of, serve
+from tests.live.test_stopping import body_of, serve, words
 from tests.load.gateways import Told, insist
 from tests.server_nodes import free_port
 from tests.support.live import Raw
@@ -81,16 +81,16 @@ async def local_world(folder: Path) -> AsyncIterator[tuple[Machine, Service]]:
 
 async def terminate() -> list[str]:
     """How each stream ends that is open at SIGTERM."""
-    async with serve("--words", "80", drain_s=60) as served_by:
+    async with serve(*words(80), drain_s=60) as served_by:
         streams = [await Raw.ask(served_by.port, route="direct") for _ in range(STREAMS)]
         heads = [await stream.until("event: token", 30) for stream in streams]
-        served_by.process.send_signal(signal.SIGTERM)
+        served_by.send_signal(signal.SIGTERM)
         ends = []
         for head, stream in zip(heads, streams, strict=True):
             events = body_of(head + await stream.rest(60))
             ends.append(events[-2][0] if events[-1][0] == "done" else "cut off")
             await stream.close()
-        await served_by.ended(30)
+        await served_by.left(30)
     return ends
 
 
@@ -99,12 +99,11 @@ async def kill_and_restart(data: Path) -> list[Told]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with aiohttp.ClientSession() as http:
-        async with serve("--words", "40", data=data, port=port) as first:
+        async with serve(*words(40), data=data, port=port) as first:
             asked = [
                 asyncio.create_task(insist(http, [url], DIRECT, START_S)) for _ in range(STREAMS)
             ]
             await asyncio.sleep(0.5)
-            first.process.kill()
-            await first.process.wait()
-        async with serve("--words", "4", data=data, port=port):
+            await first.end(signal.SIGKILL)
+        async with serve(*words(4), data=data, port=port):
             return [await task for task in asked]

@@ -23,7 +23,6 @@ from service.retrieval.collections.catalog import Collections
 from tests.faults.proxy import Act
 from tests.support.documents import ingest_documents
 from tests.support.live import Live, answering, config, live
-from tests.support.scripted import ScriptedGenerator
 from tests.unit.retrieval.worlds import CORPUS
 
 NAME: Final = "default"  # so that probes search it
@@ -177,9 +176,8 @@ class Service:
 @asynccontextmanager
 async def served(data: Path, side: str, retrieval: Mapping[str, Any]) -> AsyncIterator[Service]:
     """With `CORPUS` in collection `default`."""
-    settings = config(data_dir=str(data), retrieval={"embedding_model": "hashing", **retrieval})
-    engine = ScriptedGenerator(answering("Etna"))
-    async with live(engine, settings=settings, own_stores=True) as running:
+    settings = config(data, retrieval=retrieval)
+    async with live(answering("Etna"), settings=settings, own_stores=True) as running:
         service = Service(running, side)
         await service.collections.create(NAME)
         await ingest_documents(CORPUS, NAME, service.collections)

@@ -25,8 +25,7 @@ Panic.__module__ = "pyo3_runtime"
 
 @asynccontextmanager
 async def served(data: Path) -> AsyncIterator[Live]:
-    settings = config(data_dir=data, retrieval={"embedding_model": "hashing"})
-    async with live(settings=settings, own_stores=True) as service:
+    async with live(settings=config(data), own_stores=True) as service:
         collections = service.app.state.runtime.retrieval.collections
         await collections.create("default")
         await ingest_documents(CORPUS, "default", collections)

@@ -101,7 +101,7 @@ async def test_a_reader_that_leaves_ends_a_question_that_is_not_resumed() -> Non
 
 
 async def test_collections_and_documents(tmp_path: Path) -> None:
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    settings = config(tmp_path)
     async with live(settings=settings, own_stores=True) as server, Client(server.url) as client:
         made = await client.put_collection("mine", description="Operas")
         assert (made.name, made.description, made.documents) == ("mine", "Operas", 0)
@@ -129,10 +129,7 @@ async def test_collections_and_documents(tmp_path: Path) -> None:
 
 async def test_files_and_feedback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "TOLD_S", 0.001)
-    settings = config(
-        data_dir=str(tmp_path / "data"), retrieval={"embedding_model": "hashing"},
-        ingest={"keep_files": True},
-    )  # fmt: skip
+    settings = config(tmp_path / "data", ingest={"keep_files": True})
     texts = {"norma.md": "Bellini composed Norma.", "empty.txt": "", "large.txt": "word " * 9_000}
     files = [tmp_path / name for name in texts]
     for path in files:

@@ -7,21 +7,16 @@ import json
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
-import aiohttp
 import anyio
 import anyio.to_thread
 import pytest
 from rich.console import Console
 
-from service.api.app import create_app
-from service.cli.serve import serving
 from service.core.errors import (
     ConfigurationError,
     EngineFailure,
@@ -33,27 +28,12 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.rows import Row, read_rows
-from tests.support.asking import ScriptedRetriever
-from tests.support.live import Live, answering, config
-from tests.support.retrieval import open_scripted
-from tests.support.scripted import ScriptedGenerator, ScriptStep, render
+from tests.support import live as live_support
+from tests.support.live import answering, config
+from tests.support.scripted import ScriptStep, render
 
-
-@asynccontextmanager
-async def live(
-    script: Sequence[ScriptStep] | None = None,
-    settings: Settings | None = None,
-    *,
-    own_stores: bool = False,
-) -> AsyncIterator[Live]:
-    """A running server. The command, which may block its own event loop, shares its process."""
-    settings = settings or config()
-    engines = {"default": ScriptedGenerator(script or answering())}
-    retriever = None if own_stores else ScriptedRetriever()
-    opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
-    app = create_app(settings, opening)
-    async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
-        yield Live(url, app, server, http)
+# The command, which may block its own event loop, shares the process of the server.
+live = partial(live_support.live, watched=False)
 
 
 def dataset(path: Path, count: int = 4) -> Path:
@@ -155,8 +135,7 @@ async def test_a_failure_at_the_server_is_a_row(tmp_path: Path) -> None:
 
 async def test_collections_of_the_server(tmp_path: Path) -> None:
     file, out = dataset(tmp_path / "d.jsonl", 1), tmp_path / "out"
-    own = {"data_dir": tmp_path / "data", "retrieval": {"embedding_model": "hashing"}}
-    async with live(settings=config(**own), own_stores=True) as server:
+    async with live(settings=config(tmp_path / "data"), own_stores=True) as server:
         with pytest.raises(NotFound, match="absent"):
             await evaluated(file, server.url, collections=["absent"])
         assert await evaluated(file, server.url, out=out, methods=["single"]) == 0

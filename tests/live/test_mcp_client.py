@@ -260,10 +260,8 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
         configure_logging("error", stream)
         result = await client.call_tool("search", {"query": "opera"})
     assert (result.is_error, result.content[0].text) == (True, UNEXPECTED)
-    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
-    async with (
-        live(settings=settings, own_stores=True) as service, client_of(service) as client
-    ):  # fmt: skip
+    settings = config(tmp_path)
+    async with live(settings=settings, own_stores=True) as service, client_of(service) as client:
         stores = service.app.state.runtime.retrieval.collections
         monkeypatch.setattr(stores, "listed", broken)
         monkeypatch.setattr(stores, "manifest", broken)

@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import sys
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from tests.support.gateway import Gateway, gateway, started
 from tests.support.live import Raw, live, parse_sse
 
-ROOT = Path(__file__).parents[2]
+ENDED_S = 15.0  # in which a process that has nothing left to do ends
 
 
-@dataclass
-class Served:
-    process: asyncio.subprocess.Process
-    port: int
-    lines: list[str]
-
-    async def ended(self, seconds: float) -> float:
-        """Wait for the process to exit by itself; the seconds it took."""
-        started = time.monotonic()
-        assert self.process.stdout is not None
-        rest = await asyncio.wait_for(self.process.stdout.read(), seconds)
-        await asyncio.wait_for(self.process.wait(), seconds)
-        self.lines += rest.decode().splitlines()
-        return time.monotonic() - started
-
-
-@asynccontextmanager
-async def serve(*options: str, data: Path | None = None, **server: Any) -> AsyncIterator[Served]:
-    settings: dict[str, Any] = {"server": {"port": 0, **server}}
+def serve(
+    *options: str, data: Path | None = None, **server: Any
+) -> AbstractAsyncContextManager[Gateway]:
+    """A process whose engine writes a word every 50 ms."""
+    settings: dict[str, Any] = {"server": server}
     if data is not None:
         settings |= {"data_dir": str(data), "retrieval": {"embedding_model": "hashing"}}
-        options = (*options, "--stores")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.live.serve_scripted", json.dumps(settings), *options,
-        stdout=asyncio.subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
-        assert url.startswith("http://127.0.0.1:"), url
-        yield Served(process, int(url.rsplit(":", 1)[1]), [])
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    return gateway(settings, *options)
+
+
+def words(count: int, delay: float = 0.05) -> tuple[str, ...]:
+    return ("--tokens", str(count), "--seconds", str(count * delay))
 
 
 def body_of(raw: str) -> list[tuple[str, Any]]:
@@ -65,10 +38,10 @@ def body_of(raw: str) -> list[tuple[str, Any]]:
 
 
 async def test_running_streams_end_by_their_answer_and_new_questions_are_refused() -> None:
-    async with serve("--words", "80", drain_s=60) as served:
+    async with serve(*words(80), drain_s=60) as served:
         clients = [await Raw.ask(served.port, route="direct") for _ in range(3)]
         heads = [await client.until("event: token") for client in clients]
-        served.process.send_signal(signal.SIGTERM)
+        served.send_signal(signal.SIGTERM)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as http:
             await refusing(http)
             for path in ("/answer", "/answer/stream"):
@@ -83,9 +56,8 @@ async def test_running_streams_end_by_their_answer_and_new_questions_are_refused
             names = [name for name, _ in body_of(head + await client.rest())]
             assert names[-2:] == ["answer", "done"]
             await client.close()
-        assert await served.ended(30) < 15
+        assert await served.left(ENDED_S) == "closed, 0 calls left\n"
     assert served.process.returncode == 0
-    assert served.lines == ["closed, 0 calls left"]
 
 
 async def refusing(http: aiohttp.ClientSession) -> None:
@@ -98,12 +70,12 @@ async def refusing(http: aiohttp.ClientSession) -> None:
 
 
 async def test_what_does_not_end_in_time_ends_by_an_error_and_done() -> None:
-    async with serve("--words", "10000", drain_s=0.5) as served:
+    async with serve(*words(10_000), drain_s=0.5) as served:
         streams = [await Raw.ask(served.port, route="direct") for _ in range(3)]
         heads = [await client.until("event: token") for client in streams]
         plain = await Raw.ask(served.port, "/answer", route="direct")
         await asyncio.sleep(0.1)
-        served.process.send_signal(signal.SIGTERM)
+        served.send_signal(signal.SIGTERM)
         for head, client in zip(heads, streams, strict=True):
             events = body_of(head + await client.rest())
             assert [name for name, _ in events][-2:] == ["error", "done"]
@@ -114,32 +86,31 @@ async def test_what_does_not_end_in_time_ends_by_an_error_and_done() -> None:
         assert refused.startswith("HTTP/1.1 503")
         assert "urn:revelator:problem:draining" in refused
         await plain.close()
-        assert await served.ended(30) < 15
+        assert await served.left(ENDED_S) == "closed, 0 calls left\n"
     assert served.process.returncode == 0
-    assert served.lines == ["closed, 0 calls left"]
 
 
 async def test_a_client_that_does_not_read_cannot_hold_the_process() -> None:
-    async with serve("--words", "1000000", "--delay", "0", drain_s=0.2) as served:
+    async with serve(*words(1_000_000, 0), drain_s=0.2) as served:
         client = await Raw.ask(served.port, limit=1024, route="direct")
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(1.0)
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.ended(30) < 20
+        served.send_signal(signal.SIGTERM)
+        await served.left(20)
         await client.close(reset=True)
     assert served.process.returncode == 0
 
 
 async def test_a_second_signal_exits_at_once() -> None:
-    async with serve("--words", "10000", drain_s=60) as served:
+    async with serve(*words(10_000), drain_s=60) as served:
         client = await Raw.ask(served.port, route="direct")
         await client.until("event: token")
-        served.process.send_signal(signal.SIGTERM)
+        served.send_signal(signal.SIGTERM)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as http:
             await refusing(http)
-        assert served.process.returncode is None
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.ended(30) < 15
+        assert served.alive
+        served.send_signal(signal.SIGTERM)
+        await served.left(ENDED_S)
         await client.close()
 
 
@@ -158,19 +129,16 @@ async def test_stores_are_flushed_and_the_directory_is_free_again(tmp_path: Path
                     found = await response.json()
             idle = await Raw.ask(served.port, "/nowhere")  # leaves a kept-alive connection
             await idle.until("not-found")
-            served.process.send_signal(signal.SIGTERM)
-            await served.ended(30)
+            served.send_signal(signal.SIGTERM)
+            await served.left(30)
             await idle.close()
             assert served.process.returncode == 0
             assert (found["documents"], found["state"]) == (5, "complete")
 
 
-async def started(settings: dict[str, Any]) -> tuple[int | None, str]:
+async def said(settings: dict[str, Any]) -> tuple[int | None, str]:
     """Start the service, and stop it once it serves. The exit code, and what was logged."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.live.serve_scripted", json.dumps(settings),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
+    process = await started(settings, "--log-level", "warning", errors=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     if await asyncio.wait_for(process.stdout.readline(), 30):
         process.terminate()
@@ -180,9 +148,9 @@ async def started(settings: dict[str, Any]) -> tuple[int | None, str]:
 
 async def test_a_taken_port_is_named_before_anything_is_opened() -> None:
     async with live() as service:
-        code, said = await started({"server": {"port": service.port}})
+        code, told = await said({"server": {"port": service.port}})
     assert code == 1
-    assert f"cannot listen on 127.0.0.1:{service.port}" in said
+    assert f"cannot listen on 127.0.0.1:{service.port}" in told
 
 
 async def test_a_template_without_a_way_to_decline_is_named(tmp_path: Path) -> None:
@@ -190,7 +158,7 @@ async def test_a_template_without_a_way_to_decline_is_named(tmp_path: Path) -> N
     silent.write_text("$question ${passages}", encoding="utf-8")
     declining.write_text("$question, or reply: no answer found", encoding="utf-8")
     roles = {"reader": {"templates": str(tmp_path)}}
-    _, said = await started({"server": {"port": 0}, "roles": roles})
-    assert "does not allow the model to decline" in said
-    assert str(silent) in said
-    assert str(declining) not in said
+    _, told = await said({"roles": roles})
+    assert "does not allow the model to decline" in told
+    assert str(silent) in told
+    assert str(declining) not in told

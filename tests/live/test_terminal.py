@@ -77,7 +77,7 @@ async def test_a_search_prints_the_same_passages_with_and_without_a_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = {"query": "writer of Billy Elliot", "collection": "sample", "top_k": 2}
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    settings = config(tmp_path)
     found = partial(search_in_terminal, fields=fields, as_json=True)
     assert await found(settings, url=None) == 0
     own = json.loads(capsys.readouterr().out)

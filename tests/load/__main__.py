@@ -27,24 +27,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import aiohttp
 
 from service.api.tenants import digest
-from tests.benchmarks.http_support import ServerProcess, quantile, server
 from tests.conftest import shared_root
-from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, post, took
-from tests.load.gateways import FAULTS, Gateway, two_gateways
+from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, post, quantile, took
+from tests.load.gateways import FAULTS, two_gateways
 from tests.server_nodes import running_elasticsearch
+from tests.support.gateway import Gateway, gateway
 from tests.support.workers import stub_worker
 
 RUNNING, SECONDS = 16, 0.5
@@ -73,18 +73,14 @@ async def beside_engine(for_s: float) -> list[Sent]:
     """Questions by the "gateway", and calls of its "engine" in the same words."""
     call = {"model": "stub-model", "messages": [{"role": "user", "content": BODY["question"]}],
             "max_tokens": 64, "stream": True}  # fmt: skip
-    with ExitStack() as stack:
-        engine = stack.enter_context(stub_worker("--token-delay", str(SECONDS / WORDS)))
-        target = stack.enter_context(
-            server("tests.benchmarks.bench_server", "--engine", engine.url)
-        )
+    with stub_worker("--token-delay", str(SECONDS / WORDS)) as engine:
 
         async def either(http: aiohttp.ClientSession, name: str) -> Sent:
             if name == "gateway":
                 return await ask(http, name)
             return await post(http, f"{engine.url}/chat/completions", call, name)
 
-        async with session(target.url) as http:
+        async with gateway({}, "--engine", engine.url) as target, session(target.url) as http:
             rates = dict.fromkeys(SIDES, CAPACITY / 2)
             await offer(http, rates, 1.0, either)  # warms both up
             return await offer(http, rates, for_s, either, Random(SEED))
@@ -105,13 +101,17 @@ async def direct(for_s: float) -> bool:
     return all(met)
 
 
+def limited(seconds: float, *options: str, **server: Any) -> AbstractAsyncContextManager[Gateway]:
+    """A server whose questions take so many seconds, of which so many may run."""
+    settings = {"server": {"max_running": RUNNING, **server}}
+    return gateway(settings, "--seconds", str(seconds), *options)
+
+
 async def flood(for_s: float) -> tuple[float, list[Sent]]:
     """A question's own time, and what became of five times too many."""
-    options = ("--running", str(RUNNING), "--seconds", str(SECONDS))
-    with server("tests.load.server", *options) as target:
-        async with session(target.url) as http:
-            own = took([await ask(http) for _ in range(10)], 0.5, 200)
-            return own, await offer(http, {"": TIMES * CAPACITY}, for_s)
+    async with limited(SECONDS) as target, session(target.url) as http:
+        own = took([await ask(http) for _ in range(10)], 0.5, 200)
+        return own, await offer(http, {"": TIMES * CAPACITY}, for_s)
 
 
 async def overload(for_s: float) -> bool:
@@ -140,11 +140,9 @@ async def fairness(for_s: float) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tenants.toml"
         file.write_text(entries)
-        options = ("--running", str(RUNNING), "--seconds", str(SECONDS), "--tenants", str(file))
-        with server("tests.load.server", *options) as target:
-            async with session(target.url) as http:
-                rates = {"flood": 0.9 * TIMES * CAPACITY, "small": 0.1 * TIMES * CAPACITY}
-                sent = await offer(http, rates, for_s)
+        async with limited(SECONDS, tenants_file=str(file)) as target, session(target.url) as http:
+            rates = {"flood": 0.9 * TIMES * CAPACITY, "small": 0.1 * TIMES * CAPACITY}
+            sent = await offer(http, rates, for_s)
 
     def answered(tenant: str) -> float:
         of = [each for each in sent if each.tenant == tenant]
@@ -173,31 +171,31 @@ class Crowd:
 
 
 async def crowd(many: int) -> Crowd:
-    options = (
-        "--running", str(many), "--seconds", str(STREAM_S), "--tokens", str(TOKENS),
-        "--limits", "60",  # the client needs more than a head's 10 s where it gets no CPU
-    )  # fmt: skip
-    with server("tests.load.server", *options) as target:
-        async with session(target.url) as http:
-            await ask_stream(http)
-            before, used = target.resident(), target.cpu_s()
-            async with probed(target) as waits:
-                asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
-                most = before
-                while not all(task.done() for task in asked):
-                    most = max(most, target.resident())
-                    await asyncio.sleep(0.05)
-            answered = sum(task.result() for task in asked)
-            each = (target.cpu_s() - used) / (many * TOKENS)
+    # The client needs more than a head's 10 s where it gets no CPU.
+    options = ("--tokens", str(TOKENS), "--limits", "60")
+    async with (
+        limited(STREAM_S, *options, max_running=many) as target,
+        session(target.url) as http,
+    ):
+        await ask_stream(http)
+        before, used = target.resident(), target.cpu_s()
+        async with probed(target) as waits:
+            asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
+            most = before
+            while not all(task.done() for task in asked):
+                most = max(most, target.resident())
+                await asyncio.sleep(0.05)
+        answered = sum(task.result() for task in asked)
+        each = (target.cpu_s() - used) / (many * TOKENS)
     return Crowd(answered, waits, (most - before) / many, each)
 
 
 @asynccontextmanager
-async def probed(target: ServerProcess) -> AsyncIterator[list[tuple[float, float]]]:
+async def probed(target: Gateway) -> AsyncIterator[list[tuple[float, float]]]:
     """A list that has what `tests.load.probe` prints, once the context has ended."""
     waits: list[tuple[float, float]] = []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.load.probe", target.url, str(target.pid),
+        sys.executable, "-m", "tests.load.probe", target.url, str(target.process.pid),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -224,17 +222,12 @@ async def streams(many: int) -> bool:
 async def drained(for_s: float) -> tuple[list[Sent], int]:
     """What became of questions at twice the capacity, of which the last arrive after SIGTERM, and
     the exit code. A question takes long enough for these to come before the process has ended."""
-    gateway = Gateway("--running", str(RUNNING), "--seconds", str(DRAINED_S))
-    await gateway.start()
-    try:
-        async with session(gateway.url) as http:
-            rate = 2 * RUNNING / DRAINED_S
-            offering = asyncio.create_task(offer(http, {"": rate}, for_s))
-            await asyncio.sleep(for_s - DRAINED_S / 8)
-            code = await gateway.end(signal.SIGTERM)
-            return await offering, code
-    finally:
-        await gateway.end(signal.SIGKILL)
+    async with limited(DRAINED_S, drain_s=20.0) as target, session(target.url) as http:
+        rate = 2 * RUNNING / DRAINED_S
+        offering = asyncio.create_task(offer(http, {"": rate}, for_s))
+        await asyncio.sleep(for_s - DRAINED_S / 8)
+        code = await target.end()
+        return await offering, code
 
 
 async def drain(for_s: float) -> bool:

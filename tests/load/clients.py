@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,6 @@ from random import Random
 from typing import Any
 
 import aiohttp
-
-from tests.benchmarks.http_support import quantile
 
 BODY = {"question": "Who composed Norma?", "route": "direct"}
 TIMEOUT = aiohttp.ClientTimeout(total=120)
@@ -74,6 +73,10 @@ async def offer(
 
     lanes = await asyncio.gather(*(of(tenant, rate) for tenant, rate in rates.items()))
     return [await task for lane in lanes for task in lane]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 
 def took(sent: Sequence[Sent], share: float, *statuses: int) -> float:

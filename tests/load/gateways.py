@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -25,11 +24,11 @@ from service.core.settings import Settings
 from service.retrieval.factory import open_retrieval
 from tests.server_nodes import Restarted, free_port, restarted_qdrant
 from tests.support.documents import ingest_documents
+from tests.support.gateway import START_S, gateway
 from tests.unit.retrieval.worlds import CORPUS
 
 NAME = "default"
 WITHIN_S = 10.0
-START_S = 300.0  # on a machine that is busy with other things
 LANES = 4  # callers, of whom each asks one question after the other
 ANSWER_S = 60.0  # that a question may take where nothing fails
 CALL_S = 0.1  # of a call of the engine
@@ -78,32 +77,27 @@ class Tally:
 class Gateway:
     """A gateway in a process of its own, which can be started again at its address."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, retrieval: Mapping[str, Any], data: Path) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._options = (*options, "--port", str(port), "--drain", str(DRAIN_S))
-        self.process: asyncio.subprocess.Process | None = None
+        self._stack = AsyncExitStack()
+        server = {"port": port, "drain_s": DRAIN_S, "max_running": 64}
+        self._settings = {"server": server, "data_dir": str(data), "retrieval": retrieval}
 
     async def start(self) -> None:
         """Return once it is ready."""
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.load.server", *self._options, stdout=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
+        begun = gateway(self._settings, "--seconds", str(CALL_S))
+        self._process = await self._stack.enter_async_context(begun)
         async with asyncio.timeout(START_S), aiohttp.ClientSession(self.url) as http:
-            assert (await self.process.stdout.readline()).decode().strip() == self.url
             while not await _is_ready(http):  # noqa: ASYNC110 (it is another process)
                 await asyncio.sleep(0.1)
 
     async def end(self, number: signal.Signals) -> int:
         """Send a signal and wait for the end. Returns the exit code."""
-        process = self.process
-        if process is None:
-            return 0
-        if process.returncode is None:
-            process.send_signal(number)
-        await process.communicate()
-        return int(process.returncode or 0)
+        return await self._process.end(number)
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
 
 
 async def _is_ready(http: aiohttp.ClientSession) -> bool:
@@ -140,9 +134,9 @@ class Pair:
         await self.gateways[0].end(signal.SIGKILL)
 
     async def _roll(self) -> None:
-        for gateway in self.gateways:
-            self.exits.append(await gateway.end(signal.SIGTERM))
-            await gateway.start()
+        for each in self.gateways:
+            self.exits.append(await each.end(signal.SIGTERM))
+            await each.start()
 
     async def _roll_without_a_store(self) -> None:
         """A gateway is ready with one store alone, so that neither waits for the other."""
@@ -154,7 +148,7 @@ class Pair:
         await self.qdrant.start()
 
     async def _ask_until(self, over: asyncio.Event, tally: Tally) -> None:
-        urls = [gateway.url for gateway in self.gateways]
+        urls = [each.url for each in self.gateways]
 
         async def lane() -> None:
             while not over.is_set():
@@ -202,24 +196,21 @@ async def two_gateways(elasticsearch: str, script: Path, folder: Path) -> AsyncI
     started by its script."""
     async with AsyncExitStack() as stack:
         qdrant = await stack.enter_async_context(restarted_qdrant(script, folder))
-        await stack.enter_async_context(_corpus(elasticsearch, qdrant.node.url, folder / "own"))
-        options = (
-            "--running", "64", "--seconds", str(CALL_S), "--elasticsearch", elasticsearch,
-            "--qdrant", qdrant.node.url,
-        )  # fmt: skip
-        gateways = [Gateway(*options, "--data", str(folder / name)) for name in ("one", "two")]
-        for gateway in gateways:
-            stack.push_async_callback(gateway.end, signal.SIGKILL)
-        await asyncio.gather(*(gateway.start() for gateway in gateways))
+        retrieval = {
+            "elasticsearch_url": elasticsearch, "qdrant_url": qdrant.node.url,
+            "embedding_model": "hashing",
+        }  # fmt: skip
+        await stack.enter_async_context(_corpus(retrieval, folder / "own"))
+        gateways = [Gateway(retrieval, folder / name) for name in ("one", "two")]
+        for each in gateways:
+            stack.push_async_callback(each.aclose)
+        await asyncio.gather(*(each.start() for each in gateways))
         yield Pair(gateways, qdrant)
 
 
 @asynccontextmanager
-async def _corpus(elasticsearch: str, qdrant: str, data: Path) -> AsyncIterator[None]:
+async def _corpus(retrieval: Mapping[str, Any], data: Path) -> AsyncIterator[None]:
     """In the collection that probes search."""
-    retrieval = {
-        "elasticsearch_url": elasticsearch, "qdrant_url": qdrant, "embedding_model": "hashing",
-    }  # fmt: skip
     settings = Settings.model_validate({"data_dir": data, "retrieval": retrieval})
     async with open_retrieval(settings) as stores:
         with suppress(NotFound):

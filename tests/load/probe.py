@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 
-from tests.benchmarks.http_support import cpu_s
+from tests.support.gateway import cpu_s
 
 EVERY_S = 0.05
 

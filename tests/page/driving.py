@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.answer.events import BaseEvent
-from tests.page.streams import sse
+from tests.support.events import sse
 
 DONE = ".run[data-phase=done]"
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
-from service.cli.serve import serving
 from tests.page.driving import DONE, ask, violations
-from tests.support.live import config
+from tests.support.live import config, live
 
 
 @pytest.mark.timeout(120)
@@ -18,8 +16,8 @@ async def test_a_question_of_the_sample_is_answered(
     tab: Any, tmp_path: Path, pictures: Path
 ) -> None:
     settings = config(data_dir=tmp_path / "data")
-    async with serving(create_app(settings)) as (_, url):
-        await tab.goto(url)
+    async with live(settings=settings, own_stores=True, own_engines=True, watched=False) as service:
+        await tab.goto(service.url)
         await tab.wait_for_selector("#collection option[value=sample]", state="attached")
         tab.set_default_timeout(90_000)
         await tab.click("text=Who directed Laserblast?")

@@ -16,7 +16,6 @@ from tests.page.driving import DONE, ask, violations
 from tests.page.test_look import FRAME_MS, longest_task, longest_task_of
 from tests.support.live import answering, config, live
 from tests.support.office import docx, pdf
-from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -31,9 +30,7 @@ DROP = """(files) => {
 async def test_files_are_dropped_listed_and_deleted(
     tab: Any, tmp_path: Path, pictures: Path
 ) -> None:
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
-    engine = ScriptedGenerator(answering())
-    async with live(engine, settings=settings, own_stores=True) as service:
+    async with live(answering(), settings=config(tmp_path), own_stores=True) as service:
         await tab.goto(service.url)
         files = [["prices.csv", "Model,Price\nHP-20,1240"], ["empty.txt", ""], ["x.zip", "PK"]]
         await tab.evaluate(DROP, files)
@@ -72,7 +69,6 @@ DROP_BYTES = """(files) => {
 @pytest.mark.timeout(300)
 async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictures: Path) -> None:
     need("pypdf", "pdfplumber", "mammoth")
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
     made: list[tuple[str, bytes]] = []
     for n in range(25):  # files that a parser reads take long, so there are few of them
         text = f"The pump HP-{n} costs {n},000 EUR."
@@ -87,7 +83,7 @@ async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictu
             (f"g{n}.pdf", b"%PDF-1.7 damaged") if n % 2 else (f"g{n}.txt", b""),
             (f"h{n}.zip", b"PK\x03\x04"),
         ]  # fmt: skip
-    async with live(answering(), settings=settings, own_stores=True) as service:
+    async with live(answering(), settings=config(tmp_path), own_stores=True) as service:
         await tab.goto(service.url)
         files = [[name, b64encode(content).decode()] for name, content in made]
 
@@ -116,9 +112,8 @@ async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictu
 async def test_two_thousand_documents_are_listed_smoothly(
     tab: Any, tmp_path: Path, pictures: Path
 ) -> None:
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
     documents = [{"id": f"n{n:04}", "title": f"Note {n}", "text": "Text."} for n in range(2_000)]
-    async with live(answering(), settings=settings, own_stores=True) as service:
+    async with live(answering(), settings=config(tmp_path), own_stores=True) as service:
         assert (await service.put("/collections/default", json={})).status == 200
         body = {"documents": documents}
         assert (await service.post("/collections/default/documents", json=body)).status == 200
@@ -144,10 +139,7 @@ async def test_a_citation_opens_the_original_at_its_page(
     tab: Any, tmp_path: Path, pictures: Path
 ) -> None:
     need("pypdf", "pdfplumber")
-    settings = config(
-        data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"},
-        ingest={"keep_files": True}, server={"keys": ["owner"]},
-    )  # fmt: skip
+    settings = config(tmp_path, ingest={"keep_files": True}, server={"keys": ["owner"]})
     pages = ["The pump is a HP-20.", "The pump HP-20 costs 1240 euros."]
     async with live(answering("1240 euros"), settings=settings, own_stores=True) as service:
         service.http.headers["X-API-Key"] = "owner"

@@ -19,8 +19,8 @@ from service.answer.events import (
     Token,
 )
 from tests.page.driving import DONE, ask, replay, violations
-from tests.page.streams import answered, every_event, passage
 from tests.stubs.signal_engine import DraftScript, SignalEngine
+from tests.support.events import EVENTS, answered, passage
 from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptStep
 
@@ -35,7 +35,7 @@ async def test_no_fault_of_accessibility(browser: Any, scheme: str) -> None:
     """All of the page at once: a compound stream, a heat-map, citations, a passage, a problem."""
     async with live() as service, await browser.new_context(color_scheme=scheme) as context:
         tab = await context.new_page()
-        await replay(tab, *every_event(), url=service.url, until=FAILED)
+        await replay(tab, *EVENTS, url=service.url, until=FAILED)
         assert not await violations(tab)
         await tab.click(".citation")
         assert not await violations(tab)
@@ -204,7 +204,7 @@ FILLED = """async () => {
 async def test_a_phone_sees_all_of_it_in_one_column(browser: Any, pictures: Path) -> None:
     async with live() as service, await browser.new_context(viewport=PHONE) as context:
         tab = await context.new_page()
-        await replay(tab, *every_event(), url=service.url, until=FAILED)
+        await replay(tab, *EVENTS, url=service.url, until=FAILED)
         width = await tab.evaluate("document.documentElement.scrollWidth")
         top = await tab.evaluate("document.querySelector('#results').getBoundingClientRect().top")
         await tab.screenshot(path=pictures / "phone.png", full_page=True)

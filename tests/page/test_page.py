@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,16 @@ from service.answer.events import (
     Token,
 )
 from service.api import recordings
-from service.api.app import create_app
 from service.api.openai.completions import links_to
 from service.api.openapi import event_models
-from service.cli.serve import serving
 from service.core.domain import CallUsage, Citation
 from service.core.errors import Draining
 from tests.api.test_tenants import entry, tenants
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay, violations
-from tests.page.streams import answered, body, every_event, passage, sse
-from tests.support.asking import PASSAGES, ScriptedRetriever
+from tests.support.asking import PASSAGES
+from tests.support.events import EVENTS, answered, body, passage, sse
 from tests.support.live import answering, config, live
-from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = pytest.mark.timeout(100)
@@ -91,11 +87,10 @@ async def test_a_conversation_goes_on_until_a_new_one_is_begun(tab: Any) -> None
 
 async def test_every_type_of_event_is_drawn(tab: Any) -> None:
     """Each event of a stream with all types changes what can be read, or the state of the page."""
-    events = every_event()
-    assert {event.event for event in events} == set(event_models())  # type: ignore[attr-defined]
+    assert {event.event for event in EVENTS} == set(event_models())  # type: ignore[attr-defined]
     async with live() as service:
         await tab.goto(service.url)
-        unchanged = await tab.evaluate(DRAWN, sse(*events))
+        unchanged = await tab.evaluate(DRAWN, sse(*EVENTS))
     assert unchanged == []
 
 
@@ -268,10 +263,7 @@ async def test_a_link_to_a_passage_shows_it_in_its_document_to_who_may_see_it(
     document = {"id": "hand/book#p1", "title": "Handbook", "text": " ".join(sentences)}
     rights = ["ask", "write", "administer"]
     keys = tenants(tmp_path, entry("right", rights=rights), entry("other", collections=["x"]))
-    made = keys.model_copy(
-        update={"retrieval": config(retrieval={"embedding_model": "hashing"}).retrieval}
-    )
-    async with live(own_stores=True, settings=made) as service:
+    async with live(own_stores=True, settings=keys) as service:
         headers = {"X-API-Key": "right"}
         assert (await service.put("/collections/notes", headers=headers)).status == 200
         sent = {"documents": [document]}
@@ -360,13 +352,8 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
 ) -> None:
     words = [f"w{number} " for number in range(300)]
     slow = [*answering()[:2], ScriptStep(reply=words, delay=0.01, times=None)]
-    quick = {"default": ScriptedGenerator(answering("Vincenzo Bellini"))}
-    settings = config()
-    other = create_app(
-        settings, partial(open_scripted, settings, engines=quick, retriever=ScriptedRetriever())
-    )
     async with (
-        serving(other) as (_, other_url),
+        live(answering("Vincenzo Bellini"), watched=False) as other,
         live(slow) as service,
         proxied(service.url) as proxy,
     ):
@@ -374,7 +361,7 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
         await ask(tab)
         await tab.wait_for_selector("text=w20 ")
         monkeypatch.setattr(recordings, "INSTANCE", "another")
-        proxy.lead_to(other_url)
+        proxy.lead_to(other.url)
         proxy.cut()
         await tab.wait_for_selector(".run[data-phase=failed]")
         assert "routed to another process" in await tab.inner_text(".problem")
@@ -437,7 +424,7 @@ async def test_the_link_fills_the_form_and_does_not_ask(tab: Any) -> None:
 
 
 async def test_the_trace_is_what_was_sent(tab: Any) -> None:
-    events = [*every_event()[:-2], Done()]
+    events = [*EVENTS[:-2], Done()]
     async with live() as service:
         await replay(tab, *events, url=service.url)
         async with tab.expect_download() as waiting:
@@ -452,8 +439,7 @@ async def test_the_trace_is_what_was_sent(tab: Any) -> None:
 
 
 async def test_loops_and_collections_are_those_of_the_api(tab: Any, tmp_path: Path) -> None:
-    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
-    async with live(own_stores=True, settings=settings) as service:
+    async with live(own_stores=True, settings=config(tmp_path)) as service:
         await tab.goto(service.url)
         await tab.wait_for_selector("#collection option[value=sample]", state="attached")
         await tab.wait_for_selector("#loop option[value=self_ask]", state="attached")

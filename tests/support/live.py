@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -101,9 +102,13 @@ class Live:
         return 0.0
 
 
-def config(**sections: Any) -> Settings:
-    """Return settings with a free port and, by default, a short drain."""
+def config(data: Path | None = None, **sections: Any) -> Settings:
+    """Return settings with a free port and, by default, a short drain. In the data directory
+    `data`, vectors are made by hashing."""
     server = {"port": 0, "drain_s": 0.2} | sections.pop("server", {})
+    if data is not None:
+        retrieval = {"embedding_model": "hashing"} | sections.pop("retrieval", {})
+        sections |= {"data_dir": data, "retrieval": retrieval}
     return Settings.model_validate({"server": server, **sections})
 
 
@@ -114,20 +119,27 @@ async def live(
     settings: Settings | None = None,
     retriever: Retriever | None = None,
     own_stores: bool = False,
+    own_engines: bool = False,
+    watched: bool = True,
 ) -> AsyncIterator[Live]:
-    """Serve with one scripted or given engine and a fake retriever, and shut down gracefully.
+    """Serve with one scripted or given engine and a fake retriever, or with those of the settings,
+    and shut down gracefully.
 
-    Service code that blocks the event loop between start and stop fails the test.
+    Service code that blocks the event loop between start and stop fails the test, if it is
+    `watched`: a command that shares its process may block it.
     """
     settings = settings or config()
     if engine is None or isinstance(engine, Sequence):
         engine = ScriptedGenerator(engine or answering())
-    engines: Mapping[str, Generator] = {"default": engine}
+    engines = None if own_engines else {"default": engine}
     if not own_stores:
         retriever = retriever or ScriptedRetriever()
     opening = partial(open_scripted, settings, engines=engines, retriever=retriever)
     app = create_app(settings, opening)
     async with serving(app) as (server, url), aiohttp.ClientSession(url) as http:
+        if not watched:
+            yield Live(url, app, server, http)
+            return
         configure_logging("error")
         with blockbuster_ctx("service") as detector:
             for function in detector.functions.values():  # reads the source lines of a traceback

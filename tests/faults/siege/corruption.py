@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,6 @@ from tests.faults.siege.world import (
     Row,
     copied,
     gateway,
-    stop,
 )
 
 AT_ONCE: Final = 10  # damaged collections of one server; another one is whole
@@ -42,7 +42,7 @@ async def make(data: Path) -> Path:
                 path = f"/collections/{name}/documents"
                 status, told = await served.send("POST", path, {"documents": some})
                 assert status == 200, told
-        await stop(served)
+        await served.end()
     return data
 
 
@@ -134,7 +134,7 @@ class Damaged:
         ]
         if any(status != 200 for status, _ in checks):
             self.panics.add(f"{[status for status, _ in checks]}: {told}")
-            await served.kill()
+            await served.end(signal.SIGKILL)
 
     @staticmethod
     def _names(status: int, report: Any) -> bool:

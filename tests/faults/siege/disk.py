@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.siege.corruption import DOCUMENTS, TEXTS
-from tests.faults.siege.world import Gateway, Plan, Row, gateway, stop
+from tests.faults.siege.world import Gateway, Plan, Row, gateway
 
 SIZE_MB: Final = 320
 FREE_MB: Final = (24, 0, 1, 16, 8, 4, 31, 33, 40, 64)  # of these, the tests use the first
@@ -61,7 +61,7 @@ async def use(served: Gateway, told: str, ended: Row, lost: Row) -> None:
             "documents": [{"id": "d0", "text": TEXTS["d0"]}, {"id": "x", "text": "Etna. " * 99}]
         }
         await served.send("POST", f"/collections/{name}/documents", more)
-    if await served.ended():
+    if await served.ended(1.0):
         ended.add(f"with {served.process.returncode}: {told}")
 
 
@@ -81,7 +81,7 @@ async def disk(plan: Plan, folder: Path) -> list[Row]:
                     path = f"/collections/{name}/documents"
                     status, body = await served.send("POST", path, {"documents": documents})
                     assert status == 200, body
-                await stop(served)
+                await served.end()
             leave_free(place, free)
             for row in (ended, lost, refused):
                 row.count += 1

@@ -140,9 +140,9 @@ class Lives:
                     for ledger in ledgers:
                         group.create_task(ledger.go_on(served))
                     if operation is not None:
-                        served.process.send_signal(signal.SIGUSR1)
+                        served.send_signal(signal.SIGUSR1)
                     await served.ended(chance.uniform(0.05, 1.5) if not operation else REFUSED_S)
-                    await served.kill()
+                    await served.end(signal.SIGKILL)
             for row in self.rows:
                 row.count += 1
 

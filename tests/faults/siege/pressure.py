@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks.http_support import quantile
 from tests.faults.siege.raw import Held, settled
 from tests.faults.siege.world import Gateway, Plan, Row, gateway
 from tests.load.__main__ import probed
+from tests.load.clients import quantile
 
 LIMITS: Final = ("--limits", "2", "--seconds", "0.1")  # of heads and bodies; of an answer
 SETTLE_S: Final = 60.0  # recorded questions go on for 10 s

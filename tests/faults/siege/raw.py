@@ -22,17 +22,17 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.benchmarks.http_support import ServerProcess, server
 from tests.faults.siege.world import Plan, Row
 from tests.load.clients import BODY
 from tests.load.server import HOW_MANY
+from tests.support.gateway import Gateway, gateway
 
 AT_ONCE = 64
 HANGS_S = 20.0  # a connection that is open for longer was forgotten: limits end it in 2
 STATED = {
     100, 200, 204, 400, 401, 403, 404, 405, 408, 409, 410, 411, 413, 415, 422, 429, 431, 503, 504,
 }  # fmt: skip
-OPTIONS = ("--running", "64", "--seconds", "0.01", "--limits", "0.5")
+OPTIONS = ("--seconds", "0.01", "--limits", "0.5")
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 Pieces = Sequence[bytes]
@@ -191,7 +191,7 @@ class Held:
     files: int
 
     @classmethod
-    async def of(cls, target: ServerProcess) -> Held:
+    async def of(cls, target: Gateway) -> Held:
         """By a connection of its own, which has ended when files are counted."""
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http,
@@ -202,11 +202,11 @@ class Held:
         return cls(tasks, open_files(target))
 
 
-def open_files(target: ServerProcess) -> int:
-    return len(list(Path(f"/proc/{target.pid}/fd").iterdir()))
+def open_files(target: Gateway) -> int:
+    return len(list(Path(f"/proc/{target.process.pid}/fd").iterdir()))
 
 
-async def settled(target: ServerProcess, before: Held, seconds: float = 15.0) -> Held:
+async def settled(target: Gateway, before: Held, seconds: float = 15.0) -> Held:
     """What is held once it is no more than `before`, or after so many seconds."""
     until = time.monotonic() + seconds
     while True:
@@ -216,7 +216,7 @@ async def settled(target: ServerProcess, before: Held, seconds: float = 15.0) ->
         await asyncio.sleep(0.2)
 
 
-async def answers(target: ServerProcess) -> bool:
+async def answers(target: Gateway) -> bool:
     async with (
         aiohttp.ClientSession() as http,
         http.post(f"{target.url}/answer", json=BODY) as response,
@@ -235,7 +235,7 @@ async def raw(plan: Plan, folder: Path) -> list[Row]:
         )
     )  # fmt: skip
     free = asyncio.Semaphore(AT_ONCE)
-    with server("tests.load.server", *OPTIONS) as target:
+    async with gateway({"server": {"max_running": 64}}, *OPTIONS) as target:
         await answers(target)
         before = await Held.of(target)
 

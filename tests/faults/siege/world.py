@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,13 +15,11 @@ from uuid import uuid4
 
 import aiohttp
 
-from tests.benchmarks.http_support import ServerProcess
+from tests.support.gateway import Gateway as Process
+from tests.support.gateway import gateway as started
 from tests.support.live import parse_sse
 
-ROOT: Final = Path(__file__).parents[3]
-START_S: Final = 300.0  # on a machine that is busy with other things
 TIMEOUT: Final = aiohttp.ClientTimeout(total=40)
-ENGINE: Final = ("--running", "16", "--seconds", "0.01")
 NO_ANSWER: Final = 0  # the status of a request whose connection ended
 UNEXPECTED: Final = ":internal"  # the end of the problem's type
 
@@ -70,31 +65,11 @@ class Plan:
         return f"python -m tests.faults.siege {part} --seed {self.seed} --case {case}"
 
 
-class Gateway(ServerProcess):
+@dataclass
+class Gateway(Process):
     """A server process, and a client of it."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, url: str, http: aiohttp.ClientSession
-    ) -> None:
-        self.process, self.url, self.pid, self.http = process, url, process.pid, http
-        self.port = int(url.rsplit(":", 1)[1])
-
-    @property
-    def alive(self) -> bool:
-        return self.process.returncode is None
-
-    async def ended(self, wait_s: float = 1.0) -> bool:
-        """Whether the process ends within so many seconds."""
-        try:
-            await asyncio.wait_for(self.process.wait(), wait_s)
-        except TimeoutError:
-            return False
-        return True
-
-    async def kill(self) -> None:
-        if self.alive:
-            self.process.kill()
-        await self.process.wait()
+    http: aiohttp.ClientSession
 
     async def send(self, method: str, path: str, body: Any = None, **given: Any) -> tuple[int, Any]:
         """The status and the body: JSON, or text."""
@@ -134,29 +109,17 @@ async def gateway(data: Path, *options: str, errors: Path | None = None) -> Asyn
     """A server on a data directory, killed at the end. Raises ConnectionError if it does not
     start."""
     data.parent.mkdir(exist_ok=True)
+    settings = {
+        "server": {"max_running": 16}, "data_dir": str(data),
+        "retrieval": {"embedding_model": "hashing"},
+    }  # fmt: skip
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     with (errors or data.with_name("errors")).open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.load.server", *ENGINE, "--data", str(data), *options,
-            stdout=subprocess.PIPE, stderr=log, cwd=ROOT,
-        )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        url = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode().strip()
-        if not url:
-            raise ConnectionError(f"it ended with {await process.wait()} before it served")
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(url, connector=connector, timeout=TIMEOUT) as http:
-            yield Gateway(process, url, http)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def stop(served: Gateway) -> None:
-    """End it in order."""
-    served.process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(served.process.wait(), START_S)
+        async with (
+            started(settings, "--seconds", "0.01", *options, errors=log) as process,
+            aiohttp.ClientSession(process.url, connector=connector, timeout=TIMEOUT) as http,
+        ):
+            yield Gateway(process.process, process.url, http)
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -28,7 +28,7 @@ from service.cli.terminal import EventPrinter, print_banner
 from service.core.domain import CallUsage, Citation
 from service.core.errors import EngineFailure
 from service.core.private import problem_of
-from tests.support.events import BODY, EVENTS
+from tests.support.events import EVENTS, body
 
 
 def shown(*events: object) -> str:
@@ -40,8 +40,8 @@ def shown(*events: object) -> str:
 
 
 def test_every_type_of_event_is_drawn_or_known_to_be_silent() -> None:
-    silent = {type(event) for event in EVENTS if not shown(event)}
-    assert silent == {Start, Stop, Done}
+    drawn = {type(event) for event in EVENTS if shown(event)}
+    assert {type(event) for event in EVENTS} - drawn == {Start, Stop, Done}
 
 
 def test_a_step_reads_from_top_to_bottom() -> None:
@@ -99,7 +99,7 @@ def test_what_a_terminal_would_obey_is_left_out() -> None:
     )
     text = shown(
         Token(step="2", role="answer", text="\x1b[31mred"),
-        AnswerReady(body=BODY.model_copy(update={"citations": [quote], "answer": "\x1b[2Jred\rx"})),
+        AnswerReady(body=body("\x1b[2Jred\rx", citations=[quote])),
     )
     assert not set(text) & {"\x1b", "\x07", "\x9b", "\r"}
     assert "  [1] ]0;evilNorma: By Bellini2J.\n" in text

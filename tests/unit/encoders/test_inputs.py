@@ -1,4 +1,4 @@
-"""The inputs of labeler and filter, piece by piece."""
+"""The inputs of labeler and filter, piece by piece, and how they are packed into passes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.encoders.in_process import PACK, PADDING, packs
 from service.encoders.inputs import (
     NO_WORD,
     Encoded,
@@ -98,3 +99,16 @@ def test_no_text_becomes_a_marker_of_the_filter(query: str, infos: list[str]) ->
     pairs = list(pairwise(encoded.ids))
     assert pairs.count((query_mark, colon)) == 1
     assert pairs.count((info_mark, colon)) == len(infos)
+
+
+# Forward passes of inputs of nearly one length.
+
+
+@given(st.lists(st.integers(1, 500)))
+def test_every_input_is_in_one_pass_with_little_padding(lengths: list[int]) -> None:
+    made = list(packs(lengths))
+    assert sorted(index for pack in made for index in pack) == list(range(len(lengths)))
+    for pack in made:
+        padded = len(pack) * max(lengths[index] for index in pack)
+        assert padded <= PACK
+        assert sum(lengths[index] for index in pack) >= (1 - PADDING) * padded

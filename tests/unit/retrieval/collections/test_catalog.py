@@ -56,17 +56,6 @@ async def test_collections_are_told_while_the_dense_store_hangs(tmp_path: Path) 
         await backends.aclose()
 
 
-async def test_create_again_changes_what_may_change(tmp_path: Path) -> None:
-    async with opened(tmp_path) as collections:
-        await collections.create("c", description="old", metadata_fields=["a"])
-        changed = await collections.create("c", metadata_fields=["b"])
-        assert (changed.description, changed.metadata_fields) == ("old", ("a", "b"))
-        assert (await collections.create("c", description="new")).description == "new"
-        assert (await collections.create("c", analysis="english")).analysis == "english"
-        with pytest.raises(InvalidRequest, match="uses the analysis 'english'"):
-            await collections.create("c", analysis="simple")
-
-
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b", "-a", "a" * 64, "a b", "é", "a\n"])
 async def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
     async with opened(tmp_path) as collections:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -118,46 +119,29 @@ async def test_a_limited_number_of_ingests_read_at_a_time(
         assert (await collections.manifest("c4")).documents == 1
 
 
-async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) -> None:
-    embedder = CountingEmbedder()
-    documents = [{"id": f"d{n}", "text": f"Text {n}."} for n in range(100)]
-    async with opened(tmp_path, embedder) as collections:
-        await collections.create("c")
-        embedder.fail_after = 64
-        with pytest.raises(RevelatorError, match="broke"):
-            await ingest_documents(documents, "c", collections)
-        retriever = HybridRetriever(collections, embedder, SETTINGS)
-        result = await retriever.search(SearchRequest("Text 1.", 3, "c"))
-        assert result.missing == ("index-incomplete",)
-        embedder.fail_after = None
-        await ingest_documents(documents, "c", collections)
-        assert embedder.passages == 100
-        assert (await retriever.search(SearchRequest("Text 1.", 3, "c"))).missing == ()
-
-
-async def test_a_cancelled_write_is_not_called_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["fails", "is cancelled"])
+async def test_a_write_that_ends_early_is_not_called_complete_and_the_next_mends(
+    tmp_path: Path, way: str
+) -> None:
     embedder = CountingEmbedder()
     documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
     async with opened(tmp_path, embedder) as collections:
+        retriever = HybridRetriever(collections, embedder, SETTINGS)
         await collections.create("c")
         async with collections.writing("c") as writer:
-            with anyio.CancelScope() as scope:
-                await writer.write(documents, lambda share: scope.cancel())
+            with anyio.CancelScope() as scope, contextlib.suppress(RevelatorError):
+                embedder.fail_after = 64 if way == "fails" else None
+                cancel = scope.cancel if way == "is cancelled" else lambda: None
+                await writer.write(documents, lambda share: cancel())
+        embedder.fail_after = None
         assert (await collections.manifest("c")).state == "building"
+        result = await retriever.search(SearchRequest("Text 1.", 3, "c"))
+        assert result.missing == ("index-incomplete",)
         async with collections.writing("c") as writer:
             await writer.write(documents)
         assert (await collections.manifest("c")).state == "complete"
         assert embedder.passages == 100
-
-
-async def test_two_ingests_of_one_collection_take_turns(tmp_path: Path) -> None:
-    async with opened(tmp_path, CountingEmbedder()) as collections:
-        await collections.create("c")
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(ingest_documents, CORPUS, "c", collections)
-        assert (await collections.manifest("c")).passages == 5
-        assert await (await collections.get("c")).dense.count_passages() == 5
+        assert (await retriever.search(SearchRequest("Text 1.", 3, "c"))).missing == ()
 
 
 async def test_refusals(tmp_path: Path) -> None:

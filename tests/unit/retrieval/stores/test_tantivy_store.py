@@ -9,7 +9,7 @@ import pytest
 
 from service.core.errors import StoreBusy, StoreError
 from service.retrieval.base import NOBODY, Analysis, SearchRequest
-from service.retrieval.documents import LONGEST_ID, Document, PassageRecord, passages_of
+from service.retrieval.documents import Document, PassageRecord, passages_of
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 
@@ -132,14 +132,3 @@ async def test_another_writer_of_the_same_files_is_told_that_they_are_locked(
     assert failed.value.status == 500
     assert await second.count_passages() == 5
     await second.close()
-
-
-@pytest.mark.parametrize("character", ["x", ".", "é", "漢", "😀"])
-async def test_a_file_may_have_a_name_as_long_as_an_id(tmp_path: Path, character: str) -> None:
-    """tantivy's regular expressions have 1,000 states at most."""
-    name = character * (LONGEST_ID // len(character.encode()))
-    store = TantivyStore(tmp_path, "english")
-    await store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
-    for file, own in ((name, name), (name[:-2], f"{name[:-2]}#p")):
-        assert [each.document_id for each in await store.heads("", 9, NOBODY, file=file)] == [own]
-    await store.close()
