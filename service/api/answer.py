@@ -109,6 +109,8 @@ class QuestionTask:
             pass
         except Draining as error:
             self._cut = error
+        except Exception:
+            log.exception("question failed", id=self.id)
         finally:
             self._watch.cancel()
             self._place.release()
@@ -124,10 +126,13 @@ class QuestionTask:
         await emit(Done(seq=seq + 2, ms=ms, step=last and last.step))
 
     async def stream(self, write: Write) -> None:
-        """Answer the question and write its events, each encoded."""
+        """Answer the question and write its events, each encoded. Those of parts that run side by
+        side stay in order, also while the client is slow."""
+        order = asyncio.Lock()
 
         async def emit(event: BaseEvent) -> None:
-            await write(encode(self.id, event))
+            async with order:
+                await write(encode(self.id, event))
 
         await self.run(emit)
 

@@ -7,8 +7,10 @@ import asyncio
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +20,8 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.answer.events import BaseEvent, Judgement, StepEnd
+from service.answer.events import BaseEvent, Judgement, Start, StepEnd
+from service.answer.inquiry import Emit
 from service.api import admission as limits
 from service.api.admission import (
     EVENT,
@@ -31,7 +34,9 @@ from service.api.admission import (
     WaitingQuestion,
     displaced_by,
 )
+from service.api.answer import QuestionTask
 from service.api.wire import encode, read_lines
+from service.core.concurrency import gather
 from service.core.errors import Draining, Overloaded
 from service.core.metrics import Metrics
 from service.core.settings import ServerSettings
@@ -278,3 +283,20 @@ def check_free(turns: Turns) -> None:
     """Assert that the next one continues at once."""
     with pytest.raises(StopIteration):
         turns.take(EVENT).send(None)
+
+
+async def test_events_of_parts_side_by_side_are_written_in_order() -> None:
+    """The first write waits for the client; the second may not pass it."""
+    written: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        await asyncio.sleep(0.02 if b"-0\n" in data else 0.0)
+        written.append(data)
+
+    async def run(emit: Emit) -> None:
+        await gather([partial(emit, Start(seq=n, id="a", question="Who?")) for n in range(3)])
+
+    task = object.__new__(QuestionTask)
+    task.id, task.run = "a", run  # type: ignore[method-assign]
+    await task.stream(write)
+    assert [re.findall(rb"a-\d", data) for data in written] == [[b"a-0"], [b"a-1"], [b"a-2"]]
