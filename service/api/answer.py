@@ -126,13 +126,10 @@ class QuestionTask:
         await emit(Done(seq=seq + 2, ms=ms, step=last and last.step))
 
     async def stream(self, write: Write) -> None:
-        """Answer the question and write its events, each encoded. Those of parts that run side by
-        side stay in order, also while the client is slow."""
-        order = asyncio.Lock()
+        """Answer the question and write its events, each encoded."""
 
         async def emit(event: BaseEvent) -> None:
-            async with order:
-                await write(encode(self.id, event))
+            await write(encode(self.id, event))
 
         await self.run(emit)
 

@@ -411,11 +411,13 @@ class EventStream(Response):
         clock = asyncio.get_running_loop().time
         written_at = clock()
         direct: Send = scope.get("state", {}).get("send", send)  # set by `RequestIds`
+        order = asyncio.Lock()  # of tasks that write side by side, while the client is slow
 
         async def write(data: bytes) -> None:
             nonlocal written_at
             written_at = clock()
-            await direct({"type": "http.response.body", "body": data, "more_body": True})
+            async with order:
+                await direct({"type": "http.response.body", "body": data, "more_body": True})
 
         async def attend() -> None:
             """Fill pauses until the client disconnects."""

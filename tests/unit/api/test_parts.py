@@ -7,9 +7,8 @@ import asyncio
 import itertools
 import json
 import random
-import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,7 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.answer.events import BaseEvent, Judgement, Start, StepEnd
-from service.answer.inquiry import Emit
+from service.answer.events import BaseEvent, Judgement, StepEnd
 from service.api import admission as limits
 from service.api.admission import (
     EVENT,
@@ -34,8 +32,7 @@ from service.api.admission import (
     WaitingQuestion,
     displaced_by,
 )
-from service.api.answer import QuestionTask
-from service.api.wire import encode, read_lines
+from service.api.wire import EventStream, Write, encode, read_lines
 from service.core.concurrency import gather
 from service.core.errors import Draining, Overloaded
 from service.core.metrics import Metrics
@@ -285,18 +282,21 @@ def check_free(turns: Turns) -> None:
         turns.take(EVENT).send(None)
 
 
-async def test_events_of_parts_side_by_side_are_written_in_order() -> None:
+async def test_what_tasks_side_by_side_write_stays_in_order() -> None:
     """The first write waits for the client; the second may not pass it."""
-    written: list[bytes] = []
+    sent: list[bytes] = []
 
-    async def write(data: bytes) -> None:
-        await asyncio.sleep(0.02 if b"-0\n" in data else 0.0)
-        written.append(data)
+    async def send(message: MutableMapping[str, Any]) -> None:
+        body = message.get("body", b"")
+        await asyncio.sleep(0.02 if body == b"0" else 0.0)
+        sent.append(body)
 
-    async def run(emit: Emit) -> None:
-        await gather([partial(emit, Start(seq=n, id="a", question="Who?")) for n in range(3)])
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
 
-    task = object.__new__(QuestionTask)
-    task.id, task.run = "a", run  # type: ignore[method-assign]
-    await task.stream(write)
-    assert [re.findall(rb"a-\d", data) for data in written] == [[b"a-0"], [b"a-1"], [b"a-2"]]
+    async def work(write: Write) -> None:
+        await gather([partial(write, b"%d" % n) for n in range(3)])
+
+    await EventStream(work)({"type": "http"}, receive, send)
+    assert list(filter(None, sent)) == [b"0", b"1", b"2"]
