@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.retrieval.base import SearchRequest
+from service.retrieval.search.hybrid import SnapshotRetriever
 from tests.conftest import need
 from tests.faults import stores
 from tests.faults.conftest import Note
@@ -88,7 +89,7 @@ async def test_several_searches_lose_the_time_once_and_collections_are_listed(
 async def several(service: Service) -> float:
     """Seconds of one question that searches three times."""
     started = time.monotonic()
-    async with service.live.app.state.runtime._held_retriever() as held:
+    async with SnapshotRetriever(service.live.app.state.runtime.retrieval.retriever) as held:
         for number in range(3):
             found = await held.search(SearchRequest(f"volcano {number}", 2, NAME))
             assert found.missing == ("dense",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from anyio import to_thread
+import anyio
+import anyio.to_thread
 
 from service.core.domain import ScoredPassage
 from service.core.locks import acquire
@@ -92,14 +92,12 @@ async def scripted_retrieval(
         given = [hits for hits in retriever.hits.values() if not isinstance(hits, Exception)]
         fields = {field for hits in given for passage in hits for field in passage.metadata}
     only = FakeCollection(fake_manifest(name, sorted(fields)))
-    with (
-        TemporaryDirectory() as folder,
-        await to_thread.run_sync(acquire, Path(folder)) as directory,
-    ):
-        collections = FakeCollections(only, Path(folder))
-        searching = Searching(collections, retriever)
-        yield Retrieval(directory, HashingEmbedder(), collections, searching)
-        await searching.aclose()
+    async with anyio.TemporaryDirectory() as folder:
+        with await anyio.to_thread.run_sync(acquire, Path(folder)) as directory:
+            collections = FakeCollections(only, Path(folder))
+            searching = Searching(collections, retriever)
+            yield Retrieval(directory, HashingEmbedder(), collections, searching)
+            await searching.aclose()
 
 
 @asynccontextmanager
