@@ -246,8 +246,8 @@ def _variable(place: Sequence[int | str]) -> str | None:
     wanted = f"{PREFIX}{'__'.join(map(str, place))}__".upper()
     for name, value in os.environ.items():
         own = f"{name}__".upper()
-        is_ours = value and own.startswith(PREFIX)
-        if is_ours and (own.startswith(wanted) or wanted.startswith(own)):
+        is_setting = value and own.startswith(PREFIX) and name.upper() not in OWN_VARIABLES
+        if is_setting and (own.startswith(wanted) or wanted.startswith(own)):
             return name
     return None
 

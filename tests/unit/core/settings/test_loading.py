@@ -140,6 +140,13 @@ def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.Mon
     assert "cannot be read: No such file or directory (set by REVELATOR_SERVER__" in told()
 
 
+def test_a_variable_that_is_no_setting_has_set_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_CONFIG", "revelator.toml")
+    Path("revelator.toml").write_text("config = 1\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"\(in revelator\.toml\)"):
+        load_settings()
+
+
 def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REVELATOR_SERVER", "abc")
     with pytest.raises(ConfigurationError, match=r'field "server".*SERVER__PORT='):
