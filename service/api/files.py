@@ -197,7 +197,7 @@ async def _ingest(
             file = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
             found = FileReport(file=file[:LONGEST_NAME])
             report.files.append(found)
-            if problem := _refusal(file, upload, {file.file for file in report.files[:-1]}):
+            if problem := _refusal(file, upload, {earlier.file for earlier in report.files[:-1]}):
                 found.problems.append(problem)
                 found.failed = 1
                 continue

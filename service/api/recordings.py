@@ -254,7 +254,7 @@ class Recordings:
         while self._sizes[tenant] > MOST_TENANT_BYTES and self._drop_oldest(tenant):
             pass
         while self._sizes.total() > MOST_BYTES and self._ended:
-            tenants = {recording.origin.tenant for recording in self._ended}
+            tenants = {ended.origin.tenant for ended in self._ended}
             self._drop_oldest(max(tenants, key=self._sizes.__getitem__))
 
     def _drop_oldest(self, tenant: str) -> bool:

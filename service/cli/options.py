@@ -136,8 +136,8 @@ def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> 
         def first(number: int, _: object) -> None:
             nonlocal code
             code = 128 + number
-            for other in before:
-                signal.signal(other, leave)
+            for signum in before:
+                signal.signal(signum, leave)
             loop.call_soon_threadsafe(task.cancel)
 
         heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]

@@ -201,8 +201,8 @@ class Metrics:
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         """Set the state of a backend's circuit breaker."""
-        for other in get_args(BreakerState):
-            self._of("breaker_state", backend, other).set(other == state)
+        for possible in get_args(BreakerState):
+            self._of("breaker_state", backend, possible).set(possible == state)
         opened = self._of("breaker_opened_total", backend)
         if state == "open":
             opened.inc()
@@ -214,8 +214,8 @@ class Metrics:
     def worker_phase(self, worker: str, phase: Phase) -> None:
         """Set the state of a pool's worker."""
         self.worker_up(worker, phase == "up")
-        for other in get_args(Phase):
-            self._of("worker_state", worker, other).set(other == phase)
+        for possible in get_args(Phase):
+            self._of("worker_state", worker, possible).set(possible == phase)
 
     def worker_gone(self, worker: str) -> None:
         """Stop exporting the gauges of a worker that left its pool. Its counters remain."""

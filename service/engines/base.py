@@ -31,8 +31,8 @@ class GenerationRequest:
     are not part of it. Decoding is greedy unless `temperature` is above 0. `model` is the model or
     adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
     number of its earlier calls; pools use them to keep a question at one worker. The step that
-    makes the call sets these three. `from_client`: the
-    schema is a client's own, so that an engine which refuses it may still take others.
+    makes the call sets these three. `from_client`: the schema is a client's own, so that an engine
+    which refuses it may still take others.
 
     `signals` are requested of engines that have them, for a greedy continuation of `prompt`: the
     entropies of its tokens, or also their attention, with the prompt in its context. Rows of

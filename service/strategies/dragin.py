@@ -322,9 +322,9 @@ class Dragin(Drafting):
 def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
     return [
         DraftWord(
-            text=word.word.text, entropy=word.weight, attention=word.attention, score=word.score
+            text=item.word.text, entropy=item.weight, attention=item.attention, score=item.score
         )
-        for word in scored
+        for item in scored
     ]
 
 

@@ -241,7 +241,7 @@ def _source(citation: Citation) -> str:
     page = f"page {citation.page}" if citation.page is not None else None
     named = [title_of(citation), page, web_address(citation)]
     quoted = cut(" ".join(citation.text.split()), LONGEST_SHOWN)
-    return f"{', '.join(' '.join(flag.split()) for flag in named if flag)}: {quoted}"
+    return f"{', '.join(' '.join(part.split()) for part in named if part)}: {quoted}"
 
 
 def url_citation(citation: Citation, url: str, span: Span) -> dict[str, Any]:

@@ -179,9 +179,8 @@ class LifeCycle:
             try:
                 await to_its_end(self._switch(old, new))
             finally:
-                if (
-                    self.find(name) is not new
-                ):  # what is not deleted here, as it may be named: swept
+                # It is not deleted: a manifest may name it, and one that none names is swept later.
+                if self.find(name) is not new:
                     await new.close()
         await self.unload(old)
         await self._tidy(name)
@@ -338,9 +337,7 @@ class LifeCycle:
         """Return the leftover generations that may be deleted."""
         manifest, now = collection.manifest, time.time()
         retire_s = RETIRE_S if self.manifests.shared else 0.0
-        used = {
-            (collection.manifest.name, collection.manifest.generation) for collection in self._ended
-        }
+        used = {(old.manifest.name, old.manifest.generation) for old in self._ended}
         return [
             generation
             for generation, since in manifest.leftovers.items()

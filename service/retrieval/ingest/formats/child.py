@@ -3,8 +3,8 @@
 Formats such as PDF are so rich that a hostile file can keep a parser busy, or crash it. A child
 reads one file after the other, so its start is paid once. One that takes too long or dies costs the
 rest of its file; the next file gets a new child. One that has nothing to do ends by itself. What a
-child sends is JSON, which the parent
-checks as it checks every other document, so that a child has no power over its parent.
+child sends is JSON, which the parent checks as it checks every other document, so that a child has
+no power over its parent.
 """
 
 from __future__ import annotations
