@@ -75,6 +75,10 @@ class Child:
             source.raw.count = position or source.raw.count
             yield SourceRow(number, made(found) if isinstance(found, dict) else found)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -107,7 +111,7 @@ def in_child(reader: str, source: Input, content: bytes) -> Iterator[SourceRow]:
 def _idle_or_new() -> Child:
     with suppress(IndexError):
         while child := _idle.pop():
-            if time.monotonic() - child.used_at < IDLE_S:
+            if time.monotonic() - child.used_at < IDLE_S and child.is_alive:
                 return child
             child.close()
     return Child()

@@ -308,6 +308,16 @@ def test_children_are_limited_and_end_when_there_is_nothing_to_read(
     assert child._idle != [idle]
 
 
+def test_a_child_that_ended_while_it_was_idle_costs_no_file(tmp_path: Path) -> None:
+    need("selectolax")
+    (tmp_path / "a.html").write_text("<p>a.")
+    assert read(tmp_path / "a.html") == (["a.html"], [])
+    for idle in child._idle:
+        idle._process.kill()
+        idle._process.wait()
+    assert read(tmp_path / "a.html") == (["a.html"], [])
+
+
 def test_links_that_lead_out_and_what_is_no_file_are_named(tmp_path: Path) -> None:
     outside, folder = tmp_path / "secret.txt", tmp_path / "corpus"
     folder.mkdir()
