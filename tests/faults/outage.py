@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -102,12 +102,9 @@ class Outage:
 
     @property
     def lost_later_s(self) -> float:
-        """The same from the third question on, the 95th percentile."""
-        later = [asked.seconds for asked in self.questions[2:]]
-        if not later:
-            return 0.0
-        worst = quantiles(later, n=20)[-1] if len(later) > 1 else later[0]
-        return max(0.0, worst - self.own_s)
+        """The same from the third question on. One of several may have waited for the machine."""
+        later = sorted(asked.seconds for asked in self.questions[2:])
+        return max(0.0, later[-2:][0] - self.own_s) if later else 0.0
 
     @property
     def settled(self) -> list[Probed]:
@@ -240,8 +237,8 @@ def check(told: Outage, side: str, *, harmless: bool = False, fault: str = "") -
         assert (probe.status, bool(probe.degraded)) == (200, degraded), (fault, told.probes)
         assert not full or all(each.startswith("disk: ") for each in probe.degraded), told.probes
         assert probe.seconds < 1.0 + SLACK_S, (fault, probe)
-    assert told.lost_first_s < SEARCH_S + SLACK_S
-    assert told.lost_later_s < SLACK_S
+    assert told.lost_first_s < SEARCH_S + SLACK_S, (fault, told.questions)
+    assert told.lost_later_s < SLACK_S, (fault, told.questions)
     assert told.problem is None
     assert told.back_s is not None
     assert told.back_s < BACK_S

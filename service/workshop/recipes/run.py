@@ -19,7 +19,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -188,10 +188,14 @@ def _leave_group() -> None:
 
 
 def last_point(folder: Path) -> str | None:
-    """Return the newest complete saved state: one with the file that the Trainer writes last."""
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-    return None if newest is None else str(newest)
+    """Return the newest complete saved state: one whose last file, which the Trainer does not write
+    atomically, is whole."""
+    states = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    for state in sorted(states, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
+        with suppress(ValueError):
+            json.loads((state / "trainer_state.json").read_bytes())
+            return str(state)
+    return None
 
 
 # ---- settings

@@ -152,6 +152,16 @@ def test_other_processes_write_nothing(
     assert not list((tmp_path / "out").glob("*.json"))
 
 
+@pytest.mark.parametrize("broken", ["", '{"epoch": 1.0, "log_his'])
+def test_a_state_that_was_being_saved_is_passed_over(broken: str, tmp_path: Path) -> None:
+    for number, text in ((5, "{}"), (10, "{}"), (15, broken)):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        (tmp_path / f"checkpoint-{number}" / "trainer_state.json").write_text(text)
+    (tmp_path / "checkpoint-20").mkdir()
+    assert runs.last_point(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert runs.last_point(tmp_path / "checkpoint-20") is None
+
+
 def test_a_leak_is_refused(data: tuple[Path, Path], tmp_path: Path) -> None:
     code, said = train("--data", data[1], "--preset", "wide", "--out", tmp_path / "out")
     assert (code, "made from what is held out" in said) == (2, True)
