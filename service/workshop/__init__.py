@@ -1,6 +1,6 @@
 """Makes training data and models. It imports the service, never the other way.
 
-- `facts`: training rows, and the held-out split
+- `rows`, `splits`: training rows, and what is held out
 - `synthesis`: `revelator synthesize`, the papers' pipelines
 - `recipes`: `revelator train`, and the export of encoders to quantised ONNX
 """

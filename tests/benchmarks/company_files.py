@@ -29,7 +29,7 @@ import openpyxl
 import pptx
 from markdown_it import MarkdownIt
 
-from service.workshop.facts.rows import read_lines
+from service.workshop.rows import read_lines
 from tests.benchmarks.extractor import COMPANY, ask_service, tell
 from tests.support.office import docx
 

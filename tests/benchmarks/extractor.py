@@ -62,9 +62,9 @@ from service.retrieval.documents import Document, passages_of
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import read_files
 from service.runtime import open_runtime
-from service.workshop.facts.rows import read_lines
-from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes.reading import groups_of, places, search_of
+from service.workshop.rows import read_lines
+from service.workshop.splits import is_held_out
 
 COMPANY: Final = Path(__file__).parent / "company"
 PARTS: Final = "gold,five,none,nq,calibration,yes,languages,company,time,service,follow_ups"

@@ -23,7 +23,7 @@ from service.retrieval.base import EVERYTHING, Analysis, SearchRequest
 from service.retrieval.documents import PassageRecord
 from service.retrieval.stores.language import analysis_for
 from service.retrieval.stores.tantivy_store import TantivyStore
-from service.workshop.facts.rows import read_lines
+from service.workshop.rows import read_lines
 
 JAPANESE: Final = Path(__file__).with_name("japanese.tsv")
 TOP_K: Final = 10

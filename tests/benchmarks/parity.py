@@ -26,7 +26,7 @@ from service.core.settings import load_settings
 from service.retrieval.base import anyone
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime
-from service.workshop.facts.rows import read_lines
+from service.workshop.rows import read_lines
 from tests.benchmarks.perfect_model import PerfectModel, known_questions
 from tests.stubs.openai_server import StubServer
 

@@ -41,7 +41,7 @@ from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.strategies.comparisons import asked_of_each
 from service.text.grounding import bears
-from service.workshop.facts.rows import read_lines
+from service.workshop.rows import read_lines
 from tests.benchmarks.made_up import CORPUS, made_up_questions
 from tests.stubs.openai_server import StubServer
 

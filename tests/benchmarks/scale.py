@@ -39,7 +39,7 @@ from service.retrieval.embedding.embedders import minilm_embedder
 from service.retrieval.factory import open_retrieval
 from service.retrieval.ingest.pipeline import ingest
 from service.text.sentences import sentences
-from service.workshop.facts.rows import read_lines
+from service.workshop.rows import read_lines
 
 NAME: Final = "scale"
 CORPORA: Final = ("musique/corpus.jsonl", "2wikimultihopqa/corpus.jsonl", "squad/corpus.jsonl")

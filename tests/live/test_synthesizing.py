@@ -14,7 +14,7 @@ from rich.console import Console
 
 from service.core.settings import EngineSettings, RetrievalSettings, Settings
 from service.runtime import open_runtime
-from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
+from service.workshop.rows import FilterRow, LabelerRow, read_rows_of
 from service.workshop.synthesis.command import SynthesisOptions, synthesize_file
 from tests.stubs.openai_server import StubServer
 from tests.support.documents import ingest_documents

@@ -1,1 +1,1 @@
-"""The recipes of `revelator train` and their shared parts. `recipe.py` defines the contract."""
+"""The recipes of `revelator train` and their shared parts. `run.py` defines the contract."""

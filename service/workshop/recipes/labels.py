@@ -39,9 +39,9 @@ from service.encoders.efficientrag import SERVED
 from service.encoders.in_process import file_tokenizer
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
 from service.text.wordpiece import minilm_tokenizer
-from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.recipes.export import export_onnx
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
+from service.workshop.rows import FilterRow, LabelerRow
 
 IGNORED: Final = -100  # label of word pieces that are ignored by the loss
 PADDING: Final = {"input_ids": 0, "token_type_ids": 0, "token_labels": IGNORED}  # nosec B105

@@ -13,8 +13,8 @@ import tantivy
 
 from service.encoders.base import AnswerKind
 from service.text.sentences import sentences
-from service.workshop.facts.rows import read_lines
-from service.workshop.facts.splits import canonical_form, is_held_out, side_of
+from service.workshop.rows import read_lines
+from service.workshop.splits import canonical_form, is_held_out, side_of
 
 WITH_NEGATIVE, WITHOUT_ANSWER = 0.35, 0.28  # shares of the questions with an answer
 TOP = 6

@@ -31,9 +31,9 @@ from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_f
 from service.evaluation.rows import ROWS, Row
 from service.evaluation.rows import read_rows as read_evaluation
 from service.strategies.reading.questions import parse_route
-from service.workshop.facts.rows import TrainingRow, read_rows_of
-from service.workshop.facts.splits import Split, canonical_form, is_held_out
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
+from service.workshop.rows import TrainingRow, read_rows_of
+from service.workshop.splits import Split, canonical_form, is_held_out
 
 RIGHT = "em"
 # The methods of an evaluation that represent a route, cheapest first.

@@ -36,7 +36,7 @@ from service.core.files import open_lines, save_whole
 from service.core.settings.base import Section
 from service.core.validation import explain
 from service.evaluation.rows import differences
-from service.workshop.facts.rows import AnyRow, read_rows_of
+from service.workshop.rows import AnyRow, read_rows_of
 
 S = TypeVar("S", bound=Section)
 FORMAT: Final = 2

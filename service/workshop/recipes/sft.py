@@ -24,8 +24,8 @@ from service.core.errors import ConfigurationError, InvalidRequest
 from service.core.settings.base import Section
 from service.engines.base import Message
 from service.engines.encoding import PromptEncoder
-from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.run import Recipe, Score, TrainingRun
+from service.workshop.rows import TrainingRow
 
 UNCOUNTED = -100
 MOST_OF_TASK = 60_000  # rows (METHODS.md §1.5)

@@ -27,7 +27,7 @@ from service.core.settings import Settings
 from service.retrieval.base import EVERYTHING, SearchRequest
 from service.retrieval.factory import Retrieval
 from service.runtime import Runtime, open_runtime
-from service.workshop.facts.splits import Split, is_held_out
+from service.workshop.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
     BadLines,
     Dropped,

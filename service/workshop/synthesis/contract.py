@@ -22,8 +22,8 @@ from service.core.domain import Passage
 from service.core.errors import InvalidRequest
 from service.engines.base import Message
 from service.evaluation.datasets import DatasetError, elements_of
-from service.workshop.facts.rows import RowOrigin
-from service.workshop.facts.splits import Split
+from service.workshop.rows import RowOrigin
+from service.workshop.splits import Split
 
 if TYPE_CHECKING:
     from service.workshop.synthesis.teacher import Prompts, Session

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from service.workshop.facts.splits import Split
+from service.workshop.splits import Split
 
 PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound", "searcher"]
 

@@ -100,7 +100,7 @@ def write_rows(
 
 
 def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its `service.workshop.facts.rows.RowProvenance`."""
+    """Return a row with its `service.workshop.rows.RowProvenance`."""
     made = {name: run[name] for name in run if name != "format"}
     return {**row.fields, "provenance": made | {"item": item} | row.source.model_dump()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from service.engines.embedded import SHIPPED, EmbeddedCard, check_files
-from service.workshop.facts.splits import is_held_out
+from service.workshop.splits import is_held_out
 
 MODELS = Path(__file__).parents[3] / "service" / "models"
 

@@ -28,7 +28,7 @@ from service.strategies import autorag_dialogue as loop
 from service.strategies.autorag_dialogue import Dialogue, opening
 from service.strategies.reading import answers
 from service.strategies.reading.text import has_word, one_line, unwrap
-from service.workshop.facts.splits import canonical_form
+from service.workshop.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,

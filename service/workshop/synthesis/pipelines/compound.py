@@ -27,8 +27,8 @@ from typing import Any, Final
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
 from service.strategies.reading.text import has_word, one_line, unwrap
-from service.workshop.facts.rows import RowOrigin
-from service.workshop.facts.splits import canonical_form, is_held_out
+from service.workshop.rows import RowOrigin
+from service.workshop.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     BadLine,
     BadLines,

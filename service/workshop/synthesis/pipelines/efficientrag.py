@@ -1,7 +1,7 @@
 """EfficientRAG's synthesis (METHODS.md §4.5): rows for the labeler and for the filter.
 
 Input: multi-hop questions with their gold passages (`multihop`). Output: `OUTPUT.labeler.jsonl` and
-`OUTPUT.filter.jsonl`, as described in `service.workshop.facts.rows`.
+`OUTPUT.filter.jsonl`, as described in `service.workshop.rows`.
 
 Step 1 splits the question into sub-questions, one for each gold passage. Steps 2 and 3 mark the
 words of a passage that answer a sub-question. Step 4 writes the query of each hop from the previous
@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, NamedTuple
 from service.core.domain import Passage
 from service.encoders.inputs import passage_text
 from service.text.words import word_spans
-from service.workshop.facts.rows import TagName, sentence_words
-from service.workshop.facts.splits import canonical_form
+from service.workshop.rows import TagName, sentence_words
+from service.workshop.splits import canonical_form
 from service.workshop.synthesis.contract import Dropped, Item, OutputRow, Pipeline, UnusableReply
 from service.workshop.synthesis.pipelines.multihop import MultiHop, Style, read_questions
 from service.workshop.synthesis.teacher import (

@@ -22,8 +22,8 @@ from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, TemplateSet, passage_line
 from service.strategies.planner import ROUTE_LABELS
 from service.strategies.reading.questions import parse_question, parse_verdict
-from service.workshop.facts.rows import RowOrigin
-from service.workshop.facts.splits import canonical_form
+from service.workshop.rows import RowOrigin
+from service.workshop.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Dropped,
     Item,

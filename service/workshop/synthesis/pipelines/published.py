@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
-from service.workshop.facts.rows import RowOrigin, RowProvenance
+from service.workshop.rows import RowOrigin, RowProvenance
 from service.workshop.synthesis.contract import (
     BadLine,
     BadLines,

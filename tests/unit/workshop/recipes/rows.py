@@ -11,8 +11,8 @@ from typing import Any
 
 from service.text.wordpiece import minilm_tokenizer
 from service.text.words import word_spans
-from service.workshop.facts.rows import sentence_words
-from service.workshop.facts.splits import is_held_out
+from service.workshop.rows import sentence_words
+from service.workshop.splits import is_held_out
 
 WORDS = ("alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "theta")
 ROUTES = ("single-step question", "multi-step question", "compound question")

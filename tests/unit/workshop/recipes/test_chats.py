@@ -14,8 +14,8 @@ from tests.conftest import need
 need("transformers")
 
 from service.engines.encoding import PromptEncoder
-from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.sft import UNCOUNTED, TokenRow, encode_chat
+from service.workshop.rows import TrainingRow
 from tests.stubs.tiny_model import CHAT_TEMPLATE, save_tokenizer
 
 CHATML = (

@@ -16,7 +16,6 @@ from transformers import BertConfig, BertModel
 from service.encoders.base import Tag
 from service.encoders.checkpoint import INPUTS, TAGS, TOKENS
 from service.text.wordpiece import minilm_tokenizer
-from service.workshop.facts.rows import FilterRow, LabelerRow, RowProvenance
 from service.workshop.recipes.labels import (
     IGNORED,
     FilterSettings,
@@ -29,6 +28,7 @@ from service.workshop.recipes.labels import (
     labeler_scores,
     loss_of,
 )
+from service.workshop.rows import FilterRow, LabelerRow, RowProvenance
 
 SOURCE = RowProvenance(pipeline="efficientrag", teacher="rules", item="1")
 TINY = BertConfig(

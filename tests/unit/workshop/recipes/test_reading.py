@@ -6,8 +6,8 @@ import json
 import random
 from pathlib import Path
 
-from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes.reading import groups_of, places, without
+from service.workshop.splits import is_held_out
 from tests.unit.workshop.recipes.rows import write_questions
 
 

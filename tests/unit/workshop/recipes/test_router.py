@@ -20,7 +20,6 @@ from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
 from service.encoders.router import RouterCard
 from service.evaluation.rows import ROWS, Row
-from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes.router import (
     RouterNetwork,
     RouterSettings,
@@ -28,6 +27,7 @@ from service.workshop.recipes.router import (
     fit_temperature,
     questions_of,
 )
+from service.workshop.splits import is_held_out
 from tests.unit.workshop.recipes.rows import write_data
 
 METHODS = ("no_retrieval", "one_retrieval", "ircot")

@@ -21,9 +21,9 @@ from service.cli.main import app
 from service.core.errors import ConfigurationError
 from service.core.files import open_lines
 from service.core.settings.base import Section
-from service.workshop.facts.rows import Sourced
 from service.workshop.recipes import run as runs
 from service.workshop.recipes.run import Recipe, Score, TrainingRun, load_recipe, read_settings
+from service.workshop.rows import Sourced
 from tests.unit.workshop.recipes.rows import write_rows
 
 CHECKPOINT, RUN = "checkpoint.json", "run.json"

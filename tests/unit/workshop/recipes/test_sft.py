@@ -15,9 +15,9 @@ from tests.conftest import need
 torch = need("torch", "transformers")
 
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes import sft
 from service.workshop.recipes.run import train_recipe
+from service.workshop.splits import is_held_out
 from tests.stubs.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.usefixtures("train_extra")

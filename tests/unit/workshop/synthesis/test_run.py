@@ -23,7 +23,7 @@ from service.core.errors import (
     StoreError,
 )
 from service.engines.base import GenerationRequest, Message
-from service.workshop.facts.rows import RowOrigin, RowProvenance
+from service.workshop.rows import RowOrigin, RowProvenance
 from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
 from service.workshop.synthesis.contract import (
     Item,

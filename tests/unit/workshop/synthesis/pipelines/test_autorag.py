@@ -16,7 +16,7 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from service.strategies.autorag_dialogue import opening
-from service.workshop.facts.rows import RowOrigin, TrainingRow
+from service.workshop.rows import RowOrigin, TrainingRow
 from service.workshop.synthesis.contract import Dropped, Item, UnusableReply
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,

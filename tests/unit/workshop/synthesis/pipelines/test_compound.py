@@ -10,7 +10,7 @@ import pytest
 
 from service.core.domain import Passage
 from service.evaluation.datasets import read_question
-from service.workshop.facts.rows import RowOrigin
+from service.workshop.rows import RowOrigin
 from service.workshop.synthesis.contract import Dropped, Item, OutputRow, UnusableReply
 from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,

@@ -10,7 +10,7 @@ import pytest
 
 from service.core.domain import Passage
 from service.text.words import word_spans
-from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
+from service.workshop.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import Item, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
     LEAP,

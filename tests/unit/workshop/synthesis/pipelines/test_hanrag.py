@@ -11,7 +11,7 @@ import pytest
 from service.core.domain import Passage
 from service.prompts.templates import Pair, TemplateSet
 from service.strategies.planner import ROUTE_LABELS
-from service.workshop.facts.rows import RowOrigin
+from service.workshop.rows import RowOrigin
 from service.workshop.synthesis.contract import Dropped, Item, OutputRow, UnusableReply
 from service.workshop.synthesis.pipelines.hanrag import (
     MOST,

@@ -9,7 +9,7 @@ import pytest
 
 from service.core.domain import Passage
 from service.strategies.searcher import PROTOCOLS, read_turn
-from service.workshop.facts.rows import TrainingRow
+from service.workshop.rows import TrainingRow
 from service.workshop.synthesis.contract import Dropped, OutputRow
 from service.workshop.synthesis.pipelines.searcher import PIPELINE
 from service.workshop.synthesis.teacher import Session

@@ -22,7 +22,7 @@ from service.core.validation import Strict, explain
 from service.encoders.inputs import markable_words
 from service.engines.base import ChatRole
 from service.text.words import word_spans
-from service.workshop.facts.splits import Split, side_of
+from service.workshop.splits import Split, side_of
 
 
 class RowMessage(Strict):
@@ -41,7 +41,7 @@ class RowMessage(Strict):
 
 class RowOrigin(Strict):
     """The sources of an item or a row, which decide its side of the split
-    (`service.workshop.facts.splits`).
+    (`service.workshop.splits`).
 
     `sources` and `titles` are the ids and titles of all its passages, `answer_titles` the titles of
     those that contain the answer. `written` means that people wrote the question.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import TrainingRow, read_lines, read_rows_of
-from service.workshop.facts.splits import Split, canonical_form, is_held_out, side_of
+from service.workshop.rows import TrainingRow, read_lines, read_rows_of
+from service.workshop.splits import Split, canonical_form, is_held_out, side_of
 
 NAMES = [f"Film {number}" for number in range(100)]
 KNOWN = next(name for name in NAMES if not is_held_out(name))
