@@ -26,8 +26,8 @@ from service.engines.openai import OpenAIGenerator
 from service.engines.signals import ScoreRequest
 from service.engines.vllm import VllmGenerator
 from service.workshop.synthesis.command import Synthesis, SynthesisOptions
+from service.workshop.synthesis.contract import Teacher
 from service.workshop.synthesis.pipelines import pipeline_of
-from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
 from tests.support.real_engines import check_choices, check_schema, check_stop
 from tests.support.tiny import TINY, open_tiny

@@ -1,5 +1,8 @@
 """`revelator synthesize PIPELINE` reads the input, calls the teacher, and writes rows and a
-report."""
+report, which accounts for every input item.
+
+The journal of a run has a line for each finished item, with which an interrupted run is resumed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
 from rich.console import Console
+from rich.table import Column, Table
 
 from service.core.concurrency import as_done, closing
 from service.core.domain import Passage, RetrieverName
@@ -20,10 +27,12 @@ from service.core.errors import (
     EngineFailure,
     Overloaded,
     RevelatorError,
+    StoreError,
 )
-from service.core.files import save_whole
+from service.core.files import LineFile, open_lines, save_whole
 from service.core.progress import shown_progress
 from service.core.settings import Settings
+from service.evaluation.rows import differences
 from service.retrieval.base import EVERYTHING, SearchRequest
 from service.retrieval.factory import Retrieval
 from service.runtime import Runtime, open_runtime
@@ -31,22 +40,17 @@ from service.workshop.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
     BadLines,
     Dropped,
+    Finder,
     Item,
+    OutputRow,
     Pipeline,
+    Session,
+    Spent,
+    Teacher,
     read_lines,
 )
-from service.workshop.synthesis.journal import Journal, JournalEntry, open_journal
 from service.workshop.synthesis.options import PipelineName, SynthesisOptions
 from service.workshop.synthesis.pipelines import pipeline_of
-from service.workshop.synthesis.report import (
-    SHOWN_BAD_LINES,
-    Report,
-    files_of,
-    settle,
-    table,
-    write_rows,
-)
-from service.workshop.synthesis.teacher import Finder, Session, Teacher
 
 OUTAGE: Final = 5  # consecutive items with an unavailable teacher, after which the run ends
 WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
@@ -177,9 +181,7 @@ class Synthesis:
         with open_journal(options.journal, self.header) as journal:
             await self._process(admitted, journal, screen)
             records = [(item.id, journal.done[key_of(item)]) for item in admitted]
-            rows, counts = settle(pipeline, records, refused, options.seed)
-            shown = bad[:SHOWN_BAD_LINES]
-            report = Report(run=journal.header, **counts, spent=journal.spent, bad_lines=shown)
+            rows, report = settle(pipeline, records, refused, bad, journal, options.seed)
             write_rows(files_of(options.output, pipeline.kinds), rows, report.run)
             text = json.dumps(report, default=vars, ensure_ascii=False, indent=2)
             save_whole(options.report, text + "\n")
@@ -227,3 +229,199 @@ class Synthesis:
             return JournalEntry(key, rows, lost=+lost, spent=spent), None
         why = (+lost).most_common(1)[0][0] if +lost else "no rows"
         return JournalEntry(key, dropped=why, spent=spent), None
+
+
+# ---- the journal
+
+FORMAT: Final = 3
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """The result of one item: its rows, or the reason for having none.
+
+    `key` identifies the item and its content. `again` means that the teacher was unavailable, so
+    the next run tries the item again.
+    """
+
+    key: str
+    rows: tuple[OutputRow, ...] = ()
+    dropped: str | None = None
+    lost: Mapping[str, int] = field(default_factory=dict)
+    again: bool = False
+    spent: Spent = field(default_factory=Spent)
+
+    def to_line(self) -> bytes:
+        line = json.dumps(self, default=vars, ensure_ascii=False, separators=(",", ":"))
+        return line.encode(errors="backslashreplace")
+
+
+ENTRY: Final = TypeAdapter(JournalEntry)
+
+
+class Journal:
+    """The entries of one run. `header` identifies the run, and `date` is the day of its first
+    start."""
+
+    def __init__(
+        self, file: LineFile, header: Mapping[str, Any], records: list[JournalEntry]
+    ) -> None:
+        self._file = file
+        self.header = header
+        self.done = {record.key: record for record in records}  # the later of two entries
+        self.spent = Spent()
+        for record in records:
+            self.spent.add(record.spent)
+
+    def has(self, key: str) -> bool:
+        """Whether an item is finished."""
+        return key in self.done and not self.done[key].again
+
+    def append(self, record: JournalEntry) -> None:
+        self._file.append(record.to_line())
+        self.done[record.key] = record
+        self.spent.add(record.spent)
+
+
+@contextmanager
+def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
+    """Open, repair and read the journal of a run, or create it.
+
+    Raises ConfigurationError if it belongs to another run (all of `header` except `date` is
+    compared), and StoreError if it cannot be used or another process uses it.
+    """
+    with open_lines(path) as file:
+        first, records = _read(file.content, path)
+        if first is None:
+            first = {"format": FORMAT, **header}
+            file.append(json.dumps(first, ensure_ascii=False).encode())
+        if found := differences(first, {"format": FORMAT, **header, "date": first.get("date")}):
+            raise ConfigurationError(
+                f"{path} is of another run: {'; '.join(found)}; use the same value, choose another "
+                "--output, or delete the file"
+            )
+        yield Journal(file, first, records)
+
+
+def _read(content: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
+    """Return the header and the entries."""
+    try:
+        values = [json.loads(line) for line in content.splitlines()]
+        return values[0] if values else None, [ENTRY.validate_python(value) for value in values[1:]]
+    except ValueError:
+        raise StoreError(
+            f"{path}: is not a journal of a synthesis; move it away, or choose another --output"
+        ) from None
+
+
+# ---- the output and the report
+
+SHOWN_BAD_LINES: Final = 20
+UNSELECTED: Final = "not selected"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of a run.
+
+    In items, `input` equals `written` plus the sum of `dropped`; an invalid line counts as one
+    item. `rows` is the number of rows in the output. `lost` counts the missing parts of written
+    items, by reason. `run` describes the run, and `spent` what the teacher cost.
+    """
+
+    run: Mapping[str, Any]
+    input: int
+    written: int
+    dropped: Mapping[str, int]
+    rows: int
+    lost: Mapping[str, int]
+    spent: Spent
+    bad_lines: Sequence[tuple[int, str]]
+
+    def __post_init__(self) -> None:
+        if self.input != self.written + sum(self.dropped.values()):
+            raise AssertionError(f"{self.input} items are not {self.written} + {self.dropped}")
+
+
+def settle(
+    pipeline: Pipeline[Any],
+    records: Sequence[tuple[str, JournalEntry]],
+    refused: Counter[str],
+    bad: BadLines,
+    journal: Journal,
+    seed: int,
+) -> tuple[list[tuple[str, OutputRow]], Report]:
+    """Select the rows to write, each with the id of its item, and report on all items.
+
+    `records` are the results of the items, in order, by item id; `refused` counts the items and
+    lines that were rejected before the teacher was called, among them the `bad` lines.
+    """
+    dropped, lost = Counter(refused), Counter[str]()
+    owner: dict[int, str] = {}
+    rows: list[OutputRow] = []
+    for item, record in records:
+        lost.update(record.lost)
+        if record.dropped is not None:
+            dropped[record.dropped] += 1
+        owner |= {id(row): item for row in record.rows}
+        rows += record.rows
+    selected, unselected = pipeline.select(rows, random.Random(seed))
+    lost.update(unselected)
+    kept = [(owner[id(row)], row) for row in selected]
+    written = {item for item, _ in kept}
+    dropped[UNSELECTED] += len(set(owner.values())) - len(written)
+    return kept, Report(
+        run=journal.header,
+        input=len(records) + refused.total(),
+        written=len(written),
+        dropped=dict((+dropped).most_common()),
+        rows=len(kept),
+        lost=dict((+lost).most_common()),
+        spent=journal.spent,
+        bad_lines=bad[:SHOWN_BAD_LINES],
+    )
+
+
+def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
+    """Return the output file of each kind of row: `rows.jsonl`, or files such as
+    `rows.labeler.jsonl`."""
+    return {
+        kind: output.with_name(f"{output.stem}.{kind}{output.suffix}") if kind else output
+        for kind in kinds
+    }
+
+
+def write_rows(
+    files: Mapping[str, Path], rows: Sequence[tuple[str, OutputRow]], run: Mapping[str, Any]
+) -> None:
+    """Write the output files atomically."""
+    for kind, path in files.items():
+        of_kind = (row for row in rows if row[1].kind == kind)
+        lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in of_kind)
+        save_whole(path, "".join(f"{line}\n" for line in lines))
+
+
+def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its `service.workshop.rows.RowProvenance`."""
+    made = {name: run[name] for name in run if name != "format"}
+    return {**row.fields, "provenance": made | {"item": item} | row.source.model_dump()}
+
+
+def table(report: Report) -> Table:
+    """Return the report as a table for the terminal."""
+    shown = Table("", Column("count", justify="right"))
+    shown.title = f"{report.run['pipeline']}, teacher: {report.run['teacher']}"
+    lines = {
+        "input": report.input,
+        "written": report.written,
+        **{f"  dropped: {reason}": count for reason, count in report.dropped.items()},
+        "rows": report.rows,
+        **{f"  left out of items: {reason}": count for reason, count in report.lost.items()},
+        "calls": report.spent.calls,
+        **{f"  unusable: {reason}": n for reason, n in report.spent.bad.most_common()},
+        "prompt tokens": report.spent.prompt_tokens,
+        "completion tokens": report.spent.completion_tokens,
+    }
+    for name, count in lines.items():
+        shown.add_row(name, f"{count:,}")
+    return shown

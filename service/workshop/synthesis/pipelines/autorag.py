@@ -30,15 +30,17 @@ from service.strategies.reading import answers
 from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.splits import canonical_form
 from service.workshop.synthesis.contract import (
+    AskTeacher,
     Dropped,
     Item,
     OutputRow,
     Pipeline,
+    Prompts,
+    Session,
     UnusableReply,
     chat_row,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
-from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session
 
 LONGEST_QUERY: Final = 40  # in words
 LONGEST_ANSWER: Final = 20

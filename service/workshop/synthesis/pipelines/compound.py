@@ -30,6 +30,7 @@ from service.strategies.reading.text import has_word, one_line, unwrap
 from service.workshop.rows import RowOrigin
 from service.workshop.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
+    AskTeacher,
     BadLine,
     BadLines,
     Dropped,
@@ -37,22 +38,19 @@ from service.workshop.synthesis.contract import (
     Lines,
     OutputRow,
     Pipeline,
+    Prompts,
     Selection,
+    Session,
     UnusableReply,
+    field,
+    json_object,
     list_of,
     passage_of,
     read_each,
+    text_in,
     text_of,
 )
 from service.workshop.synthesis.pipelines.published import Link
-from service.workshop.synthesis.teacher import (
-    AskTeacher,
-    Prompts,
-    Session,
-    field,
-    json_object,
-    text_in,
-)
 
 PROMPTS: Final = Prompts("compound")
 SIZES: Final = (2, 3, 4)  # numbers of parts of a compound question

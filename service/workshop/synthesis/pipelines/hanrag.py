@@ -25,13 +25,17 @@ from service.strategies.reading.questions import parse_question, parse_verdict
 from service.workshop.rows import RowOrigin
 from service.workshop.splits import canonical_form
 from service.workshop.synthesis.contract import (
+    AskTeacher,
     Dropped,
     Item,
     OutputRow,
     Pipeline,
+    Prompts,
     Selection,
+    Session,
     UnusableReply,
     chat_row,
+    field,
 )
 from service.workshop.synthesis.pipelines.published import (
     RELATION,
@@ -40,7 +44,6 @@ from service.workshop.synthesis.pipelines.published import (
     filled,
     read_questions,
 )
-from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, field
 
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 

@@ -34,7 +34,9 @@ from service.workshop.synthesis.contract import (
     Lines,
     OutputRow,
     Pipeline,
+    Prompts,
     Selection,
+    Session,
     chat_row,
 )
 from service.workshop.synthesis.pipelines.published import (
@@ -43,7 +45,6 @@ from service.workshop.synthesis.pipelines.published import (
     filled,
     read_questions,
 )
-from service.workshop.synthesis.teacher import Prompts, Session
 
 NAME: Final = "search_r1"
 PROTOCOL: Final = PROTOCOLS[NAME]

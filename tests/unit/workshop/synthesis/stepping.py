@@ -12,8 +12,15 @@ import anyio.lowlevel
 from service.core.domain import Passage
 from service.core.errors import EngineLimited
 from service.engines.base import FinishReason
-from service.workshop.synthesis.contract import Item, OutputRow, Pipeline
-from service.workshop.synthesis.teacher import AskTeacher, Session, Spent, Teacher
+from service.workshop.synthesis.contract import (
+    AskTeacher,
+    Item,
+    OutputRow,
+    Pipeline,
+    Session,
+    Spent,
+    Teacher,
+)
 
 # "train" and "test" by the SHA-256 of the normalised name
 KNOWN, HELD_OUT = "Canberra", "Paris"

@@ -63,7 +63,7 @@ def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> 
 
 
 def test_a_teacher_that_nobody_hears_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.workshop.synthesis.teacher.FAILURES", 0)
+    monkeypatch.setattr("service.workshop.synthesis.contract.FAILURES", 0)
     monkeypatch.setattr("service.workshop.synthesis.command.OUTAGE", 1)
     code, output = run("compound", "--input", "items.jsonl", "--teacher", "big", "--model", "m")
     assert code == 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.workshop.synthesis.teacher import SHIPPED, Prompts, field
+from service.workshop.synthesis.contract import SHIPPED, Prompts, field
 
 PIPELINES = ("compound", "efficientrag")
 # A field's name at the start of a line: `Doc1:`, `<Known Info>:`, `Simple Question2:`.

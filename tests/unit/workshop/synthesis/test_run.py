@@ -24,18 +24,28 @@ from service.core.errors import (
 )
 from service.engines.base import GenerationRequest, Message
 from service.workshop.rows import RowOrigin, RowProvenance
-from service.workshop.synthesis.command import OUTAGE, Synthesis, SynthesisOptions
+from service.workshop.synthesis.command import (
+    ENTRY,
+    OUTAGE,
+    JournalEntry,
+    Report,
+    Synthesis,
+    SynthesisOptions,
+    open_journal,
+)
 from service.workshop.synthesis.contract import (
+    AskTeacher,
     Item,
     OutputRow,
     Pipeline,
+    Prompts,
+    Session,
+    Spent,
+    Teacher,
     UnusableReply,
     items_of,
     read_lines,
 )
-from service.workshop.synthesis.journal import ENTRY, JournalEntry, open_journal
-from service.workshop.synthesis.report import Report
-from service.workshop.synthesis.teacher import AskTeacher, Prompts, Session, Spent, Teacher
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN, Clock
 

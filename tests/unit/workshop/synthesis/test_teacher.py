@@ -6,7 +6,7 @@ import pytest
 
 from service.core.errors import EngineFailure, EngineLimited, EngineTimeout, Overloaded
 from service.engines.base import Message, TokenUsage
-from service.workshop.synthesis.teacher import (
+from service.workshop.synthesis.contract import (
     FAILURES,
     LIMITS,
     LONGEST_WAIT_S,

@@ -17,7 +17,7 @@ from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from service.strategies.autorag_dialogue import opening
 from service.workshop.rows import RowOrigin, TrainingRow
-from service.workshop.synthesis.contract import Dropped, Item, UnusableReply
+from service.workshop.synthesis.contract import AskTeacher, Dropped, Item, UnusableReply
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     decisions,
@@ -27,7 +27,6 @@ from service.workshop.synthesis.pipelines.autorag import (
     read_query,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
-from service.workshop.synthesis.teacher import AskTeacher
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.stepping import Outcome, Reply, run_by_hand

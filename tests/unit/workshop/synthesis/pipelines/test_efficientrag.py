@@ -11,19 +11,20 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import Item, UnusableReply
+from service.workshop.synthesis.contract import AskTeacher, Item, UnusableReply
 from service.workshop.synthesis.pipelines.efficientrag import (
+    FACTS,
     LEAP,
+    MUSIQUE_FORMS,
     PIPELINE,
     PROMPTS,
     REACH,
+    MultiHop,
     align,
     read_extracted,
     read_parts,
     read_query,
 )
-from service.workshop.synthesis.pipelines.multihop import FACTS, MUSIQUE_FORMS, MultiHop
-from service.workshop.synthesis.teacher import AskTeacher
 from tests.unit.workshop.synthesis.stepping import Outcome, Reply, read_by, run_by_hand
 
 NORMA = Passage("n", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")

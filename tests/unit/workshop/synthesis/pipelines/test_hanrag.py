@@ -12,7 +12,7 @@ from service.core.domain import Passage
 from service.prompts.templates import Pair, TemplateSet
 from service.strategies.planner import ROUTE_LABELS
 from service.workshop.rows import RowOrigin
-from service.workshop.synthesis.contract import Dropped, Item, OutputRow, UnusableReply
+from service.workshop.synthesis.contract import AskTeacher, Dropped, Item, OutputRow, UnusableReply
 from service.workshop.synthesis.pipelines.hanrag import (
     MOST,
     PIPELINE,
@@ -24,7 +24,6 @@ from service.workshop.synthesis.pipelines.hanrag import (
     write_out,
 )
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
-from service.workshop.synthesis.teacher import AskTeacher
 from tests.unit.workshop.synthesis.stepping import Outcome, Said, finished, run_by_hand, session_of
 
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")

@@ -10,9 +10,8 @@ import pytest
 from service.core.domain import Passage
 from service.strategies.searcher import PROTOCOLS, read_turn
 from service.workshop.rows import TrainingRow
-from service.workshop.synthesis.contract import Dropped, OutputRow
+from service.workshop.synthesis.contract import Dropped, OutputRow, Session
 from service.workshop.synthesis.pipelines.searcher import PIPELINE
-from service.workshop.synthesis.teacher import Session
 from tests.unit.workshop.synthesis.stepping import read_by
 
 QUESTION = "In which city was the composer of Norma born?"
