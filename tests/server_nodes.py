@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import select
 import shutil
@@ -31,6 +32,7 @@ from tests.support.signals import suspend
 
 START_S = 400.0  # the first start of all fetches what the server is built of
 LEAST_JAVA = 21
+SYSTEM_RANDOM = random.SystemRandom()  # processes with one seed would choose the same ports
 
 
 def can_build() -> bool:
@@ -75,15 +77,18 @@ class Node:
 
 
 def free_port(*, pair: bool = False) -> int:
-    """A port of this machine that nobody listens on; with `pair` the next one is free too."""
+    """A port of this machine that nobody listens on; with `pair` the next one is free too.
+
+    It is none of those that the system gives to connections and servers: one of them might have
+    it before it is used, or while a server that was killed is away.
+    """
     while True:
-        with socket.socket() as own, socket.socket() as next_one:
-            own.bind(("127.0.0.1", 0))
-            port: int = own.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                if pair:
-                    next_one.bind(("127.0.0.1", port + 1))
-                return port
+        port = SYSTEM_RANDOM.randrange(10_000, 30_000)
+        with socket.socket() as own, socket.socket() as next_one, contextlib.suppress(OSError):
+            own.bind(("127.0.0.1", port))
+            if pair:
+                next_one.bind(("127.0.0.1", port + 1))
+            return port
 
 
 @contextmanager

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from service import checks
+from service.api import health
+from service.retrieval.collections import catalog
 from tests.support.live import Live, live
+
+
+@pytest.fixture(autouse=True)
+def _patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a probe finds counts here: it waits for its own round, however busy the machine is."""
+    monkeypatch.setattr(health, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(health, "CHECK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(checks, "OPEN_S", 60.0)
+    monkeypatch.setattr(catalog, "EMBEDDED_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from service.core.errors import InvalidRequest
 from service.retrieval.ingest.pipeline import Listener
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, add, stored
-from tests.support.live import Live, config, eventually
+from tests.support.live import PATIENCE_S, Live, config, eventually
 
 URL = "/collections/mine/documents"
 
@@ -31,7 +31,7 @@ def line(name: str, number: int, **more: Any) -> bytes:
 
 async def until(service: Live, count: int) -> None:
     """Wait until so many documents are in."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             response = await service.get("/collections/mine")
             if response.json()["documents"] >= count:
@@ -71,7 +71,7 @@ async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(mine: Live) -
 
     slow = asyncio.create_task(upload(mine, held.lines()))
     await until(mine, BATCH)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         quick = await upload(mine, whole())
         assert (await add(mine, [{"id": "one", "text": "t"}]))["indexed"] == 1
         assert (await mine.delete(f"{URL}/whole7")).status == 204
@@ -98,7 +98,7 @@ async def test_an_upload_whose_collection_is_deleted_ends_with_404(mine: Live) -
 async def test_a_client_that_stalls_is_told_what_is_in(
     mine: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 1.0)
     problem = check_problem(
         await mine.post(URL, data=Held(300).lines(), headers=NDJSON), 408, "request-timeout"
     )

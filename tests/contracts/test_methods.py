@@ -220,14 +220,14 @@ async def test_after_the_last_retrieval_what_was_found_is_read(
 async def test_at_the_deadline_what_was_found_is_read(way: Way) -> None:
     """The last call but one is stuck, so that the reserve is left for the last one."""
     calls = (await ask(way)).engine.calls
-    told = await ask(way, Answerer(stuck=[calls - 2]), limits={"timeout_s": 0.4})
+    told = await ask(way, Answerer(stuck=[calls - 2]), limits={"timeout_s": 0.8})
     if not told.of(PassagesFound) or way.loop.endswith("gate"):
         assert [event.problem.status for event in told.of(Failed)] == [504]
     else:
         assert (told.body.answered, told.body.stopped_by) == (True, "deadline")
         assert told.body.supported or not told.body.usage.retrievals
         assert "fallback_direct" not in told.flags
-    told = await ask(way, Answerer(stuck=range(calls - 1, 2 * calls)), limits={"timeout_s": 0.4})
+    told = await ask(way, Answerer(stuck=range(calls - 1, 2 * calls)), limits={"timeout_s": 0.8})
     failed = [event.problem.status for event in told.of(Failed)]
     assert failed in ([], [504])
     assert [event.stopped_by for event in told.of(Stop)] == ["deadline"] * (not failed)

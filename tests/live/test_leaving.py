@@ -7,8 +7,6 @@ HTTP, where calls are counted at the server.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +22,7 @@ from tests.support.asking import ScriptedRetriever
 from tests.support.live import Live, Raw, answering, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-WITHIN_S = 5.0  # a moment on an idle machine
+WITHIN_S = 20.0  # a moment on an idle machine; an engine that goes on takes a minute or more
 LONG = "word " * 20_000
 
 
@@ -68,8 +66,7 @@ ENGINES = pytest.mark.parametrize("engine", [scripted, over_http], ids=["scripte
 async def check_stopped(engine: Engine, client: Raw, *, reset: bool = False) -> None:
     """Leave; all calls end in time; places and metrics are right; the next question works."""
     await client.close(reset=reset)
-    took = await eventually(lambda: engine.running() == 0, WITHIN_S)
-    assert took < WITHIN_S
+    await eventually(lambda: engine.running() == 0, WITHIN_S)
     await eventually(lambda: engine.aborted() == 1)
     await eventually(lambda: engine.service.app.state.admission.running == 0)
     name = 'revelator_questions_total{loop="none",outcome="cancelled",route="direct"}'
@@ -236,10 +233,11 @@ async def test_tokens_arrive_as_they_are_released() -> None:
         await client.close()
     tokens = [(at, text) for at, text in arrived if text.strip()]
     assert len(tokens) >= len(WORDS)
-    late = [at - released for (at, _), released in zip(tokens, engine.released, strict=False)]
-    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(tokens[: len(WORDS)])]
-    assert statistics.median(late) < PACE_S / 2, late
-    assert sum(gap > PACE_S / 2 for gap in gaps) >= len(gaps) * 0.6, gaps
+    # Before the next one is released, whatever the machine's pace is: tokens that were held back,
+    # for the next one or to the end, would all come after it.
+    pairs = zip(tokens, engine.released[1:], strict=False)
+    held_back = [text for (at, text), released in pairs if at >= released]
+    assert len(held_back) < len(WORDS) / 4, held_back
 
 
 async def test_the_first_event_comes_before_the_engine_has_said_anything() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.gateway import Gateway, gateway, started
+from tests.support.gateway import START_S, Gateway, gateway, started
 from tests.support.live import Raw, live, parse_sse
 
-ENDED_S = 15.0  # in which a process that has nothing left to do ends
+ENDED_S = 40.0  # in which a process that has nothing left to do ends; it would drain for a minute
 
 
 def serve(
@@ -96,7 +96,7 @@ async def test_a_client_that_does_not_read_cannot_hold_the_process() -> None:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(1.0)
         served.send_signal(signal.SIGTERM)
-        await served.left(20)
+        await served.left(ENDED_S)
         await client.close(reset=True)
     assert served.process.returncode == 0
 
@@ -130,7 +130,7 @@ async def test_stores_are_flushed_and_the_directory_is_free_again(tmp_path: Path
             idle = await Raw.ask(served.port, "/nowhere")  # leaves a kept-alive connection
             await idle.until("not-found")
             served.send_signal(signal.SIGTERM)
-            await served.left(30)
+            await served.left(ENDED_S)
             await idle.close()
             assert served.process.returncode == 0
             assert (found["documents"], found["state"]) == (5, "complete")
@@ -140,7 +140,7 @@ async def said(settings: dict[str, Any]) -> tuple[int | None, str]:
     """Start the service, and stop it once it serves. The exit code, and what was logged."""
     process = await started(settings, "--log-level", "warning", errors=asyncio.subprocess.PIPE)
     assert process.stdout is not None
-    if await asyncio.wait_for(process.stdout.readline(), 30):
+    if await asyncio.wait_for(process.stdout.readline(), START_S):
         process.terminate()
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     return process.returncode, errors.decode()

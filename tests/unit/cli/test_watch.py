@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,20 +19,24 @@ from service.core.errors import InvalidRequest, StoreError
 from service.core.settings import Settings
 from service.retrieval.base import EVERYTHING
 from service.retrieval.factory import open_retrieval
+from service.retrieval.ingest.sources import Source
 from tests.support.live import config
 
 
-async def becomes(wanted: set[str], settings: Settings) -> None:
-    """Wait until the collection has these documents. The command takes the data directory now and
-    then."""
+async def becomes(
+    wanted: set[str], settings: Settings, turn: AbstractAsyncContextManager[object] | None = None
+) -> None:
+    """Wait until the collection has these documents. The data directory is the command's in
+    between: in turns, or for long enough that it gets it."""
     found: set[str] = set()
-    for _ in range(600):
-        await asyncio.sleep(0.05)
-        with suppress(StoreError):
-            async with open_retrieval(settings) as stores:
-                if "docs" in await stores.collections.names():
-                    heads = await stores.collections.heads("docs", "", 99, EVERYTHING)
-                    found = {each.document_id for each in heads}
+    for _ in range(200):
+        await asyncio.sleep(0.05 if turn else 0.3)
+        async with turn or nullcontext():
+            with suppress(StoreError):
+                async with open_retrieval(settings) as stores:
+                    if "docs" in await stores.collections.names():
+                        heads = await stores.collections.heads("docs", "", 99, EVERYTHING)
+                        found = {each.document_id for each in heads}
         if found == wanted:
             return
     raise AssertionError(f"{found} are there, not {wanted}")
@@ -50,27 +55,31 @@ async def test_the_collection_follows_the_folder(
         ingest={"keep_files": True},
     )  # fmt: skip
 
+    turn = asyncio.Lock()  # the data directory has one owner
+
     async def original(document_id: str) -> str:
-        async with open_retrieval(settings) as stores:
+        async with turn, open_retrieval(settings) as stores:
             found = await stores.collections.original("docs", document_id, EVERYTHING)
             assert found is not None
             return found[1].read_text()
 
-    run = partial(module.run_ingest, options=IngestOptions(collection="docs"), settings=settings)
+    async def run(files: Sequence[Source]) -> int:
+        async with turn:
+            return await module.run_ingest(files, IngestOptions(collection="docs"), settings)
+
     async with running(module.watch([folder], run)):
-        await becomes({"a.md", "deep/b.txt"}, settings)
+        await becomes({"a.md", "deep/b.txt"}, settings, turn)
         (folder / "a.md").write_text("# A\nAnother one.\n# B\n" + "More words. " * 300)
-        await becomes({"a.md#a", "a.md#b", "deep/b.txt"}, settings)
+        await becomes({"a.md#a", "a.md#b", "deep/b.txt"}, settings, turn)
         (folder / "deep" / "b.txt").unlink()
         (folder / "new.txt").write_text("Third.")
-        await becomes({"a.md#a", "a.md#b", "new.txt"}, settings)
-        await asyncio.sleep(0.5)  # the command keeps originals, and gives the directory back
+        await becomes({"a.md#a", "a.md#b", "new.txt"}, settings, turn)
         assert (await original("a.md#b")).startswith("# A\nAnother one.")
         assert await original("new.txt") == "Third."
         assert len([*settings.data_dir.glob("collections/docs/files/*")]) == 2
         folder.rename(tmp_path / "away")  # as a disk that is not there
         await asyncio.sleep(1)
-        await becomes({"a.md#a", "a.md#b", "new.txt"}, settings)
+        await becomes({"a.md#a", "a.md#b", "new.txt"}, settings, turn)
 
 
 async def test_the_command_follows_until_it_is_told_to_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import anyio
@@ -29,11 +30,16 @@ async def test_gather_raises_the_failure_itself_and_cancels_the_others() -> None
     assert ended == ["slow"]
 
 
-class Work:
-    """Takes as many seconds as an item says, and fails with those below 0."""
+LAST = math.inf
 
-    def __init__(self) -> None:
+
+class Work:
+    """Takes as many seconds as an item says, and fails with those below 0. `LAST` takes until the
+    others have been done."""
+
+    def __init__(self, others: int = 0) -> None:
         self.running = self.most = 0
+        self._others, self._done = others, anyio.Event()
 
     async def __call__(self, seconds: float) -> float:
         self.running += 1
@@ -41,9 +47,12 @@ class Work:
         try:
             if seconds < 0:
                 raise ValueError("no")
-            await anyio.sleep(seconds)
+            await (self._done.wait() if seconds == LAST else anyio.sleep(seconds))
         finally:
             self.running -= 1
+        self._others -= 1
+        if self._others == 0:
+            self._done.set()
         return seconds
 
 
@@ -54,8 +63,8 @@ async def worked_off(work: Work, items: list[float]) -> list[float]:
 
 
 async def test_results_come_when_they_are_done_and_no_more_are_begun_than_allowed() -> None:
-    work = Work()
-    assert await worked_off(work, [0.2, 0.001, 0.002, 0.003]) == [0.001, 0.002, 0.003, 0.2]
+    work = Work(3)
+    assert await worked_off(work, [LAST, 0.001, 0.002, 0.003]) == [0.001, 0.002, 0.003, LAST]
     assert work.most == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import threading
@@ -138,9 +139,10 @@ async def test_running_and_waiting_are_bounded(open_embedded: OpenEmbedded) -> N
 
 
 async def test_waiting_for_other_calls_is_no_silence(open_embedded: OpenEmbedded) -> None:
-    engine = open_embedded(COMPILED, max_concurrency=1, timeout_s=0.2)
+    engine = open_embedded(COMPILED, max_concurrency=1, timeout_s=1.0)
     await engine.check()
-    slowed(engine, lambda: time.sleep(0.04))
+    passes = itertools.count()
+    slowed(engine, lambda: time.sleep(0.12 if next(passes) < 12 else 0.0))
     first, second = await asyncio.gather(
         *(complete(engine, ask("London", max_tokens=12)) for _ in range(2))
     )

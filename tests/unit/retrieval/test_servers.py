@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -31,23 +32,23 @@ from tests.support.stub_server import stub_server
 Client = tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[None]]]  # a call; its end
 
 
-def elasticsearch(address: str) -> Client:
-    server = ElasticServer(f"http://user:secret@{address}", 0.5)
+def elasticsearch(address: str, seconds: float = 30.0) -> Client:
+    server = ElasticServer(f"http://user:secret@{address}", seconds)
     return lambda: server.call(lambda client: client.count(index="i")), server.aclose
 
 
 def elasticsearch_without_login(address: str) -> Client:
-    server = ElasticServer(f"http://{address}", 0.5)
+    server = ElasticServer(f"http://{address}", 30.0)
     return lambda: server.call(lambda client: client.info()), server.aclose
 
 
-def qdrant(address: str, grpc_port: int = 0) -> Client:
-    server = QdrantServer(f"http://:secret@{address}", 0.5, grpc_port)
+def qdrant(address: str, seconds: float = 30.0, grpc_port: int = 0) -> Client:
+    server = QdrantServer(f"http://:secret@{address}", seconds, grpc_port)
     return lambda: server.call(lambda client: client.count("c")), server.aclose
 
 
 def qdrant_by_grpc(address: str) -> Client:
-    return qdrant(address, int(address.partition(":")[2]))
+    return qdrant(address, grpc_port=int(address.partition(":")[2]))
 
 
 def embeddings(address: str) -> Client:
@@ -149,7 +150,8 @@ async def test_each_answer_is_an_error_of_ours(
 
 @pytest.mark.parametrize(
     ("client", "told"),
-    [(elasticsearch, "respond in time"), (qdrant, "within 1 s"), (embeddings, r"within 0\.3 s"),
+    [(partial(elasticsearch, seconds=0.5), "respond in time"),
+     (partial(qdrant, seconds=0.5), "within 1 s"), (embeddings, r"within 0\.3 s"),
      (reranker, r"within 0\.3 s")],
 )  # fmt: skip
 async def test_silence_ends_at_the_timeout(

@@ -322,10 +322,10 @@ async def test_missing_retrievers_are_named_in_the_body() -> None:
 async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> None:
     script = [
         *relevant("Norma"),
-        ScriptStep(match="Task: answer", reply=["Vincenzo", " Bellini"], delay=0.3),
+        ScriptStep(match="Task: answer", reply=["Vincenzo", " Bellini"], delay=0.8),
     ]
     body = await body_of(
-        script, {"": [NORMA, NOISE]}, "q?", route="single", limits={"timeout_s": 0.5}
+        script, {"": [NORMA, NOISE]}, "q?", route="single", limits={"timeout_s": 1.4}
     )
     assert (body.answer, body.stopped_by) == ("Vincenzo", "deadline")
     assert flags(body) == {"shortened"}

@@ -7,7 +7,7 @@ from tests.support.asking import body_of
 from tests.support.opera import BELLINI, NOISE, NORMA, QUESTION, decomposed, say
 from tests.support.scripted import ScriptStep
 
-SLOW = {"timeout_s": 0.5}
+SLOW = {"timeout_s": 1.2}
 
 
 def kept(body: Answer) -> list[tuple[str, str | None]]:

@@ -160,7 +160,7 @@ async def test_at_the_deadline_what_was_read_is_merged() -> None:
         reading("Canteen", "never", delay=5),
         say(MERGES, TOLD),
     ]
-    body = await body_of(spoken, HITS, QUESTION, limits={"timeout_s": 0.6})
+    body = await body_of(spoken, HITS, QUESTION, limits={"timeout_s": 1.2})
     assert (body.answer, body.stopped_by) == (TOLD, "deadline")
 
 

@@ -23,7 +23,7 @@ from tests.stubs.openai_server import StubServer
 from tests.support.live import eventually
 from tests.support.observed import Observed
 
-QUICK = {"probe_s": 0.2, "outage_s": 5.0}
+SOON = {"probe_s": 0.2}  # a probe has no more time, so only where one is to fail
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def pool_of(
         {"kind": "vllm", "urls": [server.url for server in servers], "timeout_s": 5.0,
          **more}
     )  # fmt: skip
-    with mock.patch.object(limits, "LIMITS", PoolLimits(**QUICK | (pool or {}))):
+    with mock.patch.object(limits, "LIMITS", PoolLimits(**pool or {})):
         made = open_generator("workers", settings, seen)
     assert isinstance(made, PoolGenerator)
     try:
@@ -133,7 +133,7 @@ async def test_a_call_that_is_wrong_is_refused_once() -> None:
 
 async def test_a_worker_that_fails_is_ejected_and_comes_back() -> None:
     seen = Observed()
-    async with stubs(2) as (bad, good), pool_of(bad, good, seen=seen) as pool:
+    async with stubs(2) as (bad, good), pool_of(bad, good, seen=seen, pool=SOON) as pool:
         await pool.check()
         bad.failure, bad.health = 500, 500
         await eventually(lambda: (name_of(bad), "ejected") in seen.phases)
@@ -148,7 +148,7 @@ async def test_a_worker_that_fails_is_ejected_and_comes_back() -> None:
 
 async def test_a_silent_worker_loses_its_calls_when_a_probe_finds_it_out() -> None:
     """Not when the call's own silence ends, which is much later."""
-    async with stubs(2) as (bad, good), pool_of(bad, good, timeout_s=600.0) as pool:
+    async with stubs(2) as (bad, good), pool_of(bad, good, timeout_s=600.0, pool=SOON) as pool:
         await pool.check()
         bad.failure = "silent"
         calls = asyncio.gather(*(complete(pool, ask(f"q{n}")) for n in range(10)))
@@ -158,7 +158,7 @@ async def test_a_silent_worker_loses_its_calls_when_a_probe_finds_it_out() -> No
 
 
 async def test_all_workers_down_says_so_and_recovers() -> None:
-    async with stubs(1) as (server,), pool_of(server, pool={"outage_s": 0.3}) as pool:
+    async with stubs(1) as (server,), pool_of(server, pool=SOON | {"outage_s": 0.3}) as pool:
         await pool.check()
         server.health = 503
         await eventually(lambda: pool.workers()[0].phase == "ejected")

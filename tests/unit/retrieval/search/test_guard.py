@@ -230,13 +230,16 @@ async def test_probes_that_fail_decide_nothing() -> None:
 
 
 async def test_a_probe_that_succeeds_closes_a_breaker_whose_pause_is_over() -> None:
-    world = World(open_s=0.2)
+    world = World()
     await opened(world)
     world.gate.set()
-    assert await world.guard.probe(world.hang, time.monotonic() + 1) == "answer"
+    assert await world.guard.probe(world.hang, time.monotonic() + LONG_S) == "answer"
     assert world.states == ["closed", "open"]  # the backend has its pause
-    await anyio.sleep(0.25)
-    assert await world.guard.probe(world.hang, time.monotonic() + 1) == "answer"
+    world = World(open_s=0.01)
+    await opened(world)
+    world.gate.set()
+    await anyio.sleep(0.02)
+    assert await world.guard.probe(world.hang, time.monotonic() + LONG_S) == "answer"
     assert world.states == ["closed", "open", "closed"]
     assert await world.guard.call(world.hang) == "answer"
 

@@ -39,7 +39,7 @@ from tests.support.observed import Observed
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeStore, collection_of
 
 # an embedder on a server has no more time than a store
-BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder/v1"}}
+BRISK: dict[str, Any] = {"timeout_s": 1.0, "embedding": {"url": "http://embedder/v1"}}
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ async def test_both_sides_out_names_both() -> None:
     world.bm25.breaks()
     world.dense.delay_s = 5
     with pytest.raises(
-        RetrievalFailure, match=r"bm25 is unavailable: tantivy broke; dense is unavailable: .*0.5 s"
+        RetrievalFailure, match=r"bm25 is unavailable: tantivy broke; dense is unavailable: .* 1 s"
     ):
         await world.ask()
     world.bm25.failure, world.dense.delay_s = None, 0
@@ -359,9 +359,11 @@ class Gated(CountingEmbedder):
         return vectors
 
 
-def opened(embedder: CountingEmbedder, observed: Observed | None = None) -> QueryEmbedding:
+def opened(
+    embedder: CountingEmbedder, observed: Observed | None = None, window_s: float = 0.05
+) -> QueryEmbedding:
     settings, observed = RetrievalSettings(), observed or Observed()
-    with mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=0.05):
+    with mock.patch.multiple(hybrid, BATCH=3, WINDOW_S=window_s):
         return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
 
 
@@ -401,8 +403,8 @@ async def test_concurrent_questions_go_together_up_to_a_batch() -> None:
 
 async def test_those_that_come_while_others_are_embedded_wait_for_company() -> None:
     embedder = Gated()
-    embedding = opened(embedder)
-    with anyio.fail_after(5):
+    embedding = opened(embedder, window_s=1.0)
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             for text in "abc":
                 group.start_soon(embed, embedding, text)

@@ -121,7 +121,7 @@ class World:
     def __init__(self, top_n: int = 30) -> None:
         settings = RetrievalSettings.model_validate(
             {
-                "timeout_s": 0.5,
+                "timeout_s": 1.0,
                 "reranker": {"kind": "tei", "url": "http://tei", "top_n": top_n},
             }
         )

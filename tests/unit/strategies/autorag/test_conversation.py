@@ -136,7 +136,7 @@ async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
 async def test_a_plan_is_no_answer() -> None:
     """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
     never = ScriptStep("late", gate=asyncio.Event())
-    events = await run([ASKS, never, never, never], limits={"timeout_s": 0.3})
+    events = await run([ASKS, never, never, never], limits={"timeout_s": 0.8})
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 

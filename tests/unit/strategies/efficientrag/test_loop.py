@@ -243,7 +243,7 @@ async def test_of_json_the_answer_alone_is_shown() -> None:
 
 async def test_a_deadline_while_labelling_reads_the_best_ranked() -> None:
     pair = Labelling(_Stuck(), WordFilter(()))
-    body = await ask(pair, JSON, limits={"timeout_s": 0.2}, timeout_s=0.2)
+    body = await ask(pair, JSON, limits={"timeout_s": 0.8}, timeout_s=0.8)
     assert (body.answer, body.stopped_by) == ("Catania", "deadline")
     assert [(p.kept, p.reason) for p in body.steps[0].passages] == [(True, "not labelled")] * 2
 
