@@ -15,13 +15,12 @@ from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.core.concurrency import deadline, emitted
-from service.core.connections import trust
+from service.core.connections import NO_TRACE, trust
 from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.core.metrics import Metrics
 from service.core.private import hold
 from service.core.settings import Settings
-from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.extractor import open_extractor
 from service.encoders.router import open_classifier
@@ -99,7 +98,7 @@ class Runtime:
         *,
         answer_id: str | None = None,
         queued_s: float = 0.0,
-        caller: Mapping[str, str] = NONE,
+        caller: Mapping[str, str] = NO_TRACE,
         ended: Callable[[Inquiry], None] | None = None,
         alter: Alter | None = None,
     ) -> None:

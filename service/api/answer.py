@@ -60,10 +60,10 @@ from service.api.wire import (
     request_id,
 )
 from service.core.concurrency import Interrupted, emitted, interruptible, running
+from service.core.connections import TRACE_FIELDS
 from service.core.domain import Answer, Problem
 from service.core.errors import Draining, InvalidRequest, RevelatorError
 from service.core.private import problem_of
-from service.core.trace_context import FIELDS
 from service.runtime import new_id
 from service.telemetry.logs import log_question
 
@@ -89,7 +89,9 @@ class QuestionTask:
         self._request_id = request_id(request)
         made_here = getattr(request.state, "own_id", False)
         self.id = self._request_id if made_here else new_id()
-        self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
+        self._caller = {
+            name: request.headers[name] for name in TRACE_FIELDS if name in request.headers
+        }
         self._seen: Callable[[Answer], None] | None = None
         if edge.settings.ingest.keep_files and question.plain is None:
             self._seen = partial(edge.answered.put, tenant_of(request), question.collection)

@@ -16,8 +16,8 @@ from service.client import Client
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
-from service.engines.pool.pool import PoolGenerator
-from service.engines.pool.workers import Worker
+from service.engines.pool import PoolGenerator
+from service.engines.workers import Worker
 from service.retrieval.collections.backends import open_backends
 from service.runtime import open_engines, open_roles, open_runtime
 

@@ -12,8 +12,10 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from service.core.errors import ConfigurationError
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 KEPT_S: Final = 3.0
 CONNECT_S: Final = 5.0  # seconds: a running host accepts at once
 MOST_AT_ONCE: Final = 100
+
+# The trace of a call to a server, as header fields (W3C Trace Context).
+NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
+TRACE_FIELDS: Final = ("traceparent", "tracestate")
+# of the calls that this task makes; none without a trace
+OUTGOING: Final[ContextVar[Mapping[str, str]]] = ContextVar("trace_context", default=NO_TRACE)
 
 
 def open_session(

@@ -6,6 +6,7 @@ this module does not import numpy, ONNX Runtime or torch.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,12 +18,16 @@ from pydantic import BaseModel, ValidationError
 
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.native import is_failure
-from service.core.onnx import open_onnx
 from service.core.validation import explain
 
 Model = TypeVar("Model")
 Card = TypeVar("Card", bound=BaseModel)
 T = TypeVar("T")
+# Set before torch and transformers are first imported. By default OpenMP threads spin while they
+# wait; on cores that others use too, that made a forward pass five to fifteen times as long.
+VARIABLES: Final = {
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE",
+}  # fmt: skip
 PACK: Final = 1024  # pieces of a pass, with padding; the data of a layer then fit the cache
 PADDING: Final = 0.05  # share of padding in a pass: on a processor padding costs as much as text
 
@@ -151,6 +156,60 @@ def open_model(path: Path, threads: int, remedy: str = "copy it again") -> Any:
         raise ConfigurationError(
             f"{path} is not a model that ONNX Runtime can open ({reason}); {remedy}"
         ) from None
+
+
+def open_onnx(model: Path | bytes, threads: int, *, spinning: bool = False) -> Any:
+    """Open a session. With `spinning`, threads wait for the next operator of a pass without
+    sleeping, which makes short passes in a row faster. Raises the library's errors."""
+    import onnxruntime  # noqa: PLC0415
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Between passes the threads sleep, because other work needs the cores.
+    spin = ("force_spinning_stop", "1") if spinning else ("intra_op.allow_spinning", "0")
+    options.add_session_config_entry(f"session.{spin[0]}", spin[1])
+    # On x86 processors without VNNI, sums of products overflow unless this is set; others ignore
+    # it.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    options.log_severity_level = 3
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def import_transformers() -> tuple[Any, Any]:
+    """Import torch and transformers, without a network, progress bars and warnings. Environment
+    variables that are set are kept. Raises ImportError."""
+    for variable, value in VARIABLES.items():
+        os.environ.setdefault(variable, value)
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return torch, transformers
+
+
+def open_pretrained(
+    automatic: str, location: str | Path, what: str, advice: str, **options: Any
+) -> tuple[Any, Any, Any]:
+    """Return torch, and the tokenizer and the model at `location`, a folder or a name in the local
+    hub cache (HF_HUB_OFFLINE=0 downloads it): float32, on a GPU if there is one.
+
+    `automatic` is the class of transformers that opens the model; `options` are those of opening.
+    Raises ConfigurationError, which says `what` cannot be loaded, why, and the advice.
+    """
+    torch, transformers = import_transformers()
+    kind = getattr(transformers, automatic)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(location, **options)
+        model = kind.from_pretrained(location, dtype=torch.float32, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(f"{what} cannot be loaded: {reason}; {advice}") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch, tokenizer, model.to(device).eval()
 
 
 def open_chosen(

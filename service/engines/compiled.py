@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from service.core.onnx import open_onnx
+from service.encoders.in_process import open_onnx
 from service.engines.embedded import EmbeddedCard, ModelShape
 
 Array = NDArray[Any]

@@ -50,7 +50,7 @@ class EmbeddedCard(BaseModel):
     `digests` are the SHA-256 sums of the files beside it. `chat_template` is a Jinja template;
     without one, messages are joined by line breaks. `start` is put before a raw prompt, and the
     tokens `ends` end an output. What else the file says is for information. `config.json` has the
-    notes on training (see `training_notes`).
+    notes on training (see `in_process`).
     """
 
     format: Literal[1] = FORMAT

@@ -41,7 +41,7 @@ def open_generator(
         from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
 
         return OpenAIGenerator(name, settings, resent)
-    from service.engines.pool.pool import PoolGenerator  # noqa: PLC0415
+    from service.engines.pool import PoolGenerator  # noqa: PLC0415
     from service.engines.vllm import VllmGenerator  # noqa: PLC0415
 
     def connect(url: str) -> VllmGenerator:

@@ -1,11 +1,15 @@
 """Engines in this process: their asynchronous side. A thread computes one call after the other.
 
+A model that this project trained has notes on its training in its folder: a key `revelator` in its
+`config.json`, an object of `TrainingNotes`; all other readers of that file ignore it.
+
 Importing this module imports neither numpy nor torch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,15 +18,18 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from service.core.concurrency import running
-from service.core.errors import EngineFailure, EngineTimeout, Overloaded
+from service.core.domain import AutoragMode
+from service.core.errors import ConfigurationError, EngineFailure, EngineTimeout, Overloaded
 from service.core.native import is_failure
 from service.core.settings import EngineSettings
+from service.core.validation import explain
 from service.encoders.in_process import InProcess
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
 from service.engines.reasoning import Reasoning
 from service.engines.signals import ScoreRequest, Scoring, Span
-from service.engines.training_notes import read_training_notes
 
 if TYPE_CHECKING:
     from service.engines.decoding import LanguageModel, Network
@@ -32,6 +39,47 @@ Item = Delta | Scoring | EngineFailure
 Items = asyncio.Queue[Item]
 # a question may send more than ten judgements at once, and must not be refused because of itself
 WAITING_PER_CALL: Final = 16
+
+
+KEY: Final = "revelator"
+
+
+class TrainingNotes(BaseModel):
+    """The template set and the mode of Auto-RAG that a model was trained on, and how many passages
+    it reads well for one answer. None means unknown. `templates` is the name of a shipped set, or
+    of a folder inside the model's folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    templates: str | None = None
+    autorag: AutoragMode | None = None
+    passages: int | None = Field(None, ge=1)
+
+
+UNKNOWN: Final = TrainingNotes()
+
+
+def read_training_notes(folder: Path) -> TrainingNotes:
+    """Read the notes of a model folder; `UNKNOWN` if it has none.
+
+    Raises ConfigurationError with the file's path if notes have another form. A folder or a
+    configuration that cannot be read is reported by the engine that loads it.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return UNKNOWN
+    if not isinstance(config, dict) or KEY not in config:
+        return UNKNOWN
+    try:
+        notes = TrainingNotes.model_validate(config[KEY])
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {KEY}: {explain(error.errors())}") from None
+    if notes.templates and (templates := folder / notes.templates).is_dir():
+        return notes.model_copy(update={"templates": str(templates)})
+    return notes
 
 
 class InProcessGenerator(Generator):

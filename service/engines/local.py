@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.extras import missing_packages
-from service.core.offline import import_transformers
+from service.encoders.in_process import import_transformers
 from service.engines.in_process import InProcessGenerator
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import orjson
 from yarl import URL
 
 from service.core.concurrency import Interrupted, interruptible
-from service.core.connections import CONNECT_S, Connections, reason_of
+from service.core.connections import CONNECT_S, OUTGOING, Connections, reason_of
 from service.core.errors import (
     EngineFailure,
     EngineLimited,
@@ -25,7 +25,6 @@ from service.core.errors import (
 from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
-from service.core.trace_context import OUTGOING
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, Profile
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (

@@ -17,9 +17,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from service import __version__
 from service.answer.calls import EngineCall, Role
 from service.answer.events import AnswerReady, BaseEvent, Failed, RouteChosen, StepEnd, StepStart
+from service.core.connections import NO_TRACE, OUTGOING
 from service.core.domain import RetrieverName
 from service.core.settings.server import TracingSettings
-from service.core.trace_context import NONE, OUTGOING
 from service.retrieval.base import SearchResult
 
 EXPORT_S: Final = 5.0  # time limit of one export in seconds
@@ -114,7 +114,7 @@ class QuestionTrace:
         OUTGOING.set(fields)
 
         def end(call: EngineCall) -> None:
-            OUTGOING.set(NONE)
+            OUTGOING.set(NO_TRACE)
             if call.worker is not None:
                 span.set_attribute("revelator.worker", call.worker)
             if call.finish is not None:

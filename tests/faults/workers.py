@@ -16,9 +16,9 @@ from service.answer.request import AnswerRequest
 from service.checks import warm
 from service.core.concurrency import closing
 from service.core.settings import Settings
-from service.engines.pool import workers as limits
-from service.engines.pool.pool import PoolGenerator
-from service.engines.pool.workers import PoolLimits
+from service.engines import workers as limits
+from service.engines.pool import PoolGenerator
+from service.engines.workers import PoolLimits
 from service.retrieval.base import anyone
 from service.runtime import Runtime
 from tests.server_nodes import free_port

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.settings import EngineSettings
+from service.engines.in_process import read_training_notes
 from service.engines.local import LocalGenerator
-from service.engines.training_notes import read_training_notes
 from tests.conftest import need
 
 TINY: Final = Path(__file__).parents[1] / "fixtures" / "tiny"

@@ -18,7 +18,7 @@ from service.core.errors import ConfigurationError, LoopUnavailable
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Generator
 from service.engines.factory import open_generator
-from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
+from service.engines.in_process import UNKNOWN, TrainingNotes, read_training_notes
 from service.prompts.templates import SHIPPED
 from service.retrieval.base import anyone
 from service.runtime import open_roles

@@ -13,10 +13,16 @@ from typing import Any, Final
 
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.extras import missing_packages
-from service.core.offline import import_transformers
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Pooling
-from service.encoders.in_process import InProcess, in_batches, open_model, packs, padded_rows
+from service.encoders.in_process import (
+    InProcess,
+    in_batches,
+    open_model,
+    open_pretrained,
+    packs,
+    padded_rows,
+)
 from service.retrieval.embedding.contract import (
     BATCH,
     HASHING,
@@ -150,22 +156,15 @@ def dimension_of(location: str) -> int | None:
 def load_transformers(contract: EmbeddingContract, location: str, threads: int) -> Encode:
     """Load the forward pass that `contract` describes, of the model at `location`: a folder, or a
     name in the local hub cache (HF_HUB_OFFLINE=0 downloads it). Raises ConfigurationError."""
-    torch, transformers = import_transformers()
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(location)
-        model = transformers.AutoModel.from_pretrained(location, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"the embedding model at {location} cannot be loaded: {str(error).splitlines()[0]}; "
-            "set retrieval.embedding_model to NAME=FOLDER, or retrieval.embedding.url to a server"
-        ) from None
+    torch, tokenizer, model = open_pretrained(
+        "AutoModel", location, f"the embedding model at {location}",
+        "set retrieval.embedding_model to NAME=FOLDER, or retrieval.embedding.url to a server",
+    )  # fmt: skip
     if model.config.hidden_size != contract.dimension:
         raise ConfigurationError(
             f"the embedding model at {location} has vectors of size {model.config.hidden_size}, "
             f"but {contract.dimension} was expected; correct retrieval.embedding.dimension"
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = model.to(device).eval()
 
     def encode(texts: Sequence[str]) -> list[Vector]:
         inputs = tokenizer(
@@ -174,7 +173,7 @@ def load_transformers(contract: EmbeddingContract, location: str, threads: int) 
             truncation=True,
             max_length=contract.max_length,
             return_tensors="pt",
-        ).to(device)
+        ).to(model.device)
         torch.set_num_threads(threads)
         with torch.inference_mode():
             hidden = model(**inputs).last_hidden_state

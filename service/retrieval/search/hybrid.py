@@ -33,9 +33,9 @@ from service.retrieval.base import (
     SearchStore,
     SideName,
     may_see,
+    ranked,
 )
 from service.retrieval.embedding.contract import Embedder, differences, finite
-from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.guard import Guard
 from service.text.sentences import sentences
 
@@ -50,6 +50,7 @@ WINDOW_S: Final = 0.002  # seconds that a query waits for others while the embed
 
 SPARE: Final = 32  # candidates more, of a store whose passages BM25 may not hold
 
+Ranking = Sequence[ScoredPassage]
 QueryVector = Sequence[float]  # stored as 32-bit floats, an eighth of a list's memory
 
 _log = structlog.get_logger(__name__)
@@ -247,6 +248,40 @@ class HybridRetriever:
         if guard is None:
             guard = self._guards[backend] = Guard(backend, self._settings, self._metrics)
         return guard
+
+
+def fuse(
+    bm25: Ranking, dense: Ranking, dense_weight: float, top_k: int
+) -> tuple[ScoredPassage, ...]:
+    """Fuse two rankings: return the best `top_k` by the weighted sum of the z-scores of each; BM25
+    has what is left of the weight. Swapping the two does not change the order.
+
+    A passage that is missing in a ranking gets the score of its worst one. Ties are ordered by
+    passage id. Where rankings disagree on a passage's text, the first one that has it is believed.
+    """
+    found = {hit.passage.passage_id: hit.passage for hits in (dense, bm25) for hit in hits}
+    scores = dict.fromkeys(found, 0.0)
+    for hits, weight in ((bm25, 1.0 - dense_weight), (dense, dense_weight)):
+        if not hits:
+            continue
+        normal = z_scores([hit.score for hit in hits])
+        known = {hit.passage.passage_id: score for hit, score in zip(hits, normal, strict=True)}
+        worst = min(normal)
+        for passage_id in scores:
+            scores[passage_id] += weight * known.get(passage_id, worst)
+    return tuple(ranked((score, found[passage_id]) for passage_id, score in scores.items())[:top_k])
+
+
+def z_scores(scores: Sequence[float]) -> list[float]:
+    """Scale scores to mean 0 and standard deviation 1. All become 0 if they are equal."""
+    mean, span = math.fsum(scores) / len(scores), max(scores) - min(scores)
+    if not span:
+        return [0.0] * len(scores)
+    # statistics.pstdev computes with fractions, which takes nine times as long. The span keeps the
+    # squares of close scores above zero.
+    parts = [(score - mean) / span for score in scores]
+    deviation = math.sqrt(math.fsum([part * part for part in parts]) / len(parts))
+    return [part / deviation for part in parts]
 
 
 def widened(query: str, best: Passage) -> str:

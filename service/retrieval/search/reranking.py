@@ -14,9 +14,8 @@ from service.core.domain import ScoredPassage
 from service.core.errors import ConfigurationError, RetrievalFailure, RevelatorError
 from service.core.extras import importing
 from service.core.metrics import Metrics
-from service.core.offline import import_transformers
 from service.core.settings import RerankerSettings, RetrievalSettings
-from service.encoders.in_process import InProcess, in_batches
+from service.encoders.in_process import InProcess, in_batches, open_pretrained
 from service.retrieval.base import ranked
 from service.retrieval.embedding.contract import passage_input
 from service.retrieval.embedding.http import ModelServer
@@ -150,22 +149,14 @@ class CrossEncoder:
 
 def _load(folder: Path) -> Score:
     with importing("retrieval.reranker.kind = local", "transformers"):
-        torch, transformers = import_transformers()
-    automatic = transformers.AutoModelForSequenceClassification
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = automatic.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"the reranker in {folder} cannot be loaded: {str(error).splitlines()[0]}; set "
-            "retrieval.reranker.model to its folder"
-        ) from None
+        torch, tokenizer, model = open_pretrained(
+            "AutoModelForSequenceClassification", folder, f"the reranker in {folder}",
+            "set retrieval.reranker.model to its folder", local_files_only=True,
+        )  # fmt: skip
     if model.config.num_labels != 1:
         raise ConfigurationError(
             f"the model in {folder} has {model.config.num_labels} outputs; a reranker must have one"
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = model.to(device).eval()
     longest = min(LONGEST, model.config.max_position_embeddings)
 
     def score(query: str, texts: Sequence[str]) -> list[float]:
@@ -176,7 +167,7 @@ def _load(folder: Path) -> Score:
             truncation="longest_first",
             max_length=longest,
             return_tensors="pt",
-        ).to(device)
+        ).to(model.device)
         with torch.inference_mode():
             logits = model(**inputs).logits  # (pairs, 1)
         found: list[float] = logits[:, 0].tolist()

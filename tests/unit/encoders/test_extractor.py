@@ -20,7 +20,6 @@ from service.answer.request import AnswerRequest
 from service.checks import warm
 from service.core.domain import Answer, Passage
 from service.core.errors import ConfigurationError
-from service.core.onnx import open_onnx
 from service.core.settings import RoleSettings, Settings
 from service.encoders.answers import Candidate, best_of
 from service.encoders.extractor import (
@@ -30,6 +29,7 @@ from service.encoders.extractor import (
     nearest_windows,
     open_extractor,
 )
+from service.encoders.in_process import open_onnx
 from service.encoders.windows import Windows
 from service.retrieval.base import anyone
 from service.text.tables import read_tables

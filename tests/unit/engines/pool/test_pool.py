@@ -13,11 +13,11 @@ import pytest
 from service.core.concurrency import closing, gather
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
+from service.engines import workers as limits
 from service.engines.base import GenerationRequest, Profile, complete
 from service.engines.factory import open_generator
-from service.engines.pool import workers as limits
-from service.engines.pool.pool import PoolGenerator
-from service.engines.pool.workers import PoolLimits
+from service.engines.pool import PoolGenerator
+from service.engines.workers import PoolLimits
 from service.vllm_plugin import PROTOCOL
 from tests.stubs.openai_server import StubServer
 from tests.support.live import eventually

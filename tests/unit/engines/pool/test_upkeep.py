@@ -12,10 +12,10 @@ from yarl import URL
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
+from service.engines import workers
 from service.engines.base import Profile
-from service.engines.pool import workers
-from service.engines.pool.pool import PoolGenerator
-from service.engines.pool.workers import PoolLimits, Worker, addresses
+from service.engines.pool import PoolGenerator
+from service.engines.workers import PoolLimits, Worker, addresses
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:

@@ -16,7 +16,7 @@ from yarl import URL
 from service.core.errors import EngineFailure, EngineUnreached, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.base import Profile
-from service.engines.pool.workers import (
+from service.engines.workers import (
     BOUND,
     SLACK,
     PoolLimits,

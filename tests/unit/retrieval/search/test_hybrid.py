@@ -25,14 +25,15 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding.contract import HASHING, Vector
 from service.retrieval.search import guard, hybrid
-from service.retrieval.search.fusion import fuse, z_scores
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.hybrid import (
     HybridRetriever,
     QueryEmbedding,
     SnapshotRetriever,
     combined,
+    fuse,
     widened,
+    z_scores,
 )
 from service.retrieval.search.reranking import Reranking
 from tests.support.observed import Observed

@@ -17,17 +17,17 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.metrics import Metrics, Phase
 from service.core.settings import EngineSettings
+from service.engines import workers
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator
-from service.engines.pool import workers
-from service.engines.pool.workers import (
+from service.engines.signals import ScoreRequest, Scoring, Span
+from service.engines.vllm import VllmGenerator
+from service.engines.workers import (
     WaitingCall,
     Worker,
     WorkerAdmission,
     addresses,
     outage,
 )
-from service.engines.signals import ScoreRequest, Scoring, Span
-from service.engines.vllm import VllmGenerator
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")

@@ -1,1 +1,0 @@
-"""A pool of workers behind one engine name."""
