@@ -1,8 +1,9 @@
-"""The `revelator` command. Subcommands import their dependencies when they run, which keeps
-`--help` fast."""
+"""The `revelator` command: all its subcommands, which import their dependencies when they run, so
+that `--help` is fast."""
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,22 @@ from typing import Annotated, Literal
 import typer
 
 from service import __version__
-from service.cli.administration import collections, feedback, key
-from service.cli.evaluation import evaluate, explain, replay
 from service.cli.examples import add_examples
-from service.cli.options import Config, Data, IngestOptions, begin, fail, run, with_options
-from service.cli.workshop import synthesize, train
+from service.cli.options import (
+    Config,
+    Data,
+    IngestOptions,
+    begin,
+    fail,
+    run,
+    show_error,
+    with_options,
+)
 from service.core.errors import RevelatorError
 from service.core.settings import Settings
+from service.evaluation.options import EvaluationOptions
 from service.options import Collection, QuestionOptions, SearchOptions, Url
+from service.workshop.synthesis.options import PipelineName, SynthesisOptions
 
 app = typer.Typer(
     name="revelator",
@@ -197,10 +206,99 @@ def ingest(
     raise typer.Exit(code)
 
 
-app.command()(evaluate)
-app.command()(explain)
-app.command()(replay)
-app.command()(synthesize)
+@app.command()
+@with_options()
+def evaluate(options: EvaluationOptions, settings: Settings) -> None:
+    """Answer the questions of datasets by several methods, score the answers and compare them."""
+    from service.evaluation.command import evaluate_datasets  # noqa: PLC0415
+
+    raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
+
+
+@app.command()
+def explain(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...", help="Folders written by `evaluate --trace`, or files in them."
+        ),
+    ],
+) -> None:
+    """Show where recorded questions spent their time, and which stage caused a wrong answer.
+
+    The stages are routing, query, retrieval, judging, reading and merging. Fixed rules find the
+    stage, without calling a model, and the evidence is printed. A trace that cannot be read does
+    not end the command; its error is printed, and the exit code is 2.
+    """
+    from service.evaluation.explanation import explain_trace  # noqa: PLC0415
+    from service.evaluation.traces import find_traces, read_trace  # noqa: PLC0415
+
+    try:
+        paths = find_traces(traces)
+    except RevelatorError as error:
+        fail(error.detail)
+    exit_code = 0
+    for path in paths:
+        try:
+            typer.echo("\n".join(explain_trace(read_trace(path))[1]))
+        except RevelatorError as error:
+            show_error(error.detail)
+            exit_code = 2
+    raise typer.Exit(exit_code)
+
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(metavar="TRACE", help="File written by `ask --trace` or `evaluate --trace`."),
+]
+
+
+@app.command()
+def replay(
+    trace: TraceFile,
+    body: Annotated[
+        bool, typer.Option("--body", help="Print the answer's body, computed from the events.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Print the events as recorded, one per line.")
+    ] = False,
+) -> None:
+    """Print a recorded question as `revelator ask` does, without calling a model or searching."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from service.cli.terminal import EventPrinter  # noqa: PLC0415
+    from service.evaluation.traces import read_trace  # noqa: PLC0415
+
+    try:
+        read = read_trace(trace)
+    except RevelatorError as error:
+        fail(error.detail)
+    if body or events:
+        shown = [read.result] if body else read.events
+        typer.echo("\n".join(line.model_dump_json() for line in shown))
+        return
+    printer = EventPrinter(Console())
+    for event in read.events:
+        printer.show(event)
+
+
+@app.command()
+@with_options()
+def synthesize(
+    options: SynthesisOptions,
+    pipeline: Annotated[PipelineName, typer.Argument(help="Paper whose data synthesis is run.")],
+    settings: Settings,
+) -> None:
+    """Create training data with a teacher model, as the papers describe.
+
+    Running the same command again resumes an interrupted run.
+
+    The exit code is 1 if no item produced a row; the report gives the reasons.
+    """
+    from service.workshop.synthesis.command import synthesize_file  # noqa: PLC0415
+
+    report = run(lambda: synthesize_file(settings, pipeline, options))
+    raise typer.Exit(0 if report.rows else 1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -264,8 +362,188 @@ def check(
     raise typer.Exit(run(lambda: check_collection(settings, collection, repair=repair)))
 
 
-app.command()(key)
-app.command()(train)
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Name of the tenant that the key is for.")],
+    rights: Annotated[
+        str, typer.Option(help="Rights of the key: ask, write and administer, separated by commas.")
+    ] = "ask",
+    collections: Annotated[
+        str,
+        typer.Option(
+            help="Collections that the key may use: names or patterns, separated by commas."
+        ),
+    ] = "*",
+    principals: Annotated[
+        str,
+        typer.Option(
+            help="Users or groups, separated by commas: of documents with `access`, the key sees "
+            "those that name one of them; `*`: all documents."
+        ),
+    ] = "",
+    requests: Annotated[
+        int | None, typer.Option(help="Maximum number of requests per minute.")
+    ] = None,
+    questions: Annotated[
+        int | None, typer.Option(help="Maximum number of questions per minute.")
+    ] = None,
+) -> None:
+    """Create an API key, and print its entry for the tenants file on standard output.
+
+    The key itself is printed on standard error and is not stored. Example:
+    `revelator key search-team --rights ask,write >> tenants.toml`, with `server.tenants_file` set.
+    """
+    from service.api.tenants import digest, new_key, parse_tenants  # noqa: PLC0415
+
+    made = new_key()
+    entry = "\n".join(
+        [
+            "[[tenants]]",
+            f"name = {json.dumps(name, ensure_ascii=False)}",
+            f"key_sha256 = {_listed(digest(made.encode()))}",
+            f"collections = {_listed(collections)}",
+            f"rights = {_listed(rights)}",
+            *([f"principals = {_listed(principals)}"] if principals else []),
+            *([f"requests_per_minute = {requests}"] if requests is not None else []),
+            *([f"questions_per_minute = {questions}"] if questions is not None else []),
+        ]
+    )
+    try:
+        parse_tenants(entry)
+    except ValueError as error:
+        fail(f"the tenant's entry is not valid: {error}; correct the name or the options")
+    typer.echo(entry)
+    typer.echo(f"The key, shown only once: {made}", err=True)
+
+
+def _listed(texts: str) -> str:
+    parts = [part.strip() for part in texts.split(",")]
+    return json.dumps([*filter(None, parts)], ensure_ascii=False)
+
+
+RecipeName = Literal["sft", "router", "extractor", "labeler", "filter"]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        RecipeName,
+        typer.Argument(
+            help="Model to train: sft (a language model), router, reader, labeler or filter "
+            "(EfficientRAG's encoders)."
+        ),
+    ],
+    data: Annotated[
+        list[Path],
+        typer.Option(
+            help="File written by `synthesize`; for router also a folder of questions and "
+            "passages, or of an evaluation. May be repeated."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="File with rows that are used for evaluation only. May be repeated."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Preset of settings, such as hanrag or autorag.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Value of one setting of the recipe, or of one argument of the Trainer of "
+            "transformers. May be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
+
+    Running the same command again continues an interrupted run.
+
+    To use several GPUs: accelerate launch --module service train RECIPE …
+    """
+    from service.workshop.recipes.run import train_recipe  # noqa: PLC0415
+
+    try:
+        train_recipe(
+            recipe, data=data, held_out=held_out or [], out=out,
+            preset=preset, assignments=assignments or [],
+        )  # fmt: skip
+    except RevelatorError as error:
+        fail(error.detail)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+Name = Annotated[str, typer.Argument(help="Name of the collection.")]
+
+collections = typer.Typer(
+    help="List, show and delete collections. Uses the running server, if there is one.",
+    no_args_is_help=True,
+)
+
+
+feedback = typer.Typer(help="What people said about answers.", no_args_is_help=True)
+
+
+@feedback.callback()
+def _feedback() -> None: ...
+
+
+@feedback.command()
+@with_options("error")
+def export(settings: Settings) -> None:
+    """Print questions whose right answer people named, as rows for `revelator evaluate`.
+
+    An answer that was liked is right, unless another was expected. Only the latest word about an
+    answer counts.
+    """
+    import orjson  # noqa: PLC0415
+
+    from service.api.feedback import rows_for_evaluation  # noqa: PLC0415
+
+    for row in rows_for_evaluation(settings.data_dir):
+        typer.echo(orjson.dumps(row).decode())
+
+
+@collections.command("list")
+@with_options("error")
+def list_all(settings: Settings, url: Url = None) -> None:
+    """List all collections with their counts and embedding models."""
+    from service.cli.upkeep import list_collections  # noqa: PLC0415
+
+    run(lambda: list_collections(settings, url=url))
+
+
+@collections.command()
+@with_options("error")
+def show(name: Name, settings: Settings, url: Url = None) -> None:
+    """Show a collection's counts, metadata fields, text analysis and embedding model."""
+    from service.cli.upkeep import show_collection  # noqa: PLC0415
+
+    run(lambda: show_collection(settings, name, url=url))
+
+
+@collections.command()
+@with_options("error")
+def delete(
+    name: Name,
+    settings: Settings,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without asking for confirmation.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
+    from service.cli.upkeep import delete_collection  # noqa: PLC0415
+
+    if not yes:
+        typer.confirm(f"Delete collection {name} and all its documents?", abort=True)
+    run(lambda: delete_collection(settings, name, url=url))
+
+
 app.add_typer(collections, name="collections")
 app.add_typer(feedback, name="feedback")
 add_examples(app)
