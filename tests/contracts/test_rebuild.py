@@ -17,12 +17,11 @@ from service.retrieval.base import SearchRequest, SideName
 from service.retrieval.collections import consistency
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.documents import PassageRecord, parse_document
+from service.retrieval.documents import PassageRecord, parse_document, record_of
 from service.retrieval.embedding.contract import Vector
 from service.retrieval.reports import CollectionReport
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_edge_store, qdrant_store
-from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG
 from tests.support.documents import ingest_documents

@@ -25,10 +25,9 @@ from service.retrieval.base import SideName
 from service.retrieval.collections.backends import damaged, not_restored
 from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import EMPTY, EMPTY_HASH, add_to_hash
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import PassageRecord, record_of
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore
 from service.retrieval.stores.points import HASH_FIELDS
-from service.retrieval.stores.records import record_of
 
 PAGE: Final = 1_000  # documents or vectors looked at at once
 

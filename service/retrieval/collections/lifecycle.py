@@ -31,10 +31,10 @@ from service.core.files import discard
 from service.retrieval.base import SIDES
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.manifest import EMBEDDED, Manifest
+from service.retrieval.documents import digest
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.base import LexicalStore, Unopened, VectorStore, to_its_end
 from service.retrieval.stores.digests import damage, seal, sealed, unseal
-from service.retrieval.stores.records import digest
 
 REFRESH_S: Final = 0.15  # seconds that a question waits at most for what other gateways wrote
 FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again

@@ -16,8 +16,7 @@ from service.core.concurrency import retrieve
 from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import Principals, SearchStore
-from service.retrieval.documents import PassageRecord, passage_ids
-from service.retrieval.stores.records import digest
+from service.retrieval.documents import PassageRecord, digest, passage_ids
 
 Key = Literal["passage_id", "head"]
 
@@ -65,7 +64,7 @@ class LexicalStore(SearchStore, Protocol):
 
     async def known(self, passage_ids: Sequence[str]) -> set[tuple[str, int]]:
         """Return the ids among these that are stored in a complete document, each with the digest
-        of its passage (`records.digest`)."""
+        of its passage (`documents.digest`)."""
         found = await self.among("passage_id", passage_ids)
         newest = await self.hashes(sorted({record.document_id for record in found}))
         return {

@@ -5,7 +5,8 @@ It is removed before the first change of a writer and written again at its end, 
 while the manifest says that a write has begun. Native code also changes files of the dense side
 without changing what they hold, when a shard is opened or its graph is put in place: meanwhile the
 digests have another name, so that a kill is not taken for damage. What is read is bounded: of
-larger stores only the smaller files are covered, and the digest of each passage (`records.digest`).
+larger stores only the smaller files are covered, and the digest of each passage
+(`documents.digest`).
 """
 
 from __future__ import annotations

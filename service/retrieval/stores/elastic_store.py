@@ -29,12 +29,9 @@ from anyio import to_thread
 from service.core.concurrency import Batcher
 from service.core.domain import ScoredPassage
 from service.retrieval.base import TIE_BREAKER, Analysis, Principals, SearchRequest, ranked
-from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Key, LexicalStore, foreign, parts, to_its_end
-from service.retrieval.stores.elastic_server import Action, ElasticServer
-from service.retrieval.stores.query_text import fold, paired, query_words
-from service.retrieval.stores.records import (
+from service.retrieval.documents import (
     RESTRICTED,
+    PassageRecord,
     fields_of,
     filter_tokens,
     metadata_tokens,
@@ -42,6 +39,9 @@ from service.retrieval.stores.records import (
     principal_tokens,
     record_of,
 )
+from service.retrieval.stores.base import Key, LexicalStore, foreign, parts, to_its_end
+from service.retrieval.stores.elastic_server import Action, ElasticServer
+from service.retrieval.stores.query_text import fold, paired, query_words
 
 TEMPLATE = "revelator"
 OURS, CUSTOM = f"{TEMPLATE}@settings", f"{TEMPLATE}@custom"

@@ -9,9 +9,8 @@ from typing import Any, Final
 from service.core.domain import ScoredPassage
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import ACCESS, ranked
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import PassageRecord, fields_of, metadata_tokens, passage_of
 from service.retrieval.stores.base import VectorStore, parts
-from service.retrieval.stores.records import fields_of, metadata_tokens, passage_of
 
 # Point ids are UUIDs derived from passage ids, so a repeated upsert overwrites the same point.
 _NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")

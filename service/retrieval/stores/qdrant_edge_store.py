@@ -28,7 +28,7 @@ from service.core.files import check_room
 from service.core.native import native, native_call
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import ACCESS, EVERYTHING, SearchRequest
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import PassageRecord, filter_tokens
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.digests import set_aside, unseal
 from service.retrieval.stores.points import (
@@ -41,7 +41,6 @@ from service.retrieval.stores.points import (
     ranked_points,
     search_params,
 )
-from service.retrieval.stores.records import filter_tokens
 
 MOST_SEARCHES = 16  # searches per call; the event loop waits for it
 

@@ -14,7 +14,7 @@ from service.core.domain import ScoredPassage
 from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import SearchRequest
-from service.retrieval.documents import PassageRecord
+from service.retrieval.documents import RESTRICTED, PassageRecord, filter_tokens, principal_tokens
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.base import foreign, parts, to_its_end
 from service.retrieval.stores.points import (
@@ -28,7 +28,6 @@ from service.retrieval.stores.points import (
     search_params,
 )
 from service.retrieval.stores.qdrant_server import QdrantServer
-from service.retrieval.stores.records import RESTRICTED, filter_tokens, principal_tokens
 
 VECTOR = "dense"
 UPSERT = 256  # points per upsert

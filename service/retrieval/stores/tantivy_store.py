@@ -31,18 +31,18 @@ from service.retrieval.base import (
     may_see,
     ranked,
 )
-from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.base import Key, LexicalStore
-from service.retrieval.stores.digests import unseal
-from service.retrieval.stores.query_text import paired, query_words
-from service.retrieval.stores.records import (
+from service.retrieval.documents import (
     RESTRICTED,
+    PassageRecord,
     fields_of,
     filter_tokens,
     metadata_tokens,
     principal_tokens,
     record_of,
 )
+from service.retrieval.stores.base import Key, LexicalStore
+from service.retrieval.stores.digests import unseal
+from service.retrieval.stores.query_text import paired, query_words
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000

@@ -15,10 +15,12 @@ from service.retrieval.documents import (
     BadDocument,
     Document,
     cut,
+    fields_of,
+    filter_tokens,
+    metadata_tokens,
     parse_document,
     passages_of,
 )
-from service.retrieval.stores.records import fields_of, filter_tokens, metadata_tokens
 from service.text import sentences
 from service.text.wordpiece import Pieces, count_pieces
 
