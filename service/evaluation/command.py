@@ -21,13 +21,14 @@ from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.extras import importing, missing_packages
 from service.core.progress import shown_progress
 from service.core.settings import Settings
-from service.evaluation.bundle import Bundle, load_bundle
 from service.evaluation.datasets import Dataset, DatasetError, read_datasets
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry, with_engine
 from service.evaluation.llm_judge import Judge, open_judge
+from service.evaluation.means import compare, table, versions
 from service.evaluation.methods import Method, methods_of, named_methods
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.options import EvaluationOptions
+from service.evaluation.papers import Bundle, load_bundle
 from service.evaluation.poison import (
     ATTACKS,
     ROBUSTNESS,
@@ -36,7 +37,6 @@ from service.evaluation.poison import (
     Victim,
     victims_of,
 )
-from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row, RunFolder, open_run, process
 from service.evaluation.runner import Finish, Task, work_off
 from service.runtime import open_runtime
@@ -117,7 +117,7 @@ async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
     if problem := missing_packages("the report", ["scipy", "markdown_it"], "evaluate"):
         screen.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
         return
-    from service.evaluation.document import write_report  # noqa: PLC0415
+    from service.evaluation.report import write_report  # noqa: PLC0415
 
     for path in await anyio.to_thread.run_sync(write_report, folder, traces):
         screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)

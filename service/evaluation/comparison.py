@@ -19,8 +19,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
+from service.evaluation.means import mean
 from service.evaluation.methods import VARIANT
-from service.evaluation.report import mean
 from service.evaluation.rows import Row
 
 SEED: Final = 13370

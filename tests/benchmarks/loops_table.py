@@ -38,10 +38,10 @@ from rich.console import Console
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.comparison import interval, unproven, verdicts
-from service.evaluation.document import COSTS, MARK, MEASURE, shown, values
 from service.evaluation.markup import Page
+from service.evaluation.means import LABELS, by_dataset, means_of
 from service.evaluation.methods import VARIANT, known_methods
-from service.evaluation.report import LABELS, by_dataset, means_of
+from service.evaluation.report import COSTS, MARK, MEASURE, shown, values
 from service.evaluation.rows import Row, machine, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime

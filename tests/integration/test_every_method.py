@@ -18,8 +18,8 @@ import anyio
 import pytest
 
 from service.core.settings import load_settings
-from service.evaluation.document import MARK
 from service.evaluation.methods import ALL, known_methods
+from service.evaluation.report import MARK
 from service.evaluation.rows import Row, read_rows
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import open_runtime

@@ -13,10 +13,9 @@ from service.answer.request import parse_request
 from service.core.domain import Conditions
 from service.core.errors import InvalidRequest
 from service.core.settings import EngineSettings, Settings
-from service.evaluation.bundle import load_bundle, names
 from service.evaluation.entries import described
 from service.evaluation.methods import method_of
-from service.evaluation.published import Figure, differences, figures
+from service.evaluation.papers import Figure, differences, figures, load_bundle, names
 from tests.stubs.signal_engine import FIRST, LAST, REWRITTEN, SignalEngine
 from tests.support.scripted import ScriptStep
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated

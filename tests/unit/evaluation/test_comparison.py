@@ -22,7 +22,7 @@ from service.evaluation.comparison import (
     unproven,
     verdicts,
 )
-from service.evaluation.report import by_dataset
+from service.evaluation.means import by_dataset
 from tests.unit.evaluation.evaluating import rows
 
 

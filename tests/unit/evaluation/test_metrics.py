@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, load_file, read_question
+from service.evaluation.means import mean
 from service.evaluation.metrics import (
     VERSIONS,
     FoundPassage,
@@ -21,7 +22,6 @@ from service.evaluation.metrics import (
     parts_found,
     score,
 )
-from service.evaluation.report import mean
 
 TEXTS = st.text(max_size=30) | st.lists(
     st.sampled_from(["the", "an", "New", "York", "yes", "no", "1984", "é", "—", "北京", "O'Neill"]),

@@ -12,7 +12,9 @@ import pytest
 
 from service.core.errors import StoreError
 from service.evaluation.comparison import pareto_front
-from service.evaluation.document import (
+from service.evaluation.markup import Page
+from service.evaluation.papers import COUNTS, NOT_COMPARABLE, differences, figures, is_of
+from service.evaluation.report import (
     Report,
     bins_of,
     calibration_error,
@@ -21,8 +23,6 @@ from service.evaluation.document import (
     worst,
     write_report,
 )
-from service.evaluation.markup import Page
-from service.evaluation.published import COUNTS, NOT_COMPARABLE, differences, figures, is_of
 from service.evaluation.rows import Row, commit
 from tests.unit.evaluation.evaluating import Engine, Opened, dataset, evaluated, row, rows
 

@@ -14,7 +14,6 @@ from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.evaluation import command
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.document import robustness_cells
 from service.evaluation.poison import (
     ATTACKS,
     KINDS,
@@ -26,6 +25,7 @@ from service.evaluation.poison import (
     poisoned,
     victims_of,
 )
+from service.evaluation.report import robustness_cells
 from service.evaluation.rows import read_rows
 from service.retrieval.base import SearchRequest
 from service.runtime import open_runtime

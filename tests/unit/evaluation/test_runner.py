@@ -22,7 +22,7 @@ from service.answer.request import PreparedRequest
 from service.core.domain import Answer, Passage
 from service.core.errors import EngineFailure, StoreError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.report import by_route, means_of
+from service.evaluation.means import by_route, means_of
 from service.evaluation.rows import Key, Row
 from service.evaluation.runner import Ask, Task, ask_one, work_off
 from service.evaluation.traces import find_traces, read_trace, trace_path
