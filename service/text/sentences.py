@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from service.text.tables import ROW
 from service.text.words import word_list
 
 TITLES, NUMBERED = word_list("titles"), word_list("numbered")
@@ -25,8 +26,8 @@ def sentences(text: str) -> list[tuple[int, int]]:
     """Return spans (start, end) in code points that partition `text`, each a sentence and its
     space.
 
-    Abbreviations, initials and acronyms do not end one; a blank line always does. Empty text has no
-    sentence.
+    Abbreviations, initials and acronyms do not end one; a blank line always does, and a full stop
+    before a row of a table. Empty text has no sentence.
     """
     spans: list[tuple[int, int]] = []
     start = at = 0
@@ -44,7 +45,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends at the match, after which there is more text."""
     mark, space = match["mark"], match["space"]
-    if mark is None or space.count("\n") > 1:
+    if mark is None or space.count("\n") > 1 or ("\n" in space and ROW.match(text, match.end())):
         return True
     following = text[match.end()]
     if following.islower() or following in ",;:)]":

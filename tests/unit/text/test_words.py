@@ -78,6 +78,8 @@ def cut_sentences(text: str) -> list[str]:
         ("Title\n\nBody one. Body two.", ["Title", "Body one.", "Body two."]),
         ("a wrapped\nline stays. Next", ["a wrapped\nline stays.", "Next"]),
         ("北京是首都。上海不是！", ["北京是首都。", "上海不是！"]),
+        ("Prices.\nitem: a; price: 5 g.\nItem: b; Price: 6 g.\nitem: c; price: 7.\n",
+         ["Prices.", "item: a; price: 5 g.", "Item: b; Price: 6 g.", "item: c; price: 7."]),
         ("He was born in 1931. 17 years later he died.",
          ["He was born in 1931.", "17 years later he died."]),
     ],
@@ -94,7 +96,9 @@ def test_sentences_partition_the_text(text: str) -> None:
     assert all(start < end for start, end in spans)
 
 
-@pytest.mark.parametrize("unit", [".", ". ", " ", "\n", "Dr. ", "a. ", '."', "。", "U.S. "])
+@pytest.mark.parametrize(
+    "unit", [".", ". ", " ", "\n", "Dr. ", "a. ", '."', "。", "U.S. ", "a: b; c: d. ", ".\na: b; "]
+)
 def test_hostile_text_takes_linear_time(unit: str) -> None:
     text = unit * (300_000 // len(unit)) + "x"
     started = time.process_time()  # a busy machine takes many times that
