@@ -33,9 +33,9 @@ def resolve(
     best = found[0]
     answers = [c for c in found if c.margin > 0]
     days = [set(_words(day)) for day in _DAY.findall(question)]
-    titled = [(c, set(_words(passages[c.passage].title))) for c in answers]
     named = set(_NAMED.findall(question))
-    meant = [c for c, title in titled if any(day <= title for day in days)]
+    titles = {c.passage: set(_words(passages[c.passage].title)) for c in answers}
+    meant = [c for c in answers if any(day <= titles[c.passage] for day in days)]
     meant = meant or [c for c in answers if named & _marks(passages[c.passage])]
     if meant:
         best = meant[0]
@@ -54,15 +54,17 @@ def resolve(
 def _contradicts(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:
     if min(one.margin, other.margin) < SURE or abs(one.place - other.place) > NEAR:
         return False
-    return _said(one, passages).isdisjoint(_said(other, passages))
+    said = [_said(answer, passages) for answer in (one, other)]
+    # "10 days" and "14 days" have a word in common
+    numbers = [set(_NUMBERS.findall(text.replace(",", ""))) for text in said]
+    first, second = numbers if all(numbers) else [set(_words(text)) for text in said]
+    return first.isdisjoint(second)
 
 
-def _said(answer: Candidate, passages: Sequence[Passage]) -> set[str]:
-    if answer.kind != "span":
-        return {answer.kind}
+def _said(answer: Candidate, passages: Sequence[Passage]) -> str:
     text = passages[answer.passage].text
     parts = (text[start:end] for start, end in answer.spans)
-    return set(_words(" ".join(parts)))
+    return " ".join(parts) if answer.kind == "span" else answer.kind
 
 
 def _is_related(one: Candidate, other: Candidate, passages: Sequence[Passage]) -> bool:

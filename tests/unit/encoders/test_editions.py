@@ -65,9 +65,13 @@ A, B = {"title": "A"}, {"title": "B"}
         ("Who met in May 2025?", MET, ("B", None, -4)),
         # one edition is cut at headings, the other at pages
         (QUESTION, (AT_HEADINGS, (NEW, f"{RULES} 32 EUR.", 8, 4)), (f"{RULES} 32 EUR.", None, 0)),
-        (QUESTION, (AT_HEADINGS, (NEW, TRAINS, 8, 4)), (f"{RULES} 28 EUR.", None, 1)),
+        (QUESTION, (AT_HEADINGS, (NEW, TRAINS, 8, 4)), (f"{RULES} 28 EUR.", TRAINS, 1)),
         # no edition settles it
         (QUESTION, ((A, "28 EUR", 9, 5), (B, "32 francs", 8.5, 4)), ("28 EUR", "32 francs", 0.5)),
+        (QUESTION, ((A, "28 EUR", 9, 5), (B, "32 EUR", 9, 4)), ("28 EUR", "32 EUR", 0)),
+        (QUESTION, ((A, "1,028 EUR", 9, 5), (B, "2,028", 9, 4)), ("1,028 EUR", "2,028", 0)),
+        (QUESTION, ((A, "28 days", 9, 5), (B, "28 whole days", 9, 4)), ("28 days", None, 0)),
+        (QUESTION, ((A, "ten days", 9, 5), (B, "10 days", 9, 4)), ("ten days", None, 0)),
         (QUESTION, ((A, "28 EUR", 9, 5), (B, "32", 7, 4)), ("28 EUR", None, 2)),
         (QUESTION, ((A, "28", 9, 5), (B, "28 EUR", 9, 5)), ("28", None, 0)),
         (QUESTION, ((A, "28", 9, 1), (B, "32", 9, 1)), ("28", None, 0)),
