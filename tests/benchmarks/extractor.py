@@ -1,6 +1,6 @@
 """What the extractor reads, declines and knows about itself.
 
-    python -m tests.benchmarks.extractor --data SETS --extractor FOLDER [--n 200] [--threads 2]
+    python -m tests.benchmarks.extractor --data SETS --extractor FOLDER [--n 200]
         [--only gold,five,none,nq,calibration,yes,languages,company,time,service,follow_ups]
         [--calibrate]
 
@@ -87,16 +87,11 @@ class Traced(Extractor):
     yes = 0.0
 
     def _reading(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        kept: Sequence[int],
-        found: Sequence[Candidate],
-        pieces: int,
+        self, question: str, passages: Sequence[Passage], found: Sequence[Candidate], pieces: int
     ) -> Reading:
         self.features = found[0].features if found else (0.0,) * 4
         self.yes = found[0].yes if found else 0.0
-        return super()._reading(question, passages, kept, found, pieces)
+        return super()._reading(question, passages, found, pieces)
 
 
 class Judged(NamedTuple):
@@ -398,7 +393,7 @@ async def five(reader: Traced, asked: Sequence[Asked], options: argparse.Namespa
 
 
 async def run(options: argparse.Namespace) -> None:
-    reader = Traced(options.extractor, options.threads)
+    reader = Traced(options.extractor)
     only = set(options.only.split(","))
     asked = squad(options.data, options.n) if only & {"gold", "five", "none", "calibration"} else []
     if "gold" in only:
@@ -426,7 +421,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--extractor", type=Path, required=True)
     parser.add_argument("--n", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default=PARTS)
     parser.add_argument("--calibrate", action="store_true")
     asyncio.run(run(parser.parse_args()))
