@@ -84,10 +84,9 @@ def _short_enough(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-class AnswerOptions(Strict):
-    """How a question is answered, apart from the loop."""
+class SearchOptions(Strict):
+    """Where and how it is searched."""
 
-    route: RequestRoute = "auto"
     retriever: RetrieverName = "hybrid"
     collection: str | None = Field(
         None,
@@ -99,6 +98,12 @@ class AnswerOptions(Strict):
         description="Filter by metadata: for each field, a value or a list of values, one of which "
         "must match. All fields must match.",
     )
+
+
+class AnswerOptions(SearchOptions):
+    """How a question is answered, apart from the loop."""
+
+    route: RequestRoute = "auto"
     top_k: int | None = Field(
         None,
         ge=1,

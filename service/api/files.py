@@ -36,7 +36,7 @@ from service.api.wire import (
     content_type,
     documented,
 )
-from service.core.errors import NotFound
+from service.core.errors import InvalidRequest, NotFound
 from service.core.files import check_room
 from service.core.progress import Follow
 from service.retrieval.documents import check_access
@@ -99,6 +99,8 @@ async def add_files(
     indexed as a whole. With `Accept: text/event-stream`, the progress is streamed; `done` and
     `total` count files."""
     content_type(request, MULTIPART)
+    if unknown := [name for name in request.query_params if name != "access"]:
+        raise InvalidRequest(f"{unknown[0][:80]}: there is no such parameter; this path has access")
     principals = access or []
     if principals:
         check_access(principals)
@@ -178,7 +180,9 @@ async def _form(request: Request) -> FormData:
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
-        raise Refusal(MALFORMED_REQUEST, f"The body is not valid {MULTIPART}: {error}") from None
+        raise Refusal(
+            MALFORMED_REQUEST, f"The body is not valid {MULTIPART} of files with names: {error}"
+        ) from None
     if not form:
         raise Refusal(MALFORMED_REQUEST, "The body has no files.")
     return form

@@ -8,31 +8,21 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from service.answer.events import RetrievedPassage
-from service.answer.request import MAX_TOP_K, FilterValues, Question
+from service.answer.request import MAX_TOP_K, Question, SearchOptions
 from service.api.access import require, tenant_of
 from service.api.answer import enter
 from service.api.edge import edge_of
 from service.api.wire import REFUSALS, body_schema, documented, json_body
-from service.core.domain import Model, RetrieverName
-from service.core.validation import Strict
+from service.core.domain import Model
 from service.retrieval.base import SearchRequest
 
 TOP_K: Final = 10
 
 
-class SearchQuery(Strict):
+class SearchQuery(SearchOptions):
     """What is searched, and where. It counts as a question of the key."""
 
     query: Question
-    collection: str | None = Field(
-        None,
-        max_length=200,
-        description="Collection to search. Default: `default` if it exists, else `sample`.",
-    )
-    retriever: RetrieverName = "hybrid"
-    filter: dict[str, FilterValues] | None = Field(
-        None, description="Filter by passage metadata: a value, or a list of values, per field."
-    )
     top_k: int = Field(TOP_K, ge=1, le=MAX_TOP_K, description="Number of passages.")
 
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service.answer.events import BaseEvent, Judgement
@@ -122,15 +123,10 @@ def problem_headers(problem: Problem, status: int, retry_after: int | None) -> d
 async def answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RevelatorError)
     problem = problem_of(disclosed(error, request), request_id(request))
-    return _in_form(request, problem, error.retry_after)
-
-
-def _in_form(request: Request, problem: Problem, retry_after: int | None = None) -> Response:
-    """Return the response in the form of its path: `Edge.error_forms` has those that are not
-    problems by the beginnings of their paths."""
-    forms = edge_of(request).error_forms
-    found = (form for prefix, form in forms.items() if request.url.path.startswith(prefix))
-    return next(found, problem_response)(problem, retry_after)
+    # `Edge.error_forms` has those that are not problems by the beginnings of their paths
+    forms = edge_of(request).error_forms.items()
+    found = (form for prefix, form in forms if request.url.path.startswith(prefix))
+    return next(found, problem_response)(problem, error.retry_after)
 
 
 def disclosed(error: RevelatorError, request: Request) -> RevelatorError:
@@ -158,15 +154,15 @@ async def answer_framework(request: Request, error: Exception) -> Response:
             request,
             NotFound(f"The path {request.url.path} does not exist. See /docs for all paths."),
         )
-    problem = Problem(
-        type=f"urn:revelator:problem:{status.phrase.lower().replace(' ', '-')}",
-        title=status.phrase,
-        status=status,
-        detail=str(error.detail),
-        request_id=request_id(request),
-    )
-    response = _in_form(request, problem)
-    response.headers.update(error.headers or {})
+    detail, headers = str(error.detail), dict(error.headers or {})
+    # each method of a path may have a route of its own; mounted files have none
+    routes = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.PARTIAL)
+    if allowed := ", ".join(sorted(method for route in routes for method in route.methods)):
+        headers["Allow"] = allowed
+        detail = f"This path takes {allowed}, not {request.method}."
+    kind = Kind(status.phrase.lower().replace(" ", "-"), status, status.phrase)
+    response = await answer_error(request, Refusal(kind, detail))
+    response.headers.update(headers)
     return response
 
 

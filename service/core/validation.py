@@ -33,10 +33,17 @@ def parse(model: type[M], body: object) -> M:
 
 def explain(errors: Sequence[Any]) -> str:
     """Return Pydantic's errors as one sentence, without the values sent by the client."""
-    lines = [f"{_place(error['loc'])}{error['msg']}" for error in errors[:SHOWN_ERRORS]]
+    lines = [f"{_place(error['loc'])}{message_of(error)}" for error in errors[:SHOWN_ERRORS]]
     if len(errors) > SHOWN_ERRORS:
         lines.append(f"and {len(errors) - SHOWN_ERRORS} more")
     return "; ".join(lines)
+
+
+def message_of(error: Any) -> str:
+    """Return what one of Pydantic's errors says, in our words where its own are a program's."""
+    if error["type"] == "extra_forbidden":
+        return "there is no such field"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -74,13 +74,13 @@ def parse_document(value: object) -> Document:
         raise BadDocument(f"a document must be a JSON object, not {kind}")
     title, text = value.get("title"), value.get("text")
     if not isinstance(text, str):
-        raise BadDocument(f"text must be a string, not {_kind(text)}")
+        raise BadDocument(f"text must be a string, but is {_kind(text)}")
     if not text.strip():
         raise BadDocument("text is empty")
     if title is None:
         title = ""
     if not isinstance(title, str):
-        raise BadDocument(f"title must be a string, not {_kind(title)}")
+        raise BadDocument(f"title must be a string, but is {_kind(title)}")
     if len(title) > LONGEST_TITLE:
         raise BadDocument(f"title is longer than {LONGEST_TITLE:,} characters")
     metadata = {key: item for key, item in value.items() if key not in {"id", "title", "text"}}

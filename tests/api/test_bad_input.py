@@ -166,6 +166,14 @@ async def test_the_framework_s_own_refusals_are_problems(service: Live) -> None:
     response = await service.delete("/answer")
     check_problem(response, 405, "method-not-allowed")
     assert response.headers["allow"] == "POST"
+    assert response.json()["detail"] == "This path takes POST, not DELETE."
+    for path, methods in [
+        ("/answer/stream", "GET, POST"),
+        ("/collections/a", "DELETE, GET, PUT"),
+        ("/page/page.css", "GET, HEAD"),
+    ]:
+        assert (await service.request("PATCH", path)).headers["allow"] == methods
+    check_problem(await service.delete("/docs/assets/x"), 405, "method-not-allowed")
     check_problem(await service.get("/answer/"), 404, "not-found")
 
 

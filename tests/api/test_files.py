@@ -74,7 +74,12 @@ async def test_refusals(mine: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     field = b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--b--\r\n'
     for body in (b"", b"--b\r\nno header", b"--b--\r\n", field):
-        check_problem(await mine.post(URL, data=body, headers=kind), 400, "malformed-request")
+        response = await mine.post(URL, data=body, headers=kind)
+        check_problem(response, 400, "malformed-request")
+    assert "of files with names" in response.json()["detail"]
+    misspelt = await mine.post(f"{URL}?acess=board", data=form(("a.txt", b"x")))
+    check_problem(misspelt, 422, "invalid-request")
+    assert misspelt.json()["detail"].startswith("acess: there is no such parameter")
     bare = {"Content-Type": "multipart/form-data"}
     check_problem(await mine.post(URL, data=b"x", headers=bare), 400, "malformed-request")
 

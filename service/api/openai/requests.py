@@ -73,24 +73,31 @@ class ChatOptions(AnswerOptions):
     )
 
 
-class ChatRequest(Lenient):
+class ModelRequest(Lenient):
+    """The fields that chats and responses have in common."""
+
+    model: str = Field(
+        description="`revelator`, or `revelator-` and the name of a loop or `plain`."
+    )
+    stream: bool | None = None
+    tools: list[Any] | None = Field(None, description=UNCALLED)
+    tool_choice: Any = Field(None, description=CHOICES)
+    temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
+    revelator: ChatOptions = Field(default_factory=ChatOptions)
+
+
+class ChatRequest(ModelRequest):
     """A conversation that ends with a question. Unknown fields are accepted and have no effect.
 
     The model `revelator-plain` searches nothing: the messages go to the language model as they
     are."""
 
-    model: str = Field(
-        description="`revelator`, or `revelator-` and the name of a loop or `plain`."
-    )
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = Field(
         None, description="`include_usage`: whether the usage is sent at the end."
     )
     n: int | None = Field(None, description="Only 1 is accepted.")
-    tools: list[Any] | None = Field(None, description=UNCALLED)
     functions: list[Any] | None = Field(None, description=UNCALLED)
-    tool_choice: Any = Field(None, description=CHOICES)
     function_call: Any = Field(None, description=CHOICES)
     logprobs: bool | None = Field(None, description="Only false is accepted.")
     modalities: list[str] | None = Field(None, description="Only text is accepted.")
@@ -102,12 +109,10 @@ class ChatRequest(Lenient):
     )
     max_tokens: int | None = Field(None, description=OF_PLAIN)
     max_completion_tokens: int | None = Field(None, description=OF_PLAIN)
-    temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
     seed: int | None = Field(None, description=OF_PLAIN)
     stop: str | Annotated[list[str], Field(max_length=16)] | None = Field(
         None, description=OF_PLAIN
     )
-    revelator: ChatOptions = Field(default_factory=ChatOptions)
 
     @property
     def with_usage(self) -> bool:

@@ -19,14 +19,12 @@ from service.api.openai.completions import (
     web_address,
 )
 from service.api.openai.requests import (
-    CHOICES,
     MOST_MESSAGES,
     OF_PLAIN,
-    UNCALLED,
-    ChatOptions,
     ChatRequest,
     ContentPart,
     Lenient,
+    ModelRequest,
     Role,
     parse_chat,
 )
@@ -45,27 +43,19 @@ class InputItem(Lenient):
     content: str | list[ContentPart] | None = None
 
 
-class ResponsesRequest(Lenient):
+class ResponsesRequest(ModelRequest):
     """A question, or a conversation that ends with one. Responses are not stored. Unknown fields
     are accepted and have no effect."""
 
-    model: str = Field(
-        description="`revelator`, or `revelator-` and the name of a loop or `plain`."
-    )
     instructions: str | None = Field(None, description=OF_PLAIN)
     max_output_tokens: int | None = Field(None, description=OF_PLAIN)
-    temperature: float | None = Field(None, description=f"{OF_PLAIN} Default: 0.")
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
-    stream: bool | None = None
-    tools: list[Any] | None = Field(None, description=UNCALLED)
-    tool_choice: Any = Field(None, description=CHOICES)
     text: dict[str, Any] | None = Field(
         None, description="`format`: as `response_format` of a chat, with the schema in `schema`."
     )
     previous_response_id: str | None = Field(None, description="Must be null.")
     conversation: Any = Field(None, description="Must be null.")
     background: bool | None = Field(None, description="Only false is accepted.")
-    revelator: ChatOptions = Field(default_factory=ChatOptions)
 
 
 def parse_responses(body: object) -> ChatRequest:
@@ -76,7 +66,7 @@ def parse_responses(body: object) -> ChatRequest:
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(asked, name):
             raise InvalidRequest(
-                f"{name}: responses are not stored; send the messages before the question in input"
+                f"{name}: responses are not stored; leave it out; send earlier messages in input"
             )
     messages = [{"role": "user", "content": asked.input}]
     if not isinstance(asked.input, str):

@@ -48,6 +48,7 @@ from service.core.settings.server import (
     ServerSettings,
     TracingSettings,
 )
+from service.core.validation import message_of
 
 PREFIX = "REVELATOR_"
 OWN_VARIABLES = {
@@ -213,7 +214,7 @@ def _explain(
     """Describe each invalid setting: its name, the problem, and where it was set."""
     lines = []
     for problem in error.errors():
-        place, message = problem["loc"], problem["msg"]
+        place, message = problem["loc"], message_of(problem)
         name = ".".join(map(str, place))
         if problem["type"] == "extra_forbidden":
             message = advice_on(Settings, place)
@@ -226,7 +227,7 @@ def _explain(
             where = f" (set by {variable})"
         else:
             where = f" (in {path})" if _holds(file, place) else ""
-        lines.append(f"{name}: {message.removeprefix('Value error, ')}{where}")
+        lines.append(f"{name}: {message}{where}")
     return "settings: " + "; ".join(lines)
 
 

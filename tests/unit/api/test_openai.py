@@ -170,7 +170,7 @@ def test_the_input_of_a_response_is_a_question_or_a_conversation() -> None:
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id: "),
         ({"conversation": "conv_1"}, "conversation: "),
-        ({"background": True}, "background: "),
+        ({"background": True}, "background: responses are not stored; leave it out"),
         ({"text": {"format": {"type": "json_schema"}}}, "response_format.json_schema.schema: "),
     ],
 )

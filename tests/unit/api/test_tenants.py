@@ -22,7 +22,7 @@ ONE, OTHER = digest(b"one"), digest(b"other")
     ("text", "said"),
     [
         ("tenants = 3", "tenants: "),
-        ('[[tenants]]\nname = "a"\nright = ["ask"]', "tenants.0.right: Extra inputs"),
+        ('[[tenants]]\nname = "a"\nright = ["ask"]', "tenants.0.right: there is no such field"),
         ('[[tenants]]\nname = "a"\nrights = ["fly"]', "tenants.0.rights.0: Input should be"),
         ('[[tenants]]\nname = "a"\nkey_sha256 = ["x"]', "tenants.0.key_sha256.0: "),
         ('[[tenants]]\nname = "a"\nquestions_per_minute = 0', "greater than or equal to 1"),

@@ -47,10 +47,10 @@ def test_the_order_of_fields_does_not_change_the_hash() -> None:
     ("value", "problem"),
     [
         ([], "a document must be a JSON object, not a list"),
-        ({}, "text must be a string, not missing"),
+        ({}, "text must be a string, but is missing"),
         ({"text": " \n"}, "text is empty"),
-        ({"text": 3}, "text must be a string, not a number"),
-        ({"text": "t", "title": True}, "title must be a string, not a boolean"),
+        ({"text": 3}, "text must be a string, but is a number"),
+        ({"text": "t", "title": True}, "title must be a string, but is a boolean"),
         ({"text": "t", "title": "x" * 1001}, "title is longer"),
         ({"text": "t", "id": ""}, "id is empty"),
         ({"text": "t", "id": ".."}, "no URL can name"),

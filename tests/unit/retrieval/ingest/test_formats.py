@@ -331,7 +331,7 @@ def test_gold_passages_have_the_ids_that_evaluate_knows(tmp_path: Path) -> None:
         ("hotpotqa", b'[{"context": [["Title"]]}]', "1: `context` is missing or not as"),
         ("hotpotqa", b'[{"context": [["Title", [1]]]}]', "1: `context` is missing or not as"),
         ("2wiki", b'{"context": [["A", ["B"]]]}\n7', "2: `context` is missing or not as"),
-        ("2wiki", b'{"context": [[3, ["B"]]]}', "1: title must be a string, not a number"),
+        ("2wiki", b'{"context": [[3, ["B"]]]}', "1: title must be a string, but is a number"),
         ("musique", b'{"paragraphs": [{"title": "A"}]}', "1: `paragraphs` is missing or not as"),
         ("musique", b'{"paragraphs": []}\n{"par', "2: not JSON: "),
         ("musique", b'{"paragraphs": []}\n\xff', "2: not UTF-8: byte 1 of the line"),

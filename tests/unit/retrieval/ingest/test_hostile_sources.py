@@ -127,7 +127,7 @@ QUOTES = b"\n".join(
             ["a"],
             [
                 ":2: a document must be a JSON object, not a number",
-                ":3: text must be a string, not missing",
+                ":3: text must be a string, but is missing",
             ],
         ),
         (

@@ -102,7 +102,7 @@ def test_settings_over_preset(data: tuple[Path, Path], tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--data", "x", "--out", "x"], "x: cannot be read: No such file"),
-        (["--data", "x", "--out", "x", "--set", "wdth=3"], "wdth: Extra inputs are not perm"),
+        (["--data", "x", "--out", "x", "--set", "wdth=3"], "wdth: there is no such field"),
         (["--data", "x", "--out", "x", "--set", "width=a"], "width: Input should be a valid integ"),
         (["--data", "x", "--out", "x", "--set", "width"], "--set width is not valid"),
         (["--data", "x", "--out", "x", "--set", "=3"], "use --set NAME=VALUE"),
