@@ -209,7 +209,7 @@ CODINGS: Final[Mapping[str, Callable[[], Any]]] = {
     ),
 }
 BODY_TIMEOUT_S: Final = 30.0
-CHARSET: Final = re.compile(r'charset[^=;]*=\s*"?([^\s;"]*)')  # also in the form of RFC 8187
+CHARSET: Final = re.compile(r'(?:^|;)\s*charset[^=;]*=\s*"?([^\s;"]*)')  # or as RFC 8187 has it
 
 
 BODIES: Final[list[type[BaseModel]]] = []  # whose schemas no route's signature names
