@@ -147,12 +147,14 @@ def running_elasticsearch(
 def running_qdrant(
     script: Path,
     data: Path | None = None,
-    ports: tuple[int, int] = (0, 0),
+    ports: tuple[int, int] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[Node]:
-    """`ports` of REST and gRPC, 0 for free ones. `settings` are Qdrant's own environment
+    """`ports` of REST and gRPC, by default free ones. `settings` are Qdrant's own environment
     variables."""
-    return running(script, data, *ports, *(f"{k}={v}" for k, v in (settings or {}).items()))
+    port = free_port(pair=True)
+    given = (f"{name}={value}" for name, value in (settings or {}).items())
+    return running(script, data, *(ports or (port, port + 1)), *given)
 
 
 class Restarted:

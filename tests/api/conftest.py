@@ -11,16 +11,18 @@ import pytest
 from service import checks
 from service.api import health
 from service.retrieval.collections import catalog
+from service.retrieval.ingest.formats import child
 from tests.support.live import Live, live
 
 
 @pytest.fixture(autouse=True)
-def _patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a probe finds counts here: it waits for its own round, however busy the machine is."""
-    monkeypatch.setattr(health, "PATIENCE_S", 60.0)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a probe or a parser finds counts here, however busy the machine is."""
+    monkeypatch.setattr(health, "PATIENCE_S", 60.0)  # a probe waits for its own round
     monkeypatch.setattr(health, "CHECK_TIMEOUT_S", 60.0)
     monkeypatch.setattr(checks, "OPEN_S", 60.0)
     monkeypatch.setattr(catalog, "EMBEDDED_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(child, "PAUSE_S", 100.0)
 
 
 @pytest.fixture

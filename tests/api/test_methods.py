@@ -41,7 +41,6 @@ from tests.support.retrieval import open_scripted
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.support.tiny import open_tiny
 
-pytestmark = pytest.mark.timeout(400)
 FILM = "Who directed Laserblast?"
 BRIDGE = "Where was the director of Goodbye, Franziska born?"
 PATIENT: dict[str, Any] = {"default": {"timeout_s": 120}}  # for busy machines

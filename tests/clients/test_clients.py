@@ -16,7 +16,6 @@ from tests.support.live import answering, config, live
 from tests.support.scripted import ScriptStep
 
 need("mcp")
-pytestmark = pytest.mark.timeout(180)
 
 QUESTION, SLOW = "Who composed the opera Norma?", "Who composed the slow opera?"
 TASK_MODEL = "revelator-plain"

@@ -22,6 +22,7 @@ from tests.deploy.helm import ROOT, Object, made, named, objects, pods
 from tests.server_nodes import free_port
 
 START_S = 200  # on a machine that is busy with other things
+ENDED_S = 50  # so too; what drains until its time is up takes a minute
 KEY = "a-key"
 
 
@@ -91,7 +92,6 @@ def stream(port: int, key: str) -> Any:
     return urllib.request.urlopen(request, timeout=60)
 
 
-@pytest.mark.timeout(400)
 def test_a_gateway_starts_answers_and_drains(trial: list[Object], tmp_path: Path) -> None:
     port = free_port()
     config = settings_file(trial, tmp_path, port)
@@ -100,8 +100,8 @@ def test_a_gateway_starts_answers_and_drains(trial: list[Object], tmp_path: Path
     moved = {"/etc/revelator/revelator.toml": str(config)}
     with process(container, moved, HOME=str(tmp_path / "data")) as gateway:
         until(lambda: probe(container, "startupProbe", port) == 200, gateway)
-        assert probe(container, "readinessProbe", port) == 200
-        assert probe(container, "livenessProbe", port) == 200
+        until(lambda: probe(container, "readinessProbe", port) == 200, gateway)
+        until(lambda: probe(container, "livenessProbe", port) == 200, gateway)
         with pytest.raises(urllib.error.HTTPError, match=r"40[13]"):
             stream(port, "another")
         with stream(port, KEY) as answer:
@@ -112,11 +112,10 @@ def test_a_gateway_starts_answers_and_drains(trial: list[Object], tmp_path: Path
         assert text.rstrip().split("event: ")[-1].startswith("done\n")
         began = time.monotonic()
         assert gateway.wait(spec["terminationGracePeriodSeconds"]) == 0
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < ENDED_S
     assert {path.name for path in tmp_path.iterdir()} == {"data", "secrets", "revelator.toml"}
 
 
-@pytest.mark.timeout(400)
 def test_a_worker_serves_and_drains_before_it_ends(tmp_path: Path) -> None:
     port = free_port()
     busy = tmp_path / "busy"
@@ -131,10 +130,10 @@ def test_a_worker_serves_and_drains_before_it_ends(tmp_path: Path) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 hook.wait(1.5)
             busy.write_text("0.0", encoding="utf-8")
-            assert hook.wait(20) == 0
+            assert hook.wait(ENDED_S) == 0
         worker.send_signal(signal.SIGTERM)
         printed = worker.stdout.read() if worker.stdout else ""
-        assert worker.wait(20) == 0
+        assert worker.wait(ENDED_S) == 0
     words = json.loads(printed.splitlines()[-1])
     assert words[:2] == ["--model", "Qwen/Qwen2.5-7B-Instruct"]
     at = words.index("--lora-modules")
@@ -164,4 +163,4 @@ def test_a_worker_that_is_gone_already_is_not_waited_for(tmp_path: Path) -> None
     found = objects("one-gpu")
     container = pods(found)["revelator-worker-default"]["spec"]["containers"][0]
     with drain(container, found, tmp_path, free_port()) as hook:
-        assert hook.wait(20) == 0
+        assert hook.wait(ENDED_S) == 0

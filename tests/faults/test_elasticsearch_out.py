@@ -44,7 +44,7 @@ async def world(data: Path, url: str) -> AsyncIterator[tuple[Backends, Collectio
 def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:
     """An ingest in a process of its own, which kills itself after its `bulk`-th bulk request."""
     command = [sys.executable, "-m", __name__, str(data), url, str(file), str(bulk)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=60)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=200)
     assert done.returncode == -signal.SIGKILL
 
 

@@ -30,8 +30,6 @@ from tests.faults.outage import (
 )
 from tests.faults.workers import FAULTS, QUESTIONS, Row, replace_all, survive
 
-pytestmark = pytest.mark.timeout(180)
-
 
 async def test_elasticsearch(tmp_path: Path, elasticsearch_script: Path, matrix: Note) -> None:
     """One fault after the other, on one server."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from service import checks
+from service.api import health
 from service.core.supervision import MOST_RESTARTS
 from tests.support.documents import ingest_documents
 from tests.support.live import Live, config, live
@@ -51,6 +53,8 @@ async def test_a_panic_anywhere_in_a_recorded_question_ends_that_question_only(
             patched.setattr(type(service.app.state.runtime), "answer", panic)
             assert await ask("panic") == 500
         assert [await ask(key) for key in ("", "after")] == [200, 200]
+        monkeypatch.setattr(checks, "OPEN_S", 60.0)
+        monkeypatch.setattr(health, "CHECK_TIMEOUT_S", 60.0)
         for probe in ("/healthz", "/readyz"):
             async with service.http.get(probe) as response:
                 assert response.status == 200, await response.text()
@@ -71,7 +75,7 @@ async def test_a_task_that_fails_whenever_it_is_restarted_fails_the_probe_of_lif
             raise Panic("poisoned lock")
 
         service.app.state.tasks.keep("doomed", panic)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await given_up.wait()
         async with service.http.get("/healthz") as response:
             assert response.status == 503

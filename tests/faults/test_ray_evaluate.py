@@ -18,7 +18,6 @@ from service.evaluation.rows import Row, read_rows
 from tests.conftest import unavailable
 from tests.stubs.openai_server import StubServer
 
-pytestmark = pytest.mark.timeout(400)  # Ray starts some ten processes
 ROOT = Path(__file__).parents[2]
 OWN = {"ms", "wall_ms", "queue_ms", "answer_id"}  # of each time that a question is asked
 MARK = "TEST_OF_RAY"

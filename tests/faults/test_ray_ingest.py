@@ -55,7 +55,6 @@ def python(*arguments: str | Path, timeout: float) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.timeout(400)  # Ray starts some ten processes, which import much
 async def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     files = corpus(tmp_path / "files", 6, 60)
     log, data, plain = tmp_path / "log", tmp_path / "ray", tmp_path / "plain"

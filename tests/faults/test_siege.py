@@ -12,7 +12,7 @@ from tests.conftest import need, unavailable
 from tests.faults.siege.__main__ import PARTS
 from tests.faults.siege.world import Plan
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("part", PARTS)

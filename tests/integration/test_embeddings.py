@@ -18,8 +18,6 @@ from service.retrieval.embedding.embedders import open_embedder
 from tests.conftest import need
 from tests.support.vllm import vllm_server
 
-pytestmark = pytest.mark.timeout(400)
-
 LONG = "The opera Norma was first given in Milan, and then in many other towns. " * 60
 TEXTS = ("Norma is an opera by Vincenzo Bellini.", "Who wrote Norma?", LONG)
 

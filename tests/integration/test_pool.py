@@ -26,8 +26,6 @@ from tests.support.retrieval import open_scripted
 from tests.support.tiny import as_trained
 from tests.support.vllm import OF_A_POOL, Vllm, metric, vllm_server
 
-pytestmark = pytest.mark.timeout(400)
-
 RUNNING, TOKENS = "vllm:num_requests_running", "vllm:generation_tokens_total"
 TOWNS = tuple(
     Passage(f"town{n}", f"Town {n}", f"Town {n} is a town in the county of Number {n}. " * 12)

@@ -34,8 +34,6 @@ from tests.support.tiny import TINY, open_tiny
 from tests.support.vllm import Vllm, metric
 from tests.unit.workshop.synthesis.worlds import compound_lines, nothing
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(scope="module")
 def vllm_url(request: pytest.FixtureRequest) -> str:

@@ -28,7 +28,6 @@ from tests.stubs.tiny_model import TINY_SHAPE, save_tiny_model
 from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
-pytestmark = pytest.mark.timeout(400)
 SHAPE = {**TINY_SHAPE, "hidden_size": 128}  # heads of 32: vLLM has no kernel for smaller ones
 # Read by every Python that starts with this on its path, so also by vLLM's processes.
 OTHER_VERSION = """

@@ -9,14 +9,11 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.support.tiny import TINY
 from tests.support.vllm import vllm_python
 from tests.support.vllm_plugin import plugin_environment
 
 
-@pytest.mark.timeout(400)
 def test_steps_of_both_runners(tmp_path: Path) -> None:
     command = [vllm_python(), "-m", "tests.integration.vllm_steps", str(TINY)]
     environment = {**os.environ, **plugin_environment(tmp_path), "HF_HUB_OFFLINE": "1"}

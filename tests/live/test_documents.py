@@ -127,7 +127,6 @@ COST = re.compile(
 )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("line", RUN)
 def test_a_command(desk: Desk, line: str) -> None:
     assert line.split(maxsplit=1)[0] in PROGRAMS, "run it here, or say in NOT_RUN why it cannot run"
@@ -164,7 +163,6 @@ def test_what_is_piped_to_a_cluster_is_an_object() -> None:
     assert made
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("text", list(blocks(DEPLOYING, "python")), ids=["client", "openai"])
 async def test_python(desk: Desk, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Statements at the top may wait, as in a notebook."""
@@ -186,7 +184,6 @@ def post(url: str, body: Any) -> Any:
         return json.load(response)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("text", [each for each in inline(README) if each.startswith("{")])
 def test_json(desk: Desk, text: str) -> None:
     """A body of `POST /answer` or `/search`, a line of a file of questions, or fields that go with

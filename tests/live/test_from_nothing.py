@@ -98,7 +98,6 @@ def sample(route: str) -> dict[str, Any]:
     return next(row for row in sample_questions() if row["route"] == route)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("route", ["single", "compound", "complex"])
 def test_what_the_banner_asks_is_answered_rightly(server: Server, route: str) -> None:
     row = sample(route)
@@ -111,7 +110,6 @@ def test_what_the_banner_asks_is_answered_rightly(server: Server, route: str) ->
     assert body["citations"]
 
 
-@pytest.mark.timeout(180)
 def test_a_chat_with_the_client_of_openai(server: Server) -> None:
     """The second message is understood by the first and its answer."""
     openai = need("openai")
@@ -132,7 +130,6 @@ def test_a_chat_with_the_client_of_openai(server: Server) -> None:
     assert "".join(delta.content or "" for delta in deltas) == "20 September 1966"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("through_server", [True, False])
 async def test_an_agent_asks_on_stdio(server: Server, tmp_path: Path, through_server: bool) -> None:
     """`revelator mcp` uses the server that holds the data directory, or opens its own."""
@@ -161,7 +158,6 @@ async def test_an_agent_asks_on_stdio(server: Server, tmp_path: Path, through_se
         assert [resource.name for resource in resources] == ["sample"]
 
 
-@pytest.mark.timeout(180)
 def test_ingest_and_ask_go_through_the_running_server(server: Server, tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"
     rows = [
@@ -191,7 +187,6 @@ def test_ingest_and_ask_go_through_the_running_server(server: Server, tmp_path: 
     assert "there is no collection 'notes'" in again.stderr
 
 
-@pytest.mark.timeout(180)
 def test_what_is_asked_for_and_is_not_there_is_said_in_one_line(server: Server) -> None:
     asked = server.run("ask", "Who?", "--collection", "nowhere")
     assert asked.returncode == 2

@@ -12,7 +12,6 @@ import pytest
 from tests.stubs.tiny_compiled import COMPILED
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("model", [[], [str(COMPILED)]], ids=["shipped", "random"])
 def test_every_loop_runs_where_torch_transformers_and_onnx_are_not_installed(
     model: list[str], tmp_path: Path

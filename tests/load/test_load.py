@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
 from tests.load.gateways import FAULTS, two_gateways
-
-pytestmark = pytest.mark.timeout(120)
 
 
 async def test_questions_by_the_gateway_and_calls_of_its_engine_are_all_answered() -> None:
@@ -41,7 +37,6 @@ async def test_a_process_under_load_ends_what_it_has_admitted_and_refuses_the_re
     assert code == 0
 
 
-@pytest.mark.timeout(300)
 async def test_no_question_is_lost_with_a_gateway_or_a_store(
     tmp_path: Path, elasticsearch_url: str, qdrant_script: Path
 ) -> None:

@@ -37,7 +37,7 @@ async def tab(browser: Any) -> AsyncIterator[Any]:
     hosts fail the test."""
     async with await browser.new_context(viewport={"width": 1200, "height": 900}) as context:
         tab = await context.new_page()
-        tab.set_default_timeout(20_000)
+        tab.set_default_timeout(60_000)
         wrong: list[str] = []
         tab.on("pageerror", lambda error: wrong.append(str(error)))
         tab.on("console", lambda said: wrong.append(said.text) if "Policy" in said.text else None)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.page.driving import DONE, ask, violations
 from tests.support.live import config, live
 
 
-@pytest.mark.timeout(120)
 async def test_a_question_of_the_sample_is_answered(
     tab: Any, tmp_path: Path, pictures: Path
 ) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import pytest
-
 from service.api.feedback import rows_for_evaluation
 from tests.api.test_files import form
 from tests.conftest import need
@@ -16,8 +14,6 @@ from tests.page.driving import DONE, ask, violations
 from tests.page.test_look import FRAME_MS, longest_task, longest_task_of
 from tests.support.live import answering, config, live
 from tests.support.office import docx, pdf
-
-pytestmark = pytest.mark.timeout(100)
 
 DROP = """(files) => {
   const data = new DataTransfer();
@@ -66,7 +62,6 @@ DROP_BYTES = """(files) => {
 }"""
 
 
-@pytest.mark.timeout(300)
 async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictures: Path) -> None:
     need("pypdf", "pdfplumber", "mammoth")
     made: list[tuple[str, bytes]] = []

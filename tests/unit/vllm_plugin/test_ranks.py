@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
+
 from tests.conftest import need
 
 torch = need("torch")
@@ -36,7 +38,10 @@ def work(rank: int, address: str) -> None:
     sender.close()
 
 
-async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads() -> None:
+async def test_maxima_and_rows_of_two_processes_are_those_of_all_heads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.vllm_plugin.receiver.WAIT_S", 100.0)  # two imports of torch
     receiver = Receiver()
     address, one = await receiver.open("draft")
     _, read = await receiver.open("score")

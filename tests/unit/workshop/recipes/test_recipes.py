@@ -30,7 +30,7 @@ from service.workshop.recipes.run import POINTS, last_point, train_recipe
 from tests.stubs.tiny_model import save_tiny_model
 from tests.unit.workshop.recipes.rows import write_data, write_encoder
 
-pytestmark = [pytest.mark.usefixtures("train_extra"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("train_extra")
 STEPS = 12
 COMMON = (
     f"max_steps={STEPS}", "save_steps=4", "logging_steps=1", "use_cpu=true", "bf16=false",
