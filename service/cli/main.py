@@ -247,15 +247,14 @@ def explain(
     raise typer.Exit(exit_code)
 
 
-TraceFile = Annotated[
-    Path,
-    typer.Argument(metavar="TRACE", help="File written by `ask --trace` or `evaluate --trace`."),
-]
-
-
 @app.command()
 def replay(
-    trace: TraceFile,
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="File written by `ask --trace` or `evaluate --trace`."
+        ),
+    ],
     body: Annotated[
         bool, typer.Option("--body", help="Print the answer's body, computed from the events.")
     ] = False,

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from service.core.domain import Passage
 from service.retrieval.base import EVERYTHING, Analysis, SearchRequest
 from service.retrieval.documents import PassageRecord
-from service.retrieval.stores.language import analysis_for
+from service.retrieval.stores.analysis import analysis_for
 from service.retrieval.stores.tantivy_store import TantivyStore
 from service.workshop.rows import read_lines
 

@@ -37,7 +37,7 @@ from service.retrieval.collections.lifecycle import Collection
 from service.retrieval.collections.manifest import add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passage_ids, passages_of
 from service.retrieval.embedding.contract import Embedder, differences, finite, passage_input
-from service.retrieval.stores.language import analysis_for
+from service.retrieval.stores.analysis import analysis_for
 
 MOST_FIELDS = 256  # metadata fields of a collection
 

@@ -39,9 +39,9 @@ from service.retrieval.documents import (
     principal_tokens,
     record_of,
 )
+from service.retrieval.stores.analysis import fold, paired, query_words
 from service.retrieval.stores.base import Key, LexicalStore, foreign, parts, to_its_end
 from service.retrieval.stores.elastic_server import Action, ElasticServer
-from service.retrieval.stores.query_text import fold, paired, query_words
 
 TEMPLATE = "revelator"
 OURS, CUSTOM = f"{TEMPLATE}@settings", f"{TEMPLATE}@custom"

@@ -40,9 +40,9 @@ from service.retrieval.documents import (
     principal_tokens,
     record_of,
 )
+from service.retrieval.stores.analysis import paired, query_words
 from service.retrieval.stores.base import Key, LexicalStore
 from service.retrieval.stores.digests import unseal
-from service.retrieval.stores.query_text import paired, query_words
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000

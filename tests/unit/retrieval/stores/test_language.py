@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service.cli.terminal import SAMPLE_QUESTIONS
-from service.retrieval.stores.language import analysis_for
+from service.retrieval.stores.analysis import analysis_for
 
 TEXTS = {
     "french": "Le musée est ouvert tous les jours sauf le mardi, et les visiteurs qui viennent "
