@@ -124,7 +124,7 @@ async def command(data: Path, *options: str) -> tuple[int, str]:
     def run() -> tuple[int, str]:
         root = Path(__file__).parents[2]
         done = subprocess.run(
-            line, cwd=root, env=settings, capture_output=True, text=True, timeout=60, check=False
+            line, cwd=root, env=settings, capture_output=True, text=True, timeout=200, check=False
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -34,7 +34,7 @@ class Subject:
 
     async def idle(self) -> bool:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while self.below.running:  # noqa: ASYNC110 (engines have no event for it)
                     await asyncio.sleep(0.005)
         except TimeoutError:

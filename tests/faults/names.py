@@ -95,7 +95,8 @@ class Names:
 
 
 async def lose_workers(for_s: float) -> Row:
-    """Questions go on over the workers that were found before the name service went."""
+    """Questions go on over the workers that were found before the name service went; `for_s` is
+    more than one round of probes."""
     row, names, port = Row(), Names(), free_port()
     with stub_worker("--port", str(port), *OPTIONS), names.used():
         async with pool_of([f"http://{NAME}:{port}/v1"], resolve=True) as runtime:

@@ -114,7 +114,7 @@ def test_all_workers_are_replaced_under_load(matrix: Note) -> None:
 
 
 async def test_workers_are_used_whose_names_are_gone(matrix: Note) -> None:
-    matrix("worker", "DNS gone", of_workers(await lose_workers(1.0), 4))
+    matrix("worker", "DNS gone", of_workers(await lose_workers(5.0), 4))
 
 
 @pytest.mark.parametrize("fault", NAMES)

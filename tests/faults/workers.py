@@ -41,7 +41,7 @@ FAULTS: dict[str, Callable[[StubWorker], None]] = {
 }
 
 
-QUICK = PoolLimits(resolve_s=0.2, probe_s=0.5)
+QUICK = PoolLimits(resolve_s=0.2)  # a probe has as long as elsewhere: good workers are busy, too
 
 
 @asynccontextmanager

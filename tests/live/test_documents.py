@@ -155,7 +155,7 @@ def test_what_is_piped_to_a_cluster_is_an_object() -> None:
     for line in made:
         text = subprocess.run(
             ["bash", "-ec", line.partition(" | kubectl")[0]], cwd=ROOT, capture_output=True,
-            check=True, timeout=60,
+            check=True, timeout=200,
         ).stdout  # fmt: skip
         found = yaml.safe_load(text)
         assert found["kind"] == "PrometheusRule"

@@ -19,8 +19,7 @@ import pytest
 from service.cli.terminal import sample_questions
 from tests.conftest import need
 
-START_S = 90
-ASK_S = 60
+ASK_S = 150
 
 
 def environment(data: Path) -> dict[str, str]:
@@ -84,7 +83,7 @@ def served(data: Path) -> Iterator[Server]:
     with running.process:
         yield running
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(timeout=30) == 0
+        assert running.process.wait(timeout=ASK_S) == 0
 
 
 @pytest.fixture(scope="module")

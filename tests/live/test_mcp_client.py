@@ -122,7 +122,7 @@ async def refused(url: str, key: str) -> str:
         sys.executable, "-m", "service", "mcp", "--url", url, "--key", key,
         stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, said = await asyncio.wait_for(process.communicate(), 200)
     assert process.returncode
     return " ".join(said.decode().split())
 

@@ -142,7 +142,7 @@ async def said(settings: dict[str, Any]) -> tuple[int | None, str]:
     assert process.stdout is not None
     if await asyncio.wait_for(process.stdout.readline(), START_S):
         process.terminate()
-    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    _, errors = await asyncio.wait_for(process.communicate(), 200)
     return process.returncode, errors.decode()
 
 

@@ -44,7 +44,7 @@ def test_a_folder_of_floats_names_the_extra_that_it_needs() -> None:
         "    print(type(error).__name__, error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=200
     )
     assert "EngineFailure" in done.stdout, done.stderr
     assert "pip install '.[transformers]'" in done.stdout

@@ -29,7 +29,7 @@ class StubWorker:
         request = urllib.request.Request(
             self.url.replace("/v1", "/control"), json.dumps(attributes).encode()
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     def kill(self) -> None:
         self.process.kill()

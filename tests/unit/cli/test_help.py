@@ -99,7 +99,7 @@ def test_completion_of_a_command() -> None:
     }
     shown = subprocess.run(
         [sys.executable, "-m", "service"], env=os.environ | asked, capture_output=True, text=True,
-        check=True, timeout=60, cwd=ROOT,
+        check=True, timeout=200, cwd=ROOT,
     )  # fmt: skip
     assert shown.stdout.split() == ["collections"]
 

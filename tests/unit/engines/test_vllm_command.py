@@ -133,7 +133,7 @@ def test_a_signal_while_workers_start_ends_them_all(fake_vllm: dict[str, str]) -
 
 def test_one_that_fails_is_told_and_leaves_its_code(fake_vllm: dict[str, str]) -> None:
     with run(fake_vllm, "--gpus", "0", "--fail") as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=200)
 
     assert process.returncode == 3
     assert "ended with exit code 3" in output
@@ -141,7 +141,7 @@ def test_one_that_fails_is_told_and_leaves_its_code(fake_vllm: dict[str, str]) -
 
 def test_a_single_worker_becomes_vllm_itself(fake_vllm: dict[str, str]) -> None:
     with run(fake_vllm, "--port", "9000", "--fail", "--lora", "a=/x") as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=200)
 
     assert process.returncode == 3
     assert "--enable-lora --lora-modules a=/x" in output

@@ -111,7 +111,7 @@ def test_a_pdf_from_right_to_left_is_read_in_logical_order(tmp_path: Path, borde
         subprocess.run(
             [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer",
              f"--print-to-pdf={printed}", f"--user-data-dir={tmp_path / 'profile'}", str(page)],
-            check=True, capture_output=True, timeout=60,
+            check=True, capture_output=True, timeout=200,
         )  # fmt: skip
     (found,), problems = read(tmp_path / "rtl.pdf")
     assert not problems
