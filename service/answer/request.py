@@ -84,7 +84,7 @@ def _short_enough(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-class SearchOptions(Strict):
+class SearchFields(Strict):
     """Where and how it is searched."""
 
     retriever: RetrieverName = "hybrid"
@@ -100,7 +100,7 @@ class SearchOptions(Strict):
     )
 
 
-class AnswerOptions(SearchOptions):
+class AnswerOptions(SearchFields):
     """How a question is answered, apart from the loop."""
 
     route: RequestRoute = "auto"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from service.answer.events import RetrievedPassage
-from service.answer.request import MAX_TOP_K, Question, SearchOptions
+from service.answer.request import MAX_TOP_K, Question, SearchFields
 from service.api.access import require, tenant_of
 from service.api.answer import enter
 from service.api.edge import edge_of
@@ -19,7 +19,7 @@ from service.retrieval.base import SearchRequest
 TOP_K: Final = 10
 
 
-class SearchQuery(SearchOptions):
+class SearchQuery(SearchFields):
     """What is searched, and where. It counts as a question of the key."""
 
     query: Question

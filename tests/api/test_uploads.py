@@ -168,10 +168,9 @@ async def test_an_interrupted_ingest_leaves_the_collection_building(tmp_path: Pa
         with pytest.raises(KeyboardInterrupt):
             await upload_to(service, file, Listener(interrupt)).ingest()
         assert await state(service) == (128, "building")
-        assert (
-            "an ingest is running, or was interrupted; run it again"
-            in (await service.get("/readyz")).text
-        )
+        for path in ("/readyz", "/collections/mine/check"):
+            told = (await service.get(path)).text
+            assert "an ingest is running, or was interrupted; run it again" in told
         assert (await service.delete(f"{URL}/d1")).status == 204
         assert await state(service) == (127, "building")
     async with stored(tmp_path / "data") as service:

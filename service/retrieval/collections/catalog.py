@@ -516,17 +516,8 @@ async def _counted(collection: Collection) -> tuple[int, int]:
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """Return what the counts alone reveal. For readiness, which must be cheap."""
-    if manifest.state == "repairing" or manifest.deleting:
-        what = "a repair" if manifest.state == "repairing" else "a deletion"
-        return f"{what} was interrupted; it is completed when the collection is opened"
-    if manifest.state != "complete":
-        running = "is running, or " if manifest.state == "open" else ""
-        return (
-            f"an ingest {running}was interrupted; run it again, or `revelator check --collection "
-            f"{manifest.name} --repair`"
-        )
-    if passages == vectors == manifest.passages:
-        return None
+    if manifest.unfinished or passages == vectors == manifest.passages:
+        return manifest.unfinished
     return (
         f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
         f"and {manifest.stores[1]} {vectors:,}; run `revelator check "

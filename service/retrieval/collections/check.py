@@ -156,7 +156,6 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
         findings.append(
             Finding(kind="manifest", detail=f"the manifest lacks metadata fields: {names}")
         )
-    if manifest.state != "complete":
-        what = "a repair" if manifest.state == "repairing" else "an ingest"
-        findings.append(Finding(kind="building", detail=f"{what} was interrupted"))
+    if manifest.unfinished:
+        findings.append(Finding(kind="building", detail=manifest.unfinished))
     return findings

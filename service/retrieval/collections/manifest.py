@@ -84,6 +84,20 @@ class Manifest(Model):
         """Whether documents that were announced are missing, or may be after a kill."""
         return self.state in {"building", "open"}
 
+    @property
+    def unfinished(self) -> str | None:
+        """What has not ended, and what to do then; None if the collection is complete."""
+        if self.state == "repairing" or self.deleting:
+            what = "a repair" if self.state == "repairing" else "a deletion"
+            return f"{what} was interrupted; it is completed when the collection is opened"
+        if self.state == "complete":
+            return None
+        running = "is running, or " if self.state == "open" else ""
+        return (
+            f"an ingest {running}was interrupted; run it again, or `revelator check --collection "
+            f"{self.name} --repair`"
+        )
+
     def having(self, **fields: Any) -> Manifest:
         """Return the manifest with other values of these fields."""
         return self.model_copy(update=fields)
