@@ -13,6 +13,7 @@ from service.core.domain import (
     CallUsage,
     Citation,
     Flag,
+    Passage,
     Step,
     StepKind,
     StepPassage,
@@ -93,6 +94,11 @@ def same_question(question: str) -> str:
 
 def is_unfounded(flags: Sequence[Flag]) -> bool:
     return not UNFOUNDED.isdisjoint(flags)
+
+
+def bare(passage: Passage | RetrievedPassage) -> Passage:
+    """Return what a reader is shown of a passage, without what else is known of it."""
+    return Passage(passage.passage_id, passage.title, passage.text)
 
 
 def shown_text(passage: RetrievedPassage) -> str:

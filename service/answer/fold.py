@@ -52,10 +52,6 @@ from service.text.grounding import is_yes_no, support
 DECLINED_PART: Final = re.compile(
     rf"(?:(?:,| and|;)\s*|(?<!\s)\s+)?\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
-GATES: Final[frozenset[LoopName]] = frozenset(["entropy_gate", "margin_gate", "trend_gate"])
-# Loops whose retrievals answer a question; in others the step has the model's reasoning.
-ANSWERING: Final[frozenset[LoopName | None]] = GATES | {None, "anrag", "one_retrieval", "self_ask"}
-FROM_MEMORY: Final[frozenset[LoopName]] = GATES | {"no_retrieval"}
 
 
 class Fold:
@@ -70,6 +66,7 @@ class Fold:
         self.route: RouteName | None = None
         self.loop: LoopName | None = None
         self.surveys = False  # the answer is to be a survey of documents
+        self.answering = True  # a retrieval's answer is one to its question, not reasoning
         self.steps: list[StepState] = []  # in order
         self._by_id: dict[str | None, StepState] = {}
         self.result: Answer | Problem | None = None
@@ -144,13 +141,6 @@ class Fold:
     def without_evidence(self) -> bool:
         """Whether some step found no relevant passage, or no answer in the passages it read."""
         return any({"no_evidence", "declined"} & set(step.flags) for step in self.steps)
-
-    @property
-    def from_memory(self) -> bool:
-        """Whether the answer was to come from the model's own knowledge, by the route, or by a loop
-        that works without searches.
-        """
-        return self.route == "direct" or (self.loop in FROM_MEMORY and not self.searched)
 
     @property
     def searched(self) -> bool:
@@ -271,7 +261,7 @@ class Fold:
     def _claims(self, step: StepState) -> bool:
         """Whether the step's answer answers its question."""
         if step.kind == "retrieve":
-            return bool(step.answer_tokens) or self.loop in ANSWERING
+            return self.answering or bool(step.answer_tokens)
         return step.kind in ("answer", "merge")
 
     def _within(self, step: StepState) -> list[StepState]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
@@ -114,57 +115,87 @@ class Inquiry:
 
 
 class Scope:
-    """Numbers steps. The root yields "1", "2", …; a part "3.1" is one step or the parent of
-    several."""
+    """A question, or a part of it, whose steps it numbers: "1", "2", … of the question; a part
+    "3.1" is one step or the parent of several.
 
-    def __init__(self, inquiry: Inquiry, fixed: str = "") -> None:
-        self.inquiry = inquiry
-        self._fixed = fixed
-        self._count = 0
+    `final`: its answer is that of the whole question, which may use the reserve; a part leaves it
+    to the merge. `stopped_by`: the limit that was reached last.
+    """
+
+    def __init__(self, inquiry: Inquiry, part: str = "", *, final: bool = True) -> None:
+        self.inquiry, self.final = inquiry, final
+        self.stopped_by: StoppedBy = "answer"
+        self._part, self._count = part, 0
 
     def _next(self) -> str:
         self._count += 1
-        return f"{self._fixed}.{self._count}" if self._fixed else str(self._count)
+        return f"{self._part}.{self._count}" if self._part else str(self._count)
 
-    def step(self, kind: StepKind, question: str | None = None) -> OpenStep:
-        """Open a step below this scope: "2" at the root, "3.1.2" in part "3.1"."""
-        return OpenStep(self.inquiry, self._next(), kind, question)
+    def step(
+        self,
+        kind: StepKind,
+        question: str = "",
+        *,
+        final: bool = True,
+        needed: bool = False,
+        alone: bool = False,
+    ) -> OpenStep:
+        """Return a step, which is open within its context: "2" of the question, "3.1.2" of part
+        "3.1"; "3.1" if it is the part's only one (`alone`). Calls before belong to it, too; they
+        may decide its kind and its question."""
+        name = self._part if alone and self._part else self._next()
+        return OpenStep(self, name, kind, question, final and self.final, needed)
 
-    def only_step(self, kind: StepKind, question: str | None = None) -> OpenStep:
-        """Open the scope's only step: the part itself ("3.1"); at the root, the same as `step`."""
-        return OpenStep(self.inquiry, self._fixed or self._next(), kind, question)
+    def may_go_on(self, steps: int = 0, most: float = math.inf) -> bool:
+        """Whether the limits of the question allow another step, after so many `steps` of at `most`
+        so many. If not, `stopped_by` says why."""
+        why = self.inquiry.budget.exhausted() or ("max_steps" if steps >= most else None)
+        self.stopped_by = why or self.stopped_by
+        return why is None
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """A limit of the question that is reached within ends it, and goes no further."""
+        try:
+            yield
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
 
     @property
     def supported(self) -> bool:
         """Whether no answer in this part of the question lacks support."""
-        prefix = f"{self._fixed}."
+        prefix = f"{self._part}."
         return not any(f"{step}.".startswith(prefix) for step in self.inquiry.unsupported)
 
     def parts(self, count: int) -> list[Scope]:
         """Return scopes for parallel parts: "3.1" … "3.n"."""
         group = self._next()
-        return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
+        return [Scope(self.inquiry, f"{group}.{n}", final=False) for n in range(1, count + 1)]
 
 
 @dataclass(slots=True)
 class OpenStep:
     """A step in progress. Calls made through it are counted to it.
 
-    If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
-    or None if the engine does not report it. If it is more than 1, they report so many of each
-    token's alternatives in `best` (`Delta`). `usage`: the fields of `CallUsage`. `left_unread`:
-    passages were kept, but a limit of the question was reached before they were used for an answer.
-    `cut`: the latest call was ended
-    early, by its token limit or by a limit of the question. `pieces`: the text that the latest
-    `write` has emitted and not withdrawn. `confidence` and `places`: those of an answer that an
-    encoder read (`StepEnd`). `began`: when the step began, in milliseconds, if a call before its
-    first event belongs to it.
+    `final`: its answer is that of the whole question. `needed`: a limit that is reached before it
+    has written anything ends the question. If `weighed`, calls report `probability`: the geometric
+    mean over the tokens of the latest call, or None if the engine does not report it. If it is more
+    than 1, they report so many of each token's alternatives in `best` (`Delta`). `usage`: the
+    fields of `CallUsage`. `left_unread`: passages were kept, but a limit of the question was
+    reached before they were used for an answer. `cut`: the latest call was ended early, by its
+    token limit or by a limit of the question. `pieces`: the text that the latest `write` has
+    emitted and not withdrawn. `confidence` and `places`: those of an answer that an encoder read
+    (`StepEnd`). `began`: when the step began, in milliseconds, if a call before its first event
+    belongs to it.
     """
 
-    inquiry: Inquiry
+    scope: Scope
     id: str
     kind: StepKind
-    question: str | None = None
+    question: str = ""
+    final: bool = True
+    needed: bool = False
+    inquiry: Inquiry = field(init=False)
     flags: list[Flag] = field(default_factory=list)
     answer: str | None = None
     stopped_by: StoppedBy = "answer"
@@ -178,6 +209,14 @@ class OpenStep:
     confidence: float | None = None
     places: list[Place] = field(default_factory=list)
     began: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.inquiry = self.scope.inquiry
+
+    @property
+    def as_role(self) -> TokenRole:
+        """The role of the tokens of its answer."""
+        return "answer" if self.final else "draft"
 
     @property
     def written(self) -> str:
@@ -193,38 +232,36 @@ class OpenStep:
         await self.inquiry.emit(event)
 
     async def __aenter__(self) -> Self:
-        await self.emit(StepStart(kind=self.kind, question=self.question, ms=self.began))
+        started = StepStart(kind=self.kind, question=self.question or None, ms=self.began)
+        await self.emit(started)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> bool:
         """End the step. A limit of the question that was reached inside is `stopped_by` from now
-        on, and goes no further; other errors end the question, not the step."""
+        on, also of its scope, and goes no further unless the step is `needed`; other errors end the
+        question, not the step."""
+        limited = isinstance(error, LimitReached) and not (self.needed and not self.pieces)
         if isinstance(error, LimitReached):
             self.stopped_by = error.stopped_by
-        if error is None or isinstance(error, LimitReached):
-            await self.end()
-        return isinstance(error, LimitReached)
-
-    async def start(self) -> None:
-        await self.__aenter__()
-
-    async def end(self) -> None:
-        await self.emit(
-            StepEnd(
+        if error is None or limited:
+            end = StepEnd(
                 answer=self.answer,
                 flags=list(self.flags),
                 usage=CallUsage(**self.usage),
                 confidence=self.confidence,
                 places=self.places,
             )
-        )
+            await self.emit(end)
+        if self.stopped_by != "answer":
+            self.scope.stopped_by = self.stopped_by
+        return limited
 
-    async def say(self, answer: str, role: TokenRole) -> None:
+    async def say(self, answer: str) -> None:
         """Emit a whole answer, and keep it as that of this step."""
         self.answer = answer
-        await self.emit(Token(role=role, text=answer))
+        await self.emit(Token(role=self.as_role, text=answer))
 
     def flag(self, flag: Flag) -> None:
         if flag not in self.flags:

@@ -123,8 +123,8 @@ class AnswerOptions(SearchFields):
         ge=1,
         le=MAX_SAMPLES,
         description="Number of answers that the reader writes, of which the most frequent one "
-        "is returned (self-consistency). For the default loop and the loops `no_retrieval`, "
-        "`one_retrieval`, `entropy_gate`, `margin_gate` and `trend_gate`. Default: 1.",
+        "is returned (self-consistency). For the loops that write their answer in one call, as the "
+        "default does; for another one, the error names them. Default: 1.",
     )
     last_resort: bool | None = Field(
         None,

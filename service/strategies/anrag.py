@@ -9,10 +9,12 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import ClassVar, Final
 
-from service.answer.events import RetrievedPassage, TokenRole
+from service.answer.events import RetrievedPassage
+from service.answer.evidence import bare
 from service.answer.inquiry import UNDECIDED, Choice, OpenStep, Scope
-from service.core.domain import LoopName, Passage, ScoredPassage, StoppedBy
+from service.core.domain import LoopName, ScoredPassage
 from service.core.errors import LimitReached, RetrievalFailure
+from service.engines.base import Capabilities
 from service.prompts.templates import Titled
 from service.retrieval.base import SearchResult
 from service.strategies.base import Method
@@ -30,12 +32,12 @@ class Anrag(Method):
     """Fetch 10 passages, judge all concurrently, keep at most 3, and answer."""
 
     name: ClassVar[LoopName] = "anrag"
-    sampled = True
+    sampled = answering = True
     judged = True
 
     async def run(self) -> str | None:
-        async with self.within(self.scope.only_step("retrieve", self.question)) as step:
-            await search_and_read(step, self.question, self.as_role, judged=self.judged)
+        async with self.scope.step("retrieve", self.question, alone=True) as step:
+            await search_and_read(step, judged=self.judged)
         return step.answer
 
 
@@ -52,30 +54,28 @@ class NoRetrieval(Method):
     given without support."""
 
     name = "no_retrieval"
-    sampled = True
+    sampled = from_memory = True
 
     async def run(self) -> str | None:
-        async with self.within(self.scope.only_step("answer", self.question)) as step:
-            await answer_from_memory(step, self.question, self.as_role)
+        async with self.scope.step("answer", self.question, alone=True) as step:
+            await answer_from_memory(step)
         return step.answer
 
 
-async def search_and_read(
-    step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
-) -> None:
-    """Search once in an open step, and answer from what is kept of it.
+async def search_and_read(step: OpenStep, *, judged: bool = True) -> None:
+    """Search once for the question of an open step, and answer it from what is kept.
 
     The answer, or None, is left in `step.answer`, and the limit of the question that was reached,
     if any, in `step.stopped_by`. If nothing is `judged`, only the passages for the reader are
     fetched, and all of them are shown to it.
     """
-    settings, reader = step.inquiry.settings.hanrag, reader_of(step, question)
+    settings, reader = step.inquiry.settings.hanrag, reader_of(step)
     most = None if reader.reads_all else step.inquiry.roles.reader.generator.capabilities.passages
     top_k = step.inquiry.request.top_k or most or TOP_K
     most = max(settings.fetch_k[0], top_k) if judged else top_k
     try:
         # The parts of a question have one step each.
-        result = await step.search(question, most, widened=as_role == "answer")
+        result = await step.search(step.question, most, widened=step.final)
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return
@@ -87,7 +87,7 @@ async def search_and_read(
             helped = any(choice.kept for choice in choices)
             if helped or step.stopped_by != "answer" or len(result.passages) < sought:
                 break
-            if not (further := await _further(step, question, result, depth)):
+            if not (further := await _further(step, result, depth)):
                 break
             result = replace(result, passages=(*result.passages, *further))
             await step.show_passages(result, [*choices, *[UNDECIDED] * len(further)])
@@ -95,12 +95,10 @@ async def search_and_read(
     else:
         choices = [Choice(n < top_k, NOT_JUDGED) for n in range(len(result.passages))]
         await step.show_passages(result, choices)
-    await _read(step, reader, result, choices, as_role)
+    await _read(step, reader, result, choices)
 
 
-async def _further(
-    step: OpenStep, question: str, result: SearchResult, depth: int
-) -> tuple[ScoredPassage, ...]:
+async def _further(step: OpenStep, result: SearchResult, depth: int) -> tuple[ScoredPassage, ...]:
     """Return the hits after those of `result`, down to `depth`; none if the limits of the question
     do not allow to judge them."""
     known = frozenset(hit.passage.passage_id for hit in result.passages)
@@ -109,7 +107,7 @@ async def _further(
     if not step.inquiry.budget.allows(calls + 1):  # and to answer from them
         return ()
     try:
-        found = await step.search(question, more, known, deeper=True)
+        found = await step.search(step.question, more, known, deeper=True)
     except (LimitReached, RetrievalFailure):
         return ()
     return tuple(replace(hit, rank=hit.rank + len(known)) for hit in found.passages)
@@ -131,11 +129,7 @@ async def _judge(
 
 
 async def _read(
-    step: OpenStep,
-    reader: Reader,
-    result: SearchResult,
-    choices: Sequence[Choice],
-    as_role: TokenRole,
+    step: OpenStep, reader: Reader, result: SearchResult, choices: Sequence[Choice]
 ) -> None:
     """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
     §1.2)."""
@@ -152,7 +146,7 @@ async def _read(
             for passage in kept:
                 choice = Choice(True, "no passage was relevant")
                 await step.judged(passage.passage_id, choice, False)
-    await reader.read(kept, as_role)
+    await reader.read(kept)
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
@@ -187,42 +181,41 @@ async def answer_from(scope: Scope, question: str, passages: Sequence[RetrievedP
     take."""
     able = scope.inquiry.roles.reader.generator.capabilities
     async with scope.step("answer", question) as step:
-        reader = reader_of(step, question)
-        limits = (None, None) if reader.reads_all else (able.passages, able.context_tokens)
-        shown = best_first(passages, *limits)
+        reader = reader_of(step)
+        shown = best_first(passages, None if reader.reads_all else able)
         if len(shown) < len({passage.passage_id for passage in passages}):
             step.flag("shortened")
-        texts = [Passage(passage.passage_id, passage.title, passage.text) for passage in shown]
-        await reader.read(texts, "answer")
+        await reader.read([bare(passage) for passage in shown])
 
 
-async def search_once(scope: Scope, question: str) -> StoppedBy:
-    """Run one ANRAG cycle for the question itself, so that no loop is worse than that. Return what
-    stopped it."""
+async def search_once(scope: Scope, question: str) -> None:
+    """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
     async with scope.step("retrieve", question) as step:
         step.flag("last_resort")
-        await search_and_read(step, question, "answer")
-    return step.stopped_by
+        await search_and_read(step)
 
 
 def best_first(
-    passages: Sequence[RetrievedPassage], most: int | None, context_tokens: int | None
+    passages: Sequence[RetrievedPassage], able: Capabilities | None
 ) -> list[RetrievedPassage]:
-    """Sort by rank, then by the order in which they were found, without duplicates; at most the
-    given number (None: no limit), in a context of the given number of tokens."""
+    """Sort by rank, then by the order in which they were found, without duplicates; as many as a
+    prompt of the engine has room for (`count_fitting`)."""
     distinct: dict[str, RetrievedPassage] = {}
     for passage in sorted(passages, key=lambda passage: passage.rank):
         distinct.setdefault(passage.passage_id, passage)
     ordered = list(distinct.values())
-    return ordered[: count_fitting(ordered, most, context_tokens)]
+    return ordered[: count_fitting(ordered, able)]
 
 
-def count_fitting(passages: Sequence[Titled], most: int | None, context_tokens: int | None) -> int:
-    """Return how many of the first passages a prompt has room for: at most the given number, in a
-    context of the given number of tokens (None: no limit), and one in any case."""
-    count = len(passages) if most is None else min(most, len(passages))
-    if context_tokens is None:
+def count_fitting(passages: Sequence[Titled], able: Capabilities | None) -> int:
+    """Return how many of the first passages a prompt has room for, by the number and the context
+    that the engine is able to take (None: all of them), and one in any case."""
+    count = len(passages)
+    if able is None:
+        return count
+    count = min(able.passages or count, count)
+    if able.context_tokens is None:
         return count
     sizes = accumulate(len(passage.title) + len(passage.text) for passage in passages[:count])
-    room = (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
+    room = (able.context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
     return max(min(count, 1), sum(size <= room for size in sizes))

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Final, Literal
 
 from service.answer.calls import Role
-from service.answer.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
+from service.answer.events import BaseEvent, ThoughtWritten, Token, Withdraw
 from service.answer.evidence import same_question
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import AutoragMode, Passage, StepKind
@@ -70,8 +70,8 @@ class Autorag(Method):
 
     name = "autorag"
 
-    def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
-        super().__init__(scope, question, as_role)
+    def __init__(self, scope: Scope, question: str) -> None:
+        super().__init__(scope, question)
         settings = self.inquiry.settings.autorag
         mode = autorag_mode(settings, self.reader)
         self.tuned = mode == "tuned"
@@ -95,8 +95,8 @@ class Autorag(Method):
         self.drafted = False  # in the open step
 
     async def run(self) -> str | None:
-        with self.limited():
-            while self.action.kind not in ("conclude", "give_up") and self.may_go_on():
+        with self.scope.limited():
+            while self.action.kind not in ("conclude", "give_up") and self.scope.may_go_on():
                 await self._cycle()
         await self._last_words()
         if read_answer(self.answer, self.policy.question).declined:
@@ -115,8 +115,8 @@ class Autorag(Method):
         if self.action.kind == "imagine" and self._unfounded:
             self.action = Action("give_up", stopped_by="max_steps")
         if self.action.kind == "give_up":
-            self.stopped_by = self.action.stopped_by
-        elif self.action.kind in ("retrieve", "imagine") and self.may_go_on():
+            self.scope.stopped_by = self.action.stopped_by
+        elif self.action.kind in ("retrieve", "imagine") and self.scope.may_go_on():
             await (self._search if self.action.kind == "retrieve" else self._imagine)(self.action)
 
     @property
@@ -150,7 +150,7 @@ class Autorag(Method):
         """Withdraw what was written of the answer."""
         if self.answer:
             self.open_step.answer = None
-            await self.open_step.emit(Withdraw(role=self.as_role, reason=reason))
+            await self.open_step.emit(Withdraw(role=self.open_step.as_role, reason=reason))
 
     async def _restart(self) -> None:
         """Withdraw the turn in progress, which will be written again."""
@@ -165,9 +165,9 @@ class Autorag(Method):
         if not self.open_step.id:
             await self._open_answer()
         if self.answer:
-            await verify(self.open_step, self.question, list(self.seen.values()))
+            await verify(self.open_step, self.seen.values())
         self._charge()
-        await self.open_step.end()
+        await self.close()
         return self.answer or None
 
     def _charge(self) -> None:
@@ -180,7 +180,7 @@ class Autorag(Method):
         """Let the model write a turn, whose reasoning is shown as it arrives, and decide what
         follows. At a limit of the question, a trained model's answer is what was written of it."""
         request, form = self._turn_request(), self.policy.form
-        call = OpenStep(self.inquiry, "", "retrieve")  # never shown; a step that is will be charged
+        call = OpenStep(self.scope, "", "retrieve")  # never shown; a step that is will be charged
         shown = 0
 
         async def show(event: BaseEvent) -> None:
@@ -239,7 +239,7 @@ class Autorag(Method):
         step = await self._open_answer(thought)
         if not self.seen:
             step.flag("closed_book")
-        await step.say(text, self.as_role)
+        await step.say(text)
 
     async def _read(self, text: str) -> None:
         """Apply a complete turn: keep its reasoning, and emit its answer."""
@@ -328,11 +328,11 @@ class Autorag(Method):
         """Finish without another step: answer from documents that were not read yet, else from the
         newest answer or thought, else directly.
         """
-        may_read = self.final or self.stopped_by != "deadline"
+        may_read = self.scope.final or self.scope.stopped_by != "deadline"
         if self.unread and may_read:
             await self._restart()
-            with self.limited():
-                await self._turn(self.final)
+            with self.scope.limited():
+                await self._turn(self.scope.final)
         if self._unfounded or self.answer:
             return
         if self.finding:
@@ -358,16 +358,14 @@ class Autorag(Method):
     async def _answer_from_passages(self, step: OpenStep) -> None:
         newest = list(self.seen.values())[-(self.able.passages or EVIDENCE) :]
         prompt = self.templates.fill("answer", self.policy.question, passages=newest)
-        await write_answer(step, prompt, self.as_role, DIRECT_TOKENS)
-        if step.stopped_by != "answer":
-            self.stopped_by = step.stopped_by
+        await write_answer(step, prompt, DIRECT_TOKENS)
 
     async def _answer_from_memory(self, step: OpenStep) -> None:
         if not self.seen:
             step.flag("closed_book")
         request = naive_request(self.templates, self.policy.question)
-        with self.limited():
-            await step.write("reader", request, self.as_role, final=self.final)
+        with self.scope.limited():
+            await step.write("reader", request, step.as_role, final=step.final)
         step.answer = step.written
         self._flag_cut(step, self.answer)
         prompt = request.messages[-1].content

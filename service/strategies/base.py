@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import ClassVar
 
 from service.answer.calls import Role, Roles
-from service.answer.events import TokenRole
 from service.answer.inquiry import OpenStep, Scope
-from service.core.domain import LoopName, StepKind, StoppedBy
-from service.core.errors import LimitReached
+from service.core.domain import LoopName, StepKind
 from service.core.settings import Settings
 from service.prompts.templates import TemplateSet
 
 
 class Method:
-    """A method at work on one question, in steps of `scope`, which emit its events. The tokens of
-    its answer have the role `as_role`. A limit of the question that was reached is `stopped_by`.
+    """A method at work on one question, in steps of `scope`, which emit its events.
 
     `open_step` is the step that `open` started last; one without an id was never shown.
 
-    `raw`: it continues a raw text, without the turns of a chat. `sampled`: its answer may be
-    decided by a vote. `needs` are the templates without which it cannot run.
+    What is known of a loop is declared here. `raw`: it continues a raw text, without the turns of a
+    chat. `sampled`: its answer may be decided by a vote. `answering`: its retrievals answer a
+    question each; in other loops such a step has the model's reasoning. `from_memory`: what it
+    answers without a search is from memory, as it should be. `needs` are the templates without
+    which it cannot run.
     """
 
     name: ClassVar[LoopName]
     raw: ClassVar[bool] = False
     sampled: ClassVar[bool] = False
+    answering: ClassVar[bool] = False
+    from_memory: ClassVar[bool] = False
     needs: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
-        self.scope, self.question, self.as_role = scope, question, as_role
+    def __init__(self, scope: Scope, question: str) -> None:
+        self.scope, self.question = scope, question
         self.inquiry = scope.inquiry
         self.request, self.reader = self.inquiry.request, self.inquiry.roles.reader
         self.templates, self.able = self.reader.templates, self.reader.generator.capabilities
-        self.stopped_by: StoppedBy = "answer"
-        self.open_step = OpenStep(self.inquiry, "", "route")
+        self.open_step = OpenStep(scope, "", "route")
+        self._opened = AsyncExitStack()
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -46,56 +47,25 @@ class Method:
 
     async def run(self) -> str | None:
         """Answer the question; when time or budget runs out, from what was found. Return the
-        answer; what stopped it is `stopped_by`. Raises LimitReached, EngineFailure and
+        answer; what stopped it is `scope.stopped_by`. Raises LimitReached, EngineFailure and
         RetrievalFailure."""
         raise NotImplementedError
 
-    async def instead(self, method: Method) -> str | None:
-        """Let another method answer, and end as it does."""
-        answer = await method.run()
-        self.stopped_by = method.stopped_by
-        return answer
+    def step(self, kind: StepKind) -> OpenStep:
+        """Return a step about the question."""
+        return self.scope.step(kind, self.question)
 
-    @property
-    def final(self) -> bool:
-        """Whether the answer is that of the whole question, which may use the reserve; a part of a
-        compound question leaves it to the merge."""
-        return self.as_role == "answer"
+    async def open(self, kind: StepKind, question: str = "") -> OpenStep:
+        """Open a step that lasts until the next one: for methods that learn only then whether it
+        was the last."""
+        await self.close()
+        step = self.scope.step(kind, question or self.question)
+        self.open_step = await self._opened.enter_async_context(step)
+        return step
 
-    def may_go_on(self, steps: int = 0, most: float = math.inf) -> bool:
-        """Whether the limits of the question allow another step, after so many `steps` of at `most`
-        so many. If not, `stopped_by` says why."""
-        why = self.inquiry.budget.exhausted() or ("max_steps" if steps >= most else None)
-        self.stopped_by = why or self.stopped_by
-        return why is None
-
-    @contextmanager
-    def limited(self) -> Iterator[None]:
-        """A limit of the question that is reached within ends it, and stops the method."""
-        try:
-            yield
-        except LimitReached as limit:
-            self.stopped_by = limit.stopped_by
-
-    @asynccontextmanager
-    async def within(self, step: OpenStep) -> AsyncIterator[OpenStep]:
-        """Start a step and end it. The limit of the question that ended it stops the method."""
-        async with step:
-            yield step
-        if step.stopped_by != "answer":
-            self.stopped_by = step.stopped_by
-
-    async def open(self, kind: StepKind, question: str | None = None) -> OpenStep:
-        """End the open step and start the next."""
-        if self.open_step.id:
-            await self.open_step.end()
-        self.open_step = self.scope.step(kind, question or self.question)
-        await self.open_step.start()
-        return self.open_step
-
-    def step(self, kind: StepKind) -> AbstractAsyncContextManager[OpenStep]:
-        """Return a step about the question, which is open within the context."""
-        return self.within(self.scope.step(kind, self.question))
+    async def close(self) -> None:
+        """End the open step, if there is one."""
+        await self._opened.aclose()
 
 
 def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:

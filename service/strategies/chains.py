@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from service.answer.events import RetrievedPassage, ThoughtWritten, TokenRole
+from service.answer.events import RetrievedPassage, ThoughtWritten
 from service.answer.evidence import shown_text
 from service.answer.inquiry import Choice, OpenStep
 from service.core.domain import RetrieverName, StoppedBy
@@ -140,25 +140,23 @@ class Chain(Method):
         count = len(collected.found)
         if not count and self.inquiry.abstains:
             return None
-        shown = best_first(collected.passages, self.able.passages, self.able.context_tokens)
-        opened = self.scope.step("answer", self.question)
+        shown = best_first(collected.passages, self.able)
+        step = self.step("answer")
         await self.leave_out(collected, shown)
-        async with self.within(opened) as step:
+        async with step:
             if not shown:
                 step.flag("closed_book")
             elif len(shown) < min(self.able.passages or count, count):
                 step.flag("shortened")
-            await self.read(step, shown, self.as_role)
+            await self.read(step, shown)
         return step.answer
 
-    async def read(
-        self, step: OpenStep, shown: Sequence[RetrievedPassage], as_role: TokenRole
-    ) -> None:
+    async def read(self, step: OpenStep, shown: Sequence[RetrievedPassage]) -> None:
         """Write the answer to a step's question from passages; from memory, if there are none."""
-        question = step.question or ""
-        prompt = self.templates.fill("answer" if shown else "closed", question, passages=shown)
-        await write_answer(step, prompt, as_role, closed=not shown)
-        await verify(step, question, shown)
+        role = "answer" if shown else "closed"
+        prompt = self.templates.fill(role, step.question, passages=shown)
+        await write_answer(step, prompt, closed=not shown)
+        await verify(step, shown)
 
 
 # ---- IRCoT
@@ -192,15 +190,15 @@ class Ircot(Chain):
         """The request's `max_steps`, if given, is the maximum number of sentences."""
         collected, written = Collected(IRCOT_PASSAGES), list[str]()
         ended: StoppedBy | None = None
-        while ended is None and self.stopped_by == "answer" and self.may_go_on():
-            async with self.step("retrieve") as step:
+        while ended is None and self.scope.stopped_by == "answer" and self.scope.may_go_on():
+            async with self.scope.step("retrieve", self.question, final=False) as step:
                 query = next_query(self.question, written, self.request.retriever)
                 if query:
                     top_k = self.request.top_k or IRCOT_TOP_K
                     await self.collect(step, query, top_k, collected)
                 written.append(await self._sentence(step, written, collected))
                 ended = after_sentence(written, self.request.max_steps or IRCOT_STEPS)
-        self.stopped_by = ended or self.stopped_by
+        self.scope.stopped_by = ended or self.scope.stopped_by
         return await self.answer_from(collected)
 
     async def _sentence(self, step: OpenStep, written: Sequence[str], collected: Collected) -> str:
@@ -216,7 +214,7 @@ class Ircot(Chain):
         if cut and sentence and ends_with(completion.text, sentence):
             step.flag("shortened")
         if sentence:
-            await step.say(sentence, "draft")
+            await step.say(sentence)
         return sentence
 
 
@@ -286,9 +284,9 @@ class IterRetgen(Chain):
         self.answer: str | None = None
         self.collected = Collected()
         query, left, shown = "", self.request.max_steps or ITERATIONS, False
-        while left and self.stopped_by == "answer":
+        while left and self.scope.stopped_by == "answer":
             before, query = query, " ".join([self.question.strip(), *self.text.split()])
-            if query == before or not self.may_go_on():
+            if query == before or not self.scope.may_go_on():
                 break  # the same search would be followed by the same generation
             left -= 1
             async with self.step("retrieve") as step:
@@ -311,8 +309,8 @@ class IterRetgen(Chain):
         return self.answer
 
     async def _say(self, step: OpenStep, answer: str) -> None:
-        await step.say(answer, self.as_role)
-        await verify(step, self.question, self.collected.passages)
+        await step.say(answer)
+        await verify(step, self.collected.passages)
 
     async def _write(self, step: OpenStep, *, last: bool) -> None:
         """Write one chain of thought over the passages. Text copied from a demonstration is neither
@@ -320,7 +318,7 @@ class IterRetgen(Chain):
         """
         layout, shown = self.lay("", self.collected, GENERATION_TOKENS)
         await self.leave_out(self.collected, shown)
-        final = last and self.final
+        final = last and step.final
         completion = await self.generate(step, layout, GENERATION_TOKENS, final=final)
         text = cut_overrun(completion.text)
         answer = read_answer(text)
@@ -405,25 +403,24 @@ class SelfAsk(Chain):
     """
 
     name = "self_ask"
+    answering = True
 
     async def run(self) -> str | None:
         """The request's `max_steps`, if given, is the maximum number of follow-up questions."""
         self.pairs: list[Pair] = []
         while True:
-            step = self.scope.step("retrieve")
-            turn = Turn()
-            with self.limited():
+            step, scope, turn = self.step("answer"), self.scope, Turn()
+            with scope.limited():
                 most = self.request.max_steps or MAX_FOLLOW_UPS
-                if self.stopped_by == "answer" and self.may_go_on(len(self.pairs), most):
+                if scope.stopped_by == "answer" and scope.may_go_on(len(self.pairs), most):
                     turn = await self._turn(step)
             if turn.question is None:
-                step.kind, step.question = "answer", self.question
-                async with self.within(step):
+                async with step:
                     await self._conclude(step, turn.answer)
                 return step.answer
-            step.question = turn.question
-            async with self.within(step):
-                await self._answer_by_search(step, turn.question)
+            step.kind, step.question, step.final = "retrieve", turn.question, False
+            async with step:
+                await self._answer_by_search(step)
             self.pairs.append(Pair(turn.question, step.answer))
 
     def _prompt(self, ending: str = "") -> Prompt:
@@ -457,18 +454,18 @@ class SelfAsk(Chain):
             return Turn()
         return Turn(question)
 
-    async def _answer_by_search(self, step: OpenStep, question: str) -> None:
+    async def _answer_by_search(self, step: OpenStep) -> None:
         """Search for the follow-up question, and read its intermediate answer from the passages."""
         found = Collected()
         top_k = self.request.top_k or self.able.passages or TOP_K
-        await self.collect(step, question, top_k, found)
-        shown = best_first(found.passages, self.able.passages, self.able.context_tokens)
+        await self.collect(step, step.question, top_k, found)
+        shown = best_first(found.passages, self.able)
         await self.leave_out(found, shown)
         if not shown and self.inquiry.abstains:
             return
         if not shown:
             step.flag("closed_book")
-        await self.read(step, shown, "draft")
+        await self.read(step, shown)
 
     async def _conclude(self, step: OpenStep, stated: str | None) -> None:
         """Return the answer that the model stated, or the one it gives when asked to conclude. A
@@ -485,7 +482,7 @@ class SelfAsk(Chain):
             if founded and reading.answer and not self._prompt().gives(reading.answer):
                 if not self.pairs:
                     step.flag("closed_book")
-                return await step.say(reading.answer, self.as_role)
+                return await step.say(reading.answer)
         if unfounded:
             return None
         if self.templates.has(TEMPLATE):
@@ -493,4 +490,4 @@ class SelfAsk(Chain):
         else:
             memory = self.inquiry.settings.answers.invites_memory
             prompt = self.templates.fill("final", self.question, pairs=self.pairs, memory=memory)
-        return await write_answer(step, prompt, self.as_role)
+        return await write_answer(step, prompt)

@@ -95,8 +95,8 @@ class Drafting(Method):
         self.retrievals = self.used = 0
         self.seen = self.ended = False
         self.found: dict[str, Passage] = {}  # what a prompt has shown
-        with self.limited():
-            while not self.ended and self.may_go_on():
+        with self.scope.limited():
+            while not self.ended and self.scope.may_go_on():
                 before = len(self.layout.written)
                 await self.round()
                 await self._check_end(before)
@@ -137,7 +137,7 @@ class Drafting(Method):
         if self.ended or self.answered:
             self.ended = True
         elif await self.fills_limit():
-            self.stopped_by, self.ended = "budget", True
+            self.scope.stopped_by, self.ended = "budget", True
         elif len(self.layout.written) <= before or (
             not self.options.as_published and repeats(self.splitter.sentences(self.layout.written))
         ):
@@ -258,7 +258,7 @@ class Drafting(Method):
         """Extract the answer from the text, after another call if the text has none. If all
         retrievals found nothing, and the settings require it, there is no answer."""
         if self.inquiry.abstains and self.retrievals > 0 and not self.seen:
-            await self.open_step.end()
+            await self.close()
             return None
         step = self.open_step
         if step.kind != "answer":
@@ -269,7 +269,7 @@ class Drafting(Method):
         if self.options.served and self._is_borrowed(answer):
             text = await self._concluded(unconcluded(self.layout.written), RETRY_TEMPERATURE)
             answer = read_answer(text, exact=exact)
-        if answer is None and self.stopped_by == "deadline":
+        if answer is None and self.scope.stopped_by == "deadline":
             answer = text or None
         if answer and self._declines(answer):
             step.flag("declined")
@@ -280,9 +280,9 @@ class Drafting(Method):
         if not self.retrievals:
             step.flag("closed_book")
         if answer:
-            await step.say(answer, self.as_role)
-            await verify(step, self.question, list(self.found.values()))
-        await step.end()
+            await step.say(answer)
+            await verify(step, self.found.values())
+        await self.close()
         return answer or None
 
     def _declines(self, answer: str) -> bool:
@@ -304,8 +304,8 @@ class Drafting(Method):
             max_tokens=ANSWER_TOKENS,
             temperature=temperature,
         )
-        with self.limited():
-            completion = await self.open_step.ask("reader", request, final=self.final)
+        with self.scope.limited():
+            completion = await self.open_step.ask("reader", request, final=self.open_step.final)
             text = cut_overrun(join(text, CONCLUSION, completion.text))
             if completion.finish == "length" and ends_with(text, completion.text.strip()):
                 self.open_step.flag("shortened")
@@ -394,7 +394,7 @@ class FixedLength(Drafting):
         step = await self.open("answer")
         if text := await self._write_window(Continuation):
             await step.emit(ThoughtWritten(text=text))
-        self.stopped_by, self.ended = "max_steps", True
+        self.scope.stopped_by, self.ended = "max_steps", True
 
     async def _write_window(
         self, open_window: Callable[[], Continuation], most: int | None = None

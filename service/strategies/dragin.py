@@ -159,7 +159,7 @@ class Dragin(Drafting):
                 words, threshold = _words(self.watch.scored), self.options.threshold
                 await step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
             if hit is not None:
-                self.stopped_by, self.ended = "max_steps", True
+                self.scope.stopped_by, self.ended = "max_steps", True
         else:
             await step.emit(Withdraw(role="draft", reason="trigger"))
             await self._retrieve(hit)

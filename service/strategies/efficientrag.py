@@ -146,12 +146,12 @@ class EfficientRag(Method):
         self.query = self.question
         following: str | Read = self.query
         left = self.request.max_steps or DEFAULT_STEPS
-        while isinstance(following, str) and self.may_go_on():
+        while isinstance(following, str) and self.scope.may_go_on():
             left -= 1
             self.query = following
             following = await self._hop(self.query, left)
         if isinstance(following, Read):
-            self.stopped_by = following.stopped_by
+            self.scope.stopped_by = following.stopped_by
         return await self._conclude()
 
     async def _hop(self, query: str, left: int) -> str | Read:
@@ -161,7 +161,7 @@ class EfficientRag(Method):
             following = await self._search(step, query, left)
             if isinstance(following, Read) and following.flag:
                 step.flag(following.flag)
-        return following or Read(self.stopped_by)
+        return following or Read(self.scope.stopped_by)
 
     async def _search(self, step: OpenStep, query: str, left: int) -> str | Read:
         result = await step.search(query, self.request.top_k or FETCH)
@@ -218,24 +218,22 @@ class EfficientRag(Method):
         """Read the pool (line 10). An empty pool is read too if the profile or
         `answers.no_evidence` says so."""
         closed_book = self.official or not self.inquiry.abstains
-        if not self.pool and (self.stopped_by == "deadline" or not closed_book):
+        if not self.pool and (self.scope.stopped_by == "deadline" or not closed_book):
             return None
-        opened = self.scope.step("answer", self.question)
-        most, context = None, None
-        if self.official or self.inquiry.roles.extractor is None:
-            most, context = self.able.passages, self.able.context_tokens
+        step = self.step("answer")
+        able = self.able if self.official or self.inquiry.roles.extractor is None else None
         # those tagged FINISH, then those with a higher probability
         ordered = sorted(
             self.pool, key=lambda kept: (kept.tag is Tag.FINISH, round(kept.probability, 1)),
             reverse=True,
         )  # fmt: skip
-        count = count_fitting([candidate.passage for candidate in ordered], most, context)
+        count = count_fitting([candidate.passage for candidate in ordered], able)
         shown = ordered[:count] if count < len(ordered) else self.pool
         await self._leave_out(shown)
-        async with self.within(opened) as step:
+        async with step:
             if not shown:
                 step.flag("closed_book")
-            elif len(shown) < min(most or len(self.pool), len(self.pool)):
+            elif len(shown) < min((able and able.passages) or len(self.pool), len(self.pool)):
                 step.flag("shortened")
             await self._read(step, [candidate.passage for candidate in shown])
         return step.answer
@@ -252,18 +250,18 @@ class EfficientRag(Method):
         what was found before. With the official prompt, an example of the prompt stands."""
         official = self.official
         if self.inquiry.roles.extractor is not None and passages and not official:
-            return await reader_of(step, self.query).read(passages, self.as_role)
+            return await reader_of(step, self.query).read(passages)
         prompt = reading_prompt(self.templates, self.question, passages, official)
         if self.templates.has(TEMPLATE) and (official or passages):
             await write_answer(
-                step, prompt, self.as_role, READ_TOKENS,
+                step, prompt, READ_TOKENS,
                 closed=official, schema=SCHEMA, read=read_field,
             )  # fmt: skip
             if step.answer and answer_in(step.written) is None:
                 step.flag("repaired")
         else:
-            await write_answer(step, prompt, self.as_role, closed=not passages)
-        return await verify(step, self.query, passages)
+            await write_answer(step, prompt, closed=not passages)
+        return await verify(step, passages, self.query)
 
 
 # ---- reading (METHODS.md §4.3)

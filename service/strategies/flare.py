@@ -62,7 +62,7 @@ class Flare(Drafting):
         ahead = await self._write_sentence(LOOK_AHEAD)
         doubtful = any(_probability(token) <= THETA for token in ahead.tokens)
         if doubtful and not self.may_retrieve:
-            self.stopped_by, doubtful = "max_steps", False
+            self.scope.stopped_by, doubtful = "max_steps", False
         if doubtful and (queries := await self._make_queries(ahead)):
             await step.emit(Withdraw(role="draft", reason="trigger"))
             await self._retrieve(queries, ahead)

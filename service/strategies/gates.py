@@ -36,7 +36,7 @@ class EntropyGate(Method):
     """
 
     name: ClassVar[LoopName] = "entropy_gate"
-    sampled = True
+    sampled = answering = from_memory = True
     seen: ClassVar[int] = 1  # alternatives of each token
 
     @classmethod
@@ -49,17 +49,17 @@ class EntropyGate(Method):
     async def run(self) -> str | None:
         async with self.step("answer") as step:
             step.weighed = self.seen
-            await answer_from_memory(step, self.question, self.as_role)
-            stands = bool(step.answer) and (self.is_sure(step) or not self.may_go_on())
+            await answer_from_memory(step)
+            stands = bool(step.answer) and (self.is_sure(step) or not self.scope.may_go_on())
             kept = stands or step.stopped_by != "answer"
             if not kept:
                 if step.answer:
-                    await step.emit(Withdraw(role=self.as_role, reason="trigger"))
+                    await step.emit(Withdraw(role=step.as_role, reason="trigger"))
                 step.flags.remove("closed_book")
                 step.answer = None
         if not kept:
             async with self.step("retrieve") as step:
-                await search_and_read(step, self.question, self.as_role, judged=False)
+                await search_and_read(step, judged=False)
         return step.answer
 
 

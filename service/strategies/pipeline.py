@@ -21,6 +21,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.evidence import StepState, same_question
+from service.answer.fold import Fold
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.answer.request import OutputForm
 from service.core.domain import (
@@ -28,7 +29,6 @@ from service.core.domain import (
     LoopName,
     RequestLoop,
     RouteName,
-    StoppedBy,
     Timing,
 )
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
@@ -37,7 +37,7 @@ from service.core.private import problem_of
 from service.strategies.anrag import answer_from, search_once
 from service.strategies.conversation import condense, shorten
 from service.strategies.planner import planner_of
-from service.strategies.registry import handle
+from service.strategies.registry import LOOPS, handle
 from service.strategies.routes import reply, wants_survey
 from service.strategies.rules import asks_broadly
 from service.strategies.structured import structured
@@ -115,17 +115,16 @@ async def _answer(inquiry: Inquiry) -> None:
     await condense(scope)
     with inquiry.routing_time:
         await _route(inquiry, scope)
-    try:
-        stopped_by = await handle(scope, fold.route or "single", fold.loop or "anrag")
-    except LimitReached as limit:
-        stopped_by = limit.stopped_by
-    return await _end(await _last_resort(scope, stopped_by), scope)
+    with scope.limited():
+        await handle(scope, fold.route or "single", fold.loop or "anrag")
+    await _last_resort(scope)
+    return await _end(scope)
 
 
-async def _last_resort(scope: Scope, stopped_by: StoppedBy) -> StoppedBy:
+async def _last_resort(scope: Scope) -> None:
     """Answer if the handler wrote no answer: at a limit of the question from the passages kept by
     then; if a loop kept none, by one search for the question itself, unless that was made. With
-    `answers.require_search`, an answer before any search is none. Return what stopped the question.
+    `answers.require_search`, an answer before any search is none.
     """
     inquiry, fold = scope.inquiry, scope.inquiry.fold
     final = fold.final
@@ -133,14 +132,14 @@ async def _last_resort(scope: Scope, stopped_by: StoppedBy) -> StoppedBy:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
         final = None
     if final is not None or not inquiry.budget.may_answer or fold.loop == "no_retrieval":
-        return stopped_by
-    kept, resorts = fold.kept, inquiry.last_resort and fold.route != "compound"
+        return
+    kept, stopped_by = fold.kept, scope.stopped_by
+    resorts = inquiry.last_resort and fold.route != "compound"
     if kept and stopped_by in ("deadline", "budget"):
         await answer_from(scope, inquiry.question, kept)
+        scope.stopped_by = stopped_by  # the limit that ended the search, not the reading
     elif not kept and resorts and _may_find_more(inquiry):
-        limit = await search_once(scope, inquiry.question)
-        return stopped_by if limit == "answer" else limit
-    return stopped_by
+        await search_once(scope, inquiry.question)
 
 
 def _may_find_more(inquiry: Inquiry) -> bool:
@@ -159,7 +158,7 @@ def _withheld(step: StepState, inquiry: Inquiry) -> bool:
     """Whether the step's answer is withheld: by the settings, which do not withhold a survey, since
     no passage contains one; or because it is no summary."""
     settings, fold = inquiry.settings.answers, inquiry.fold
-    if fold.from_memory or (fold.surveys and step.kind != "answer"):
+    if _from_memory(fold) or (fold.surveys and step.kind != "answer"):
         return False
     if (fold.kept_nothing and inquiry.abstains) or _is_no_summary(inquiry):
         return True
@@ -168,6 +167,15 @@ def _withheld(step: StepState, inquiry: Inquiry) -> bool:
         settings.unsupported is None and inquiry.roles.extractor is not None
     )
     return abstains and ("unsupported" in step.flags or from_memory)
+
+
+def _from_memory(fold: Fold) -> bool:
+    """Whether the answer was to come from the model's own knowledge, by the route, or by a loop
+    that works without searches.
+    """
+    if fold.route == "direct":
+        return True
+    return not fold.searched and fold.loop is not None and LOOPS[fold.loop].from_memory
 
 
 def _is_no_summary(inquiry: Inquiry) -> bool:
@@ -180,24 +188,22 @@ async def _into_form(scope: Scope, form: OutputForm, cited: Sequence[Citation]) 
     fold = scope.inquiry.fold
     first = {citation.passage_id for citation in cited}
     passages = sorted(fold.kept, key=lambda passage: passage.passage_id not in first)
-    step = scope.step("answer")
-    await step.start()
-    written = await structured(step, fold.answer_text, passages, form)
-    for earlier in fold.steps:
-        if earlier.answer_tokens:
-            await scope.inquiry.emit(Withdraw(step=earlier.id, role="answer", reason="repair"))
-    await step.emit(Token(role="answer", text=written))
-    await step.end()
+    async with scope.step("answer", needed=True) as step:
+        written = await structured(step, fold.answer_text, passages, form)
+        for earlier in fold.steps:
+            if earlier.answer_tokens:
+                await scope.inquiry.emit(Withdraw(step=earlier.id, role="answer", reason="repair"))
+        await step.emit(Token(role="answer", text=written))
 
 
-async def _end(stopped_by: StoppedBy, scope: Scope) -> None:
+async def _end(scope: Scope) -> None:
     """`stop` with citations, after the answer text where no handler wrote one.
 
     An answer that the settings withhold is withdrawn. At a limit of the question the newest
     sub-answer is the answer; out of time without any, DeadlineExceeded is raised, unless the
     passages were judged and held no evidence.
     """
-    inquiry, fold = scope.inquiry, scope.inquiry.fold
+    inquiry, fold, stopped_by = scope.inquiry, scope.inquiry.fold, scope.stopped_by
     settings, final = inquiry.settings.answers, fold.final
     if final is None and stopped_by in ("deadline", "budget"):
         final = fold.last_sub_answer

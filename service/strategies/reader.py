@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from service.answer.calls import chat
-from service.answer.events import Place, RetrievedPassage, TokenRole, Withdraw
+from service.answer.events import Place, RetrievedPassage, Withdraw
+from service.answer.evidence import bare
 from service.answer.inquiry import OpenStep, discard
 from service.core.concurrency import gather
 from service.core.domain import Passage
@@ -46,7 +47,6 @@ Verdict = bool | None | LimitReached
 async def write_answer(
     step: OpenStep,
     prompt: Prompt,
-    as_role: TokenRole,
     max_tokens: int = ANSWER_TOKENS,
     *,
     closed: bool = False,
@@ -78,10 +78,10 @@ async def write_answer(
         )  # fmt: skip
         try:
             show = discard if schema else None
-            await step.write("reader", request, as_role, final=as_role == "answer", show=show)
+            await step.write("reader", request, step.as_role, final=step.final, show=show)
         except LimitReached as limit:
             stopped, step.stopped_by = True, limit.stopped_by
-        text, question, last = step.written, step.question or "", stopped or bool(again)
+        text, question, last = step.written, step.question, stopped or bool(again)
         if read:
             reading = read(text, question, last)
         else:
@@ -97,10 +97,10 @@ async def write_answer(
             step.answer = closing_answer(text, question, prompt.shown)
             if again and step.answer is None:
                 step.flag("unread_answer")
-        await _correct(step, "" if schema else text, as_role)
+        await _correct(step, "" if schema else text)
         if step.answer or reading.declined or last:
             break
-    await vote(step, prompt, as_role, max_tokens)
+    await vote(step, prompt, max_tokens)
 
 
 def closing_answer(text: str, question: str, shown: str) -> str | None:
@@ -113,7 +113,7 @@ def closing_answer(text: str, question: str, shown: str) -> str | None:
     return clause if new and bears(shown, clause) else None
 
 
-async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
+async def _correct(step: OpenStep, shown: str) -> None:
     """Replace what was `shown` of a reply by the answer, if they differ."""
     if step.cut and step.answer and ends_with(step.written, step.answer):
         step.flag("shortened")
@@ -122,30 +122,28 @@ async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
     if shown:
         if step.answer:
             step.flag("repaired")
-        await step.emit(Withdraw(role=as_role, reason="repair"))
+        await step.emit(Withdraw(role=step.as_role, reason="repair"))
     if step.answer:
-        await step.say(step.answer, as_role)
+        await step.say(step.answer)
 
 
-async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) -> None:
+async def answer_from_memory(step: OpenStep) -> None:
     """Run GEN_CLOSED in an open step, flagged `closed_book`; leaves the answer as `write_answer`
     does.
     """
     step.flag("closed_book")
-    prompt = step.inquiry.roles.reader.templates.fill("closed", question)
-    await write_answer(step, prompt, as_role, PROSE_TOKENS, closed=True)
+    prompt = step.inquiry.roles.reader.templates.fill("closed", step.question)
+    await write_answer(step, prompt, PROSE_TOKENS, closed=True)
 
 
-async def vote(
-    step: OpenStep, prompt: Prompt, as_role: TokenRole, max_tokens: int = ANSWER_TOKENS
-) -> None:
+async def vote(step: OpenStep, prompt: Prompt, max_tokens: int) -> None:
     """Run self-consistency (METHODS.md §7.7) if the request asks for `samples`: leave the answer
     that most of `step.answer` and further samples agree on, flagged `outvoted` if it is another
     one; not in a step that is `weighed`, because the probability of its answer decides on it. At a
     limit of the question, the samples made so far vote.
     """
     samples, first = (step.inquiry.request.samples or 1) - 1, step.answer
-    if samples < 1 or as_role != "answer" or not first or step.weighed:
+    if samples < 1 or not step.final or not first or step.weighed:
         return
     requests = [
         chat(prompt, max_tokens=max_tokens, temperature=SAMPLE_TEMPERATURE, seed=seed)
@@ -159,7 +157,7 @@ async def vote(
     if chosen != first:
         step.flag("outvoted")
         await step.emit(Withdraw(role="answer", reason="repair"))
-        await step.say(chosen, "answer")
+        await step.say(chosen)
 
 
 async def _sampled(
@@ -170,7 +168,7 @@ async def _sampled(
         completion = await step.ask("reader", request)
     except LimitReached as limit:
         return limit
-    answer = read_answer(completion.text, step.question or "", parts=step.kind == "merge").answer
+    answer = read_answer(completion.text, step.question, parts=step.kind == "merge").answer
     cut = completion.finish == "length"
     return None if answer is None or cut or prompt.gives(answer) else answer
 
@@ -187,23 +185,22 @@ def majority(answers: Sequence[str]) -> str:
 # ---- readers
 
 
-def reader_of(step: OpenStep, question: str) -> Reader:
-    """Return the reader that the settings name."""
-    extractor = step.inquiry.roles.extractor
+def reader_of(step: OpenStep, question: str = "") -> Reader:
+    """Return the reader that the settings name, for a question, or for that of the step."""
+    extractor, question = step.inquiry.roles.extractor, question or step.question
     if extractor is None:
         return PromptReader(step, question)
     return EncoderReader(step, question, extractor)
 
 
 async def verify(
-    step: OpenStep, question: str, passages: Sequence[Passage | RetrievedPassage]
+    step: OpenStep, passages: Iterable[Passage | RetrievedPassage], question: str = ""
 ) -> None:
     """Let the encoder of `answers.verify_with`, if it is set, look for the answer of a step in the
-    passages from which a language model wrote it."""
+    passages from which a language model wrote it, as that to a question, or to that of the step."""
     verifier = step.inquiry.roles.verifier
-    if verifier is not None and step.answer and passages:
-        read = [Passage(passage.passage_id, passage.title, passage.text) for passage in passages]
-        await EncoderReader(step, question, verifier).verify(step.answer, read)
+    if verifier is not None and step.answer and (read := [bare(passage) for passage in passages]):
+        await EncoderReader(step, question or step.question, verifier).verify(step.answer, read)
 
 
 class PromptReader:
@@ -253,12 +250,12 @@ class PromptReader:
         except LimitReached as limit:
             return limit
 
-    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
+    async def read(self, passages: Sequence[Passage]) -> None:
         prompt = self._step.inquiry.roles.reader.templates.fill(
             "answer", self._question, passages=passages
         )
-        await write_answer(self._step, prompt, as_role)
-        await verify(self._step, self._question, passages)
+        await write_answer(self._step, prompt)
+        await verify(self._step, passages, self._question)
 
 
 class EncoderReader:
@@ -279,13 +276,13 @@ class EncoderReader:
         self._judged = passages, reading
         return [score >= self._extractor.threshold for score in reading.scores]
 
-    async def read(self, passages: Sequence[Passage], as_role: TokenRole) -> None:
+    async def read(self, passages: Sequence[Passage]) -> None:
         step = self._step
         if not passages:
-            return await PromptReader(step, self._question).read(passages, as_role)
+            return await PromptReader(step, self._question).read(passages)
         try:
             if self._judged is None:
-                self._judged = passages, await self._run(passages, final=as_role == "answer")
+                self._judged = passages, await self._run(passages, final=step.final)
         except LimitReached as limit:
             step.stopped_by = limit.stopped_by
             return None
@@ -302,7 +299,7 @@ class EncoderReader:
             for start, end in spans or ((0, len(read[at].text)),)
         ]
         step.confidence = step.probability = reading.score
-        return await step.say(reading.answer, as_role)
+        return await step.say(reading.answer)
 
     async def verify(self, answer: str, passages: Sequence[Passage]) -> None:
         """Flag `answer` as unsupported if this reader does not find it in the passages. What it is

@@ -6,7 +6,7 @@ from typing import Final
 
 from service.answer.calls import Roles
 from service.answer.inquiry import Scope
-from service.core.domain import LoopName, RouteName, StoppedBy
+from service.core.domain import LoopName, RouteName
 from service.core.errors import LoopUnavailable
 from service.core.settings import Settings
 from service.strategies.anrag import Anrag, NoRetrieval, OneRetrieval
@@ -42,18 +42,16 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
         )
 
 
-async def handle(scope: Scope, route: RouteName, loop: LoopName) -> StoppedBy:
-    """Answer a routed question in steps of `scope`. Return what stopped it."""
-    question = scope.inquiry.question
+async def handle(scope: Scope, route: RouteName, loop: LoopName) -> None:
+    """Answer a routed question in steps of `scope`."""
+    question, kind = scope.inquiry.question, NoRetrieval if route == "direct" else LOOPS[loop]
+    scope.inquiry.fold.answering = kind.answering
     method: Method
-    if route == "direct":
-        method = NoRetrieval(scope, question)
-    elif route == "compound":
+    if route == "compound":
         handler = Survey if wants_survey(scope.inquiry) else Compound
-        method = handler(scope, question, LOOPS[loop])
+        method = handler(scope, question, kind)
     elif loop == "anrag":
         method = Complex(scope, question) if route == "complex" else Single(scope, question)
     else:
-        method = LOOPS[loop](scope, question)
+        method = kind(scope, question)
     await method.run()
-    return method.stopped_by

@@ -23,7 +23,7 @@ from service.answer.events import (
 from service.answer.inquiry import Choice, Inquiry, OpenStep, Scope
 from service.answer.request import PlainChat
 from service.core.concurrency import gather
-from service.core.domain import RouteName, StoppedBy
+from service.core.domain import RouteName
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import NO_ANSWER, Pair
@@ -35,7 +35,6 @@ from service.strategies.reading.questions import Decomposed
 from service.strategies.rules import PROSE_JOINT, asks_for_survey
 from service.text.grounding import bears, is_yes_no
 
-Ended = tuple[str | None, StoppedBy]  # the answer of a part, and what stopped it
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
 DEFAULT_STEPS: Final = 5
 MAX_PARTS: Final = 8
@@ -61,17 +60,11 @@ async def reply(scope: Scope, chat: PlainChat) -> None:
         json_schema=chat.form.json_schema if chat.form else None,
         from_client=True,
     )
-    step = scope.step("answer")
-    await step.start()
-    try:
+    async with scope.step("answer", needed=True) as step:
         await step.write("revelator", request, "answer", final=True)
-        stopped_by: StoppedBy = "budget" if step.cut else "answer"
-    except LimitReached as limit:
-        if not step.written:
-            raise
-        stopped_by = limit.stopped_by
-    await step.end()
-    await scope.inquiry.emit(Stop(stopped_by=stopped_by, answered=True, citations=[]))
+        if step.cut:
+            scope.stopped_by = "budget"
+    await scope.inquiry.emit(Stop(stopped_by=scope.stopped_by, answered=True, citations=[]))
 
 
 # ---- single
@@ -90,7 +83,7 @@ class Single(Method):
         below = self.inquiry.settings.routes.escalate_below
         async with self.step("retrieve") as step:
             step.weighed = escalates and below > 0
-            await search_and_read(step, self.question, "answer")
+            await search_and_read(step)
         sure = step.probability is None or step.probability >= below
         failed = not sure or not {"no_evidence", "declined"}.isdisjoint(step.flags)
         if not (escalates and failed) or self.inquiry.budget.exhausted():
@@ -100,7 +93,8 @@ class Single(Method):
         async with self.step("route") as route:
             route.flag("escalated")
             await route.emit(RouteChosen(route=AFTER, loop="anrag", by="escalation"))
-        answer = await self.instead(Complex(self.scope, self.question, failed=True))
+        self.scope.stopped_by = "answer"
+        answer = await Complex(self.scope, self.question, failed=True).run()
         if step.answer and not answer:
             await step.emit(Token(role="answer", text=step.answer))
         return answer or step.answer
@@ -145,14 +139,16 @@ class Complex(Method):
         return len(self.pairs) + len(self.failed)
 
     async def run(self) -> str | None:
-        with self.limited():
+        with self.scope.limited():
             if "ending" not in self.skipped and not self.failed:
                 # ENDING or NEXT on an empty history, once before any retrieval
                 async with self.step("ending") as step:
                     await self._look_ahead(step)
-            most = self.request.max_steps or DEFAULT_STEPS
+            scope, most = self.scope, self.request.max_steps or DEFAULT_STEPS
             while (
-                not self.ended and self.stopped_by == "answer" and self.may_go_on(self._asked, most)
+                not self.ended
+                and scope.stopped_by == "answer"
+                and scope.may_go_on(self._asked, most)
             ):
                 await self._cycle()
         return await self._finish()
@@ -162,17 +158,15 @@ class Complex(Method):
 
         Without evidence the question is refined once more (METHODS.md §6 #8), as a separate step.
         """
-        step = self.scope.step("retrieve")
-        try:
-            step.question = seed = await self._next_seed(step)
-        except LimitReached as limit:
-            step.stopped_by, seed = limit.stopped_by, None
-        async with self.within(step):
-            if seed is not None:
-                await self._retrieve(step, seed)
+        step = self.scope.step("retrieve", final=False)
+        with self.scope.limited():
+            step.question = await self._next_seed(step)
+        async with step:
+            if step.question:
+                await self._retrieve(step)
 
-    async def _next_seed(self, step: OpenStep) -> str | None:
-        """Return the seed question of this step; None if the refiner repeats itself
+    async def _next_seed(self, step: OpenStep) -> str:
+        """Return the seed question of this step; none if the refiner repeats itself
         (`refine_loop`)."""
         if "refine" in self.skipped:
             return self.question
@@ -182,13 +176,13 @@ class Complex(Method):
         if seed is None:
             step.flag("refine_loop")
             self.ended = True
-        return seed
+        return seed or ""
 
-    async def _retrieve(self, step: OpenStep, seed: str) -> None:
-        await search_and_read(step, seed, "draft")
+    async def _retrieve(self, step: OpenStep) -> None:
+        await search_and_read(step)
         self.unread = step.left_unread
         if step.answer or step.stopped_by == "answer":
-            self.pairs.append(Pair(seed, step.answer))
+            self.pairs.append(Pair(step.question, step.answer))
         if step.stopped_by != "answer":
             return
         if step.answer is None and "refine" not in self.skipped:
@@ -207,7 +201,7 @@ class Complex(Method):
         the pairs.
         """
         found = any(pair.answer for pair in self.pairs)
-        limited = self.stopped_by in ("deadline", "budget")
+        limited = self.scope.stopped_by in ("deadline", "budget")
         if self.unread or (not found and (self._asked or limited)):
             return None
         async with self.step("answer") as step:
@@ -221,10 +215,10 @@ class Complex(Method):
         known = planner_of(self.reader).conclude(self.question, self.pairs)
         if known:
             step.flag("computed")
-            return await step.say(known, "answer")
+            return await step.say(known)
         memory = self.inquiry.settings.answers.invites_memory
         prompt = self.templates.fill("final", self.question, pairs=self.pairs, memory=memory)
-        return await write_answer(step, prompt, "answer", PROSE_TOKENS)
+        return await write_answer(step, prompt, PROSE_TOKENS)
 
 
 # ---- compound
@@ -251,19 +245,17 @@ class Compound(Method):
                 await step.emit(ThoughtWritten(text=parts.thought))
             await step.emit(Decomposition(questions=list(parts.questions)))
         if len(parts.questions) == 1:
-            return await self.instead(self.loop(self.scope, self.question, "answer"))
+            return await self.loop(self.scope, self.question).run()
         scopes = self.scope.parts(len(parts.questions))
         parts_asked = zip(scopes, parts.questions, strict=True)
-        ended = await gather([partial(self._part, *part) for part in parts_asked])
-        return await self._conclude(scopes, parts.questions, ended)
+        pairs = await gather([partial(self._part, *part) for part in parts_asked])
+        return await self._conclude(scopes, pairs)
 
-    async def _conclude(
-        self, scopes: Sequence[Scope], asked: Sequence[str], ended: Sequence[Ended]
-    ) -> str | None:
+    async def _conclude(self, scopes: Sequence[Scope], pairs: Sequence[Pair]) -> str | None:
         """Merge what the parts found."""
-        pairs = [Pair(part, answer) for part, (answer, _) in zip(asked, ended, strict=True)]
-        limits = [stopped_by for _, stopped_by in ended if stopped_by != "answer"]
-        self.stopped_by = limits[-1] if limits else self.stopped_by
+        for scope in scopes:
+            if scope.stopped_by != "answer":
+                self.scope.stopped_by = scope.stopped_by
         if not any(pair.answer for pair in pairs):
             return None
         async with self.step("merge") as step:
@@ -271,12 +263,12 @@ class Compound(Method):
             await self._merge(step, pairs, sound)
         return step.answer
 
-    async def _part(self, scope: Scope, question: str) -> Ended:
+    async def _part(self, scope: Scope, question: str) -> Pair:
         """Answer one part. A part that meets a limit ends without an answer."""
-        method, answer = self.loop(scope, question, "draft"), None
-        with method.limited():
-            answer = await method.run()
-        return answer, method.stopped_by
+        answer = None
+        with scope.limited():
+            answer = await self.loop(scope, question).run()
+        return Pair(question, answer)
 
     async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
         """Run GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score
@@ -288,10 +280,10 @@ class Compound(Method):
         told = planner_of(self.reader).merge(pairs)
         if told or (benchmark and not templates.has("merge_benchmark")):
             whole = join_parts(pairs, BENCHMARK_JOINT) if benchmark else told or ""
-            return await step.say(whole, "answer")
+            return await step.say(whole)
         role = "merge_benchmark" if benchmark else self.merge_template
         prompt = templates.fill(role, self.question, pairs=pairs)
-        await write_answer(step, prompt, "answer", self.merged_tokens)
+        await write_answer(step, prompt, self.merged_tokens)
         merged = step.answer
         if has_all_parts(merged, pairs) if benchmark else not loses_part(merged, sound):
             return None
@@ -299,7 +291,7 @@ class Compound(Method):
             await step.emit(Withdraw(role="answer", reason="repair"))
         step.flag("repaired")
         whole = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
-        return await step.say(whole, "answer")
+        return await step.say(whole)
 
 
 class Survey(Compound):
@@ -326,25 +318,25 @@ class Survey(Compound):
         asked = [f"{self.question} ({_name(*document)})" for document in read]
         scopes = self.scope.parts(len(read))
         work = zip(scopes, asked, [passages for _, passages in read], strict=True)
-        ended = await gather([partial(self._read, *arguments) for arguments in work])
-        return await self._conclude(scopes, asked, ended)
+        pairs = await gather([partial(self._read, *arguments) for arguments in work])
+        return await self._conclude(scopes, pairs)
 
-    async def _read(self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]) -> Ended:
+    async def _read(self, scope: Scope, asked: str, passages: Sequence[RetrievedPassage]) -> Pair:
         """Answer from one document, as far as the limits of the question allow."""
-        async with scope.only_step("retrieve", asked) as step:
-            shown = best_first(passages, self.able.passages, self.able.context_tokens)
+        async with scope.step("retrieve", asked, alone=True) as step:
+            shown = best_first(passages, self.able)
             if len(shown) < len(passages):
                 step.flag("shortened")
             await step.emit(PassagesFound(passages=shown))
             prompt = self.templates.fill("survey", self.question, passages=shown)
-            await write_answer(step, prompt, "draft", SURVEY_TOKENS)
-        return step.answer, step.stopped_by
+            await write_answer(step, prompt, SURVEY_TOKENS)
+        return Pair(asked, step.answer)
 
     async def _merge(self, step: OpenStep, pairs: Sequence[Pair], sound: Sequence[Pair]) -> None:
         told = [pair for pair in pairs if pair.answer]
         if len(told) > 1:
             return await super()._merge(step, told, sound)
-        return await step.say(told[0].answer or "", "answer")
+        return await step.say(told[0].answer or "")
 
 
 def wants_survey(inquiry: Inquiry) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from service.answer.calls import Role, Roles, chat
-from service.answer.events import ThoughtWritten, TokenRole
+from service.answer.events import ThoughtWritten
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import Passage
 from service.core.settings import Settings
@@ -234,8 +234,8 @@ class Searcher(Method):
     turns = 0
     searched = False
 
-    def __init__(self, scope: Scope, question: str, as_role: TokenRole = "answer") -> None:
-        super().__init__(scope, question, as_role)
+    def __init__(self, scope: Scope, question: str) -> None:
+        super().__init__(scope, question)
         self.seen: dict[str, Passage] = {}
 
     @classmethod
@@ -251,21 +251,21 @@ class Searcher(Method):
     async def run(self) -> str | None:
         name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
         if name == "corag":
-            return await self.instead(Corag(self.scope, self.question, self.as_role))
+            return await Corag(self.scope, self.question).run()
         self.protocol = PROTOCOLS[name]
         self.text = instruction(self.templates, name, self.question.strip())
         self.most = self.request.max_steps or self.protocol.searches
         while True:
-            step, turn = self.scope.step("retrieve", self.question), Turn("")
+            step, turn = self.step("retrieve"), Turn("")
             step.began = round(self.inquiry.budget.elapsed_s * 1000, 3)  # its call decides its kind
-            with self.limited():
-                if self.may_go_on():
+            with self.scope.limited():
+                if self.scope.may_go_on():
                     turn = await self._turn(step)
             if turn.calls and self.turns <= self.most:
                 await self._search(step, turn)
                 continue
             step.kind = "answer"
-            async with self.within(step):
+            async with step:
                 await self._conclude(step, turn)
             return step.answer
 
@@ -276,7 +276,7 @@ class Searcher(Method):
             context, size = self.able.context_tokens, len(self.text) * TOKENS_PER_LETTER
             if context is not None and size + TURN_TOKENS > context:
                 step.flag("shortened")
-                self.stopped_by = "budget"
+                self.scope.stopped_by = "budget"
                 return Turn("")
             text = await self._write(step)
             self.text += text.strip() if self.protocol.bare else text
@@ -291,7 +291,7 @@ class Searcher(Method):
         request = GenerationRequest(
             prompt=self.text, max_tokens=TURN_TOKENS, stop=self.protocol.stops
         )
-        final = self.final and self.turns > self.most
+        final = step.final and self.turns > self.most
         written = await step.ask("reader", request, final=final)
         return closed(written.text, written.finish, self.protocol)
 
@@ -301,8 +301,8 @@ class Searcher(Method):
         found = [(call, list[Passage]()) for call in turn.calls]
         for number, (call, passages) in enumerate(found):
             if number:
-                step = self.scope.step("retrieve", self.question)
-            async with self.within(step):
+                step = self.step("retrieve")
+            async with step:
                 if turn.thought and not number:
                     await step.emit(ThoughtWritten(text=turn.thought))
                 top_k = self.request.top_k or self.protocol.top_k
@@ -327,7 +327,7 @@ class Searcher(Method):
         if turn.thought:
             await step.emit(ThoughtWritten(text=turn.thought))
         if turn.calls:
-            self.stopped_by = "max_steps"
+            self.scope.stopped_by = "max_steps"
         if not turn.answer:
             if turn.thought and not turn.calls:
                 step.flag("unread_answer")
@@ -339,8 +339,8 @@ class Searcher(Method):
             return
         if not self.seen:
             step.flag("closed_book")
-        await step.say(reading.answer, self.as_role)
-        await verify(step, self.question, list(self.seen.values()))
+        await step.say(reading.answer)
+        await verify(step, self.seen.values())
 
 
 class Corag(Searcher):
@@ -352,12 +352,13 @@ class Corag(Searcher):
     async def run(self) -> str | None:
         self.pairs: list[tuple[str, str]] = []
         self.asked, self.most = 0, self.request.max_steps or LINKS
-        while len(self.pairs) < self.most and self.stopped_by == "answer" and self.may_go_on():
+        scope = self.scope
+        while len(self.pairs) < self.most and scope.stopped_by == "answer" and scope.may_go_on():
             async with self.step("retrieve") as step:
                 if not await self._link(step):
                     break
         async with self.step("answer") as step:
-            if self.stopped_by == "answer":
+            if self.scope.stopped_by == "answer":
                 await self._combine(step)
         return step.answer
 
@@ -387,8 +388,8 @@ class Corag(Searcher):
         numbered = enumerate(reversed(passages))
         shown = "".join(f"Doc {n}: {page(passage)}\n\n" for n, passage in numbered).strip()
         prompt = self.prompt(CHATS[2], question=self.question.strip(), passages=shown)
-        await write_answer(step, prompt, self.as_role, ANSWER_TOKENS)
-        await verify(step, self.question, list(self.seen.values()))
+        await write_answer(step, prompt, ANSWER_TOKENS)
+        await verify(step, self.seen.values())
 
     def prompt(self, role: str, **fields: str) -> Prompt:
         lines = [

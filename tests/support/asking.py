@@ -124,9 +124,9 @@ def loop_events(
 
     async def work(emit: Emit) -> None:
         asked.emit = emit
-        method = loop(Scope(asked, part), question, as_role)
-        answer = await method.run()
-        await emit(Stop(stopped_by=method.stopped_by, answered=answer is not None))
+        scope = Scope(asked, part, final=as_role == "answer")
+        answer = await loop(scope, question).run()
+        await emit(Stop(stopped_by=scope.stopped_by, answered=answer is not None))
 
     return emitted(work)
 
