@@ -25,7 +25,6 @@ from service.engines.signals import ScoreRequest
 from service.prompts.templates import TemplateSet
 
 AnyRequest = GenerationRequest | ScoreRequest
-Request = TypeVar("Request", GenerationRequest, ScoreRequest)
 T = TypeVar("T")
 RESTARTS: Final = 2  # of a call whose worker was lost during output
 

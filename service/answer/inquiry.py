@@ -18,7 +18,6 @@ from service.answer.budget import Budget, Stopwatch
 from service.answer.calls import (
     AnyRequest,
     EngineCall,
-    Request,
     Role,
     Roles,
     expected_tokens,
@@ -342,7 +341,7 @@ class OpenStep:
     def call(self, role: Role, request: GenerationRequest, *, final: bool = False) -> EngineCall:
         """Start a counted call. Its deltas are read by `next`, within the question's time limit."""
         call = self.counted(role, request, final=final)
-        call.deltas = role.generator.stream(self.addressed(role, request))
+        call.deltas = role.generator.stream(request)
         call.limit = Deadline(self._left(final))
         return call
 
@@ -363,20 +362,16 @@ class OpenStep:
         budget = self.inquiry.budget
         return budget.remaining_s if final else budget.step_remaining_s
 
-    def addressed(self, role: Role, request: Request) -> Request:
-        """Return the request after setting the role's model and the id of the question in it."""
-        request.model = role.model or request.model
-        request.question = self.inquiry.id
-        request.turn = self.inquiry.budget.llm_calls - 1
-        return request
-
     def counted(self, role: Role, request: AnyRequest, *, final: bool = False) -> EngineCall:
-        """Count a call that is about to start, and at its end what it cost. Raises BudgetExceeded
-        if none is left."""
+        """Count a call that is about to start, and at its end what it cost; set the role's model
+        and the id of the question in its request. Raises BudgetExceeded if none is left."""
         texts = texts_of(request)
         estimated = expected_tokens(request, texts)
         hold("prompt", *texts)
         self.inquiry.budget.start_call(estimated, final=final)
+        request.model = role.model or request.model
+        request.question = self.inquiry.id
+        request.turn = self.inquiry.budget.llm_calls - 1
         if self.inquiry.metrics and not role.pooled:
             self.inquiry.metrics.worker_in_flight(role.generator.name, 1)
         trace = self.inquiry.trace

@@ -18,8 +18,8 @@ from typing import Final, Literal
 from service.answer.calls import Role
 from service.answer.events import BaseEvent, ThoughtWritten, Token, Withdraw
 from service.answer.evidence import same_question
-from service.answer.inquiry import Choice, OpenStep, Scope
-from service.core.domain import AutoragMode, Passage, StepKind
+from service.answer.inquiry import OpenStep, Scope
+from service.core.domain import AutoragMode, StepKind
 from service.core.errors import LimitReached
 from service.core.settings.loops import AutoragSettings
 from service.engines.base import GenerationRequest
@@ -45,9 +45,7 @@ from service.strategies.reader import verify, write_answer
 from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 
-MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
 MOST_PARAMETRIC: Final = 5  # T^PK: answers from the model's own knowledge
-PASSAGES: Final = 2  # m, unless the request has `top_k`
 CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents are removed first
 EVIDENCE: Final = 6  # passages, as many as three searches find
 
@@ -59,8 +57,8 @@ def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
 
 class Autorag(Method):
     """The model talks with the retriever until it answers or T retrievals are made. Then it writes
-    at most T^PK documents itself, and finally it answers directly. T is the request's `max_steps`,
-    if given; T^PK is at most T.
+    at most T^PK documents itself, and finally it answers directly. T is `max_steps`, and T^PK at
+    most T; m is `top_k`.
 
     `owed`: the cost of calls that have not been charged to a step yet. `thought`: the reasoning of
     the newest turn; `finding`: the newest reasoning on passages; `unread`: documents came after it;
@@ -69,6 +67,8 @@ class Autorag(Method):
     """
 
     name = "autorag"
+    default_steps = 5
+    default_top_k = 2
 
     def __init__(self, scope: Scope, question: str) -> None:
         super().__init__(scope, question)
@@ -76,16 +76,14 @@ class Autorag(Method):
         mode = autorag_mode(settings, self.reader)
         self.tuned = mode == "tuned"
         self.dialogue = Dialogue(opening(self.templates, mode, question.strip()))
-        most = self.request.max_steps or MOST_RETRIEVALS
         self.policy = Policy(
             question.strip(),
-            most,
-            min(MOST_PARAMETRIC, most),
+            self.max_steps,
+            min(MOST_PARAMETRIC, self.max_steps),
             ANYWHERE if self.tuned else AT_LINES,
             examples="" if self.tuned else self.dialogue.messages[0].content,
         )
         self.action = Action("retrieve")
-        self.seen: dict[str, Passage] = {}
         self.asked: set[tuple[StepKind, str]] = set()
         self.thought: str | None = None
         self.finding: str | None = None
@@ -278,16 +276,10 @@ class Autorag(Method):
             step.flag("shortened")
         if self.policy.echoed:
             step.flag("prompt_example")
-        top_k = self.request.top_k or PASSAGES
-        result = await step.search(search.text, top_k, frozenset(self.seen))
-        passages = [hit.passage for hit in result.passages]
-        await step.show_passages(result, [Choice(True)] * len(passages))
+        passages = await self.find(step, search.text, self.top_k, frozenset(self.seen))
         repeated = self._is_repeated("retrieve", search.text)
-        if not passages:
-            step.flag("no_new_evidence" if self.seen else "no_evidence")
-            if repeated and not search.repaired:
-                self._give_up(step)
-        self.seen.update({passage.passage_id: passage for passage in passages})
+        if repeated and not (passages or search.repaired):
+            self._give_up(step)
         # each text after its title for models that were not trained on texts alone
         texts = [
             quote(passage.text) if self.tuned else passage_line(passage) for passage in passages

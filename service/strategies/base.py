@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import ClassVar
 
 from service.answer.calls import Role, Roles
-from service.answer.inquiry import OpenStep, Scope
-from service.core.domain import LoopName, StepKind
+from service.answer.inquiry import Choice, OpenStep, Scope
+from service.core.domain import LoopName, Passage, StepKind
 from service.core.settings import Settings
 from service.prompts.templates import TemplateSet
 
@@ -22,7 +22,8 @@ class Method:
     chat. `sampled`: its answer may be decided by a vote. `answering`: its retrievals answer a
     question each; in other loops such a step has the model's reasoning. `from_memory`: what it
     answers without a search is from memory, as it should be. `needs` are the templates without
-    which it cannot run.
+    which it cannot run. `default_steps` and `default_top_k` are `max_steps` and `top_k` of a
+    request that gives none. `seen` are the passages that its model was shown.
     """
 
     name: ClassVar[LoopName]
@@ -31,12 +32,17 @@ class Method:
     answering: ClassVar[bool] = False
     from_memory: ClassVar[bool] = False
     needs: ClassVar[Sequence[str]] = ()
+    default_steps: ClassVar[int] = 1
+    default_top_k: ClassVar[int] = 3
 
     def __init__(self, scope: Scope, question: str) -> None:
         self.scope, self.question = scope, question
         self.inquiry = scope.inquiry
         self.request, self.reader = self.inquiry.request, self.inquiry.roles.reader
         self.templates, self.able = self.reader.templates, self.reader.generator.capabilities
+        self.max_steps = self.request.max_steps or self.default_steps
+        self.top_k = self.request.top_k or self.default_top_k
+        self.seen: dict[str, Passage] = {}
         self.open_step = OpenStep(scope, "", "route")
         self._opened = AsyncExitStack()
 
@@ -66,6 +72,19 @@ class Method:
     async def close(self) -> None:
         """End the open step, if there is one."""
         await self._opened.aclose()
+
+    async def find(
+        self, step: OpenStep, query: str, top_k: int, exclude: frozenset[str] = frozenset()
+    ) -> list[Passage]:
+        """Search in an open step, and show the model all that is found, which nothing judges.
+        Raises as `OpenStep.search`."""
+        result = await step.search(query, top_k, exclude)
+        found = {hit.passage.passage_id: hit.passage for hit in result.passages}
+        await step.show_passages(result, [Choice(True)] * len(result.passages))
+        if not found.keys() - self.seen:
+            step.flag("no_new_evidence" if self.seen else "no_evidence")
+        self.seen |= found
+        return [hit.passage for hit in result.passages]
 
 
 def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:

@@ -29,11 +29,11 @@ from service.strategies.draft_text import (
     cut_overrun,
     join,
     opening_layout,
-    read_answer,
+    stated_answer,
 )
 from service.strategies.planner import QUESTION_TOKENS, judge_ending, refine, was_asked
 from service.strategies.reader import verify, write_answer
-from service.strategies.reading import answers
+from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 from service.text import sentences
 
@@ -84,6 +84,11 @@ def _same(one: RetrievedPassage, other: RetrievedPassage) -> bool:
 
 class Chain(Method):
     """A method that collects passages for its chain of thought."""
+
+    @property
+    def readable(self) -> int:
+        """The number of passages of a search that is read by itself."""
+        return self.request.top_k or self.able.passages or self.default_top_k
 
     async def collect(self, step: OpenStep, query: str, top_k: int, collected: Collected) -> None:
         """Search in an open step, and collect what is found. Raises as `OpenStep.search`."""
@@ -161,8 +166,6 @@ class Chain(Method):
 
 # ---- IRCoT
 
-IRCOT_STEPS: Final = 8
-IRCOT_TOP_K: Final = 6
 IRCOT_PASSAGES: Final = 15
 SENTENCE_TOKENS: Final = 64
 _CONCLUDES: Final = re.compile(r".* answer is:? ")
@@ -185,19 +188,20 @@ class Ircot(Chain):
     name = "ircot"
     raw = True
     needs = ROLES
+    default_steps = 8
+    default_top_k = 6
 
     async def run(self) -> str | None:
-        """The request's `max_steps`, if given, is the maximum number of sentences."""
+        """`max_steps` is the maximum number of sentences."""
         collected, written = Collected(IRCOT_PASSAGES), list[str]()
         ended: StoppedBy | None = None
         while ended is None and self.scope.stopped_by == "answer" and self.scope.may_go_on():
             async with self.scope.step("retrieve", self.question, final=False) as step:
                 query = next_query(self.question, written, self.request.retriever)
                 if query:
-                    top_k = self.request.top_k or IRCOT_TOP_K
-                    await self.collect(step, query, top_k, collected)
+                    await self.collect(step, query, self.top_k, collected)
                 written.append(await self._sentence(step, written, collected))
-                ended = after_sentence(written, self.request.max_steps or IRCOT_STEPS)
+                ended = after_sentence(written, self.max_steps)
         self.scope.stopped_by = ended or self.scope.stopped_by
         return await self.answer_from(collected)
 
@@ -260,8 +264,6 @@ def after_sentence(written: Sequence[str], most: int) -> StoppedBy | None:
 
 # ---- ITER-RETGEN
 
-ITERATIONS: Final = 3
-TOP_K: Final = 5
 GENERATION_TOKENS: Final = 128
 
 
@@ -277,13 +279,15 @@ class IterRetgen(Chain):
     name = "iter_retgen"
     raw = True
     needs = ROLES
+    default_steps = 3
+    default_top_k = 5
 
     async def run(self) -> str | None:
-        """T is the request's `max_steps`, if given."""
+        """T is `max_steps`."""
         self.text, self.declined = "", False
         self.answer: str | None = None
         self.collected = Collected()
-        query, left, shown = "", self.request.max_steps or ITERATIONS, False
+        query, left, shown = "", self.max_steps, False
         while left and self.scope.stopped_by == "answer":
             before, query = query, " ".join([self.question.strip(), *self.text.split()])
             if query == before or not self.scope.may_go_on():
@@ -291,9 +295,7 @@ class IterRetgen(Chain):
             left -= 1
             async with self.step("retrieve") as step:
                 found = Collected()
-                await self.collect(
-                    step, query, self.request.top_k or self.able.passages or TOP_K, found
-                )
+                await self.collect(step, query, self.readable, found)
                 if found.found or not self.inquiry.abstains:
                     self.collected = found
                     await self._write(step, last=not left)
@@ -321,8 +323,8 @@ class IterRetgen(Chain):
         final = last and step.final
         completion = await self.generate(step, layout, GENERATION_TOKENS, final=final)
         text = cut_overrun(completion.text)
-        answer = read_answer(text)
-        self.declined = bool(answer) and answers.read_answer(answer or "", self.question).declined
+        answer = stated_answer(text)
+        self.declined = bool(answer) and read_answer(answer or "", self.question).declined
         if not self.declined and layout.borrows(answer or text):
             step.flag("prompt_example")
             text, answer = "", None
@@ -337,7 +339,6 @@ class IterRetgen(Chain):
 # ---- Self-Ask
 
 TEMPLATE: Final = "self_ask"
-MAX_FOLLOW_UPS: Final = 5
 INTERMEDIATE: Final = "Intermediate answer:"
 FOLLOW_UP: Final = "Follow up:"
 FINAL: Final = "So the final answer is:"
@@ -404,15 +405,17 @@ class SelfAsk(Chain):
 
     name = "self_ask"
     answering = True
+    default_steps = 5
+    default_top_k = 5
 
     async def run(self) -> str | None:
-        """The request's `max_steps`, if given, is the maximum number of follow-up questions."""
+        """`max_steps` is the maximum number of follow-up questions."""
         self.pairs: list[Pair] = []
         while True:
             step, scope, turn = self.step("answer"), self.scope, Turn()
             with scope.limited():
-                most = self.request.max_steps or MAX_FOLLOW_UPS
-                if scope.stopped_by == "answer" and scope.may_go_on(len(self.pairs), most):
+                asked, most = len(self.pairs), self.max_steps
+                if scope.stopped_by == "answer" and scope.may_go_on(asked, most):
                     turn = await self._turn(step)
             if turn.question is None:
                 async with step:
@@ -457,8 +460,7 @@ class SelfAsk(Chain):
     async def _answer_by_search(self, step: OpenStep) -> None:
         """Search for the follow-up question, and read its intermediate answer from the passages."""
         found = Collected()
-        top_k = self.request.top_k or self.able.passages or TOP_K
-        await self.collect(step, step.question, top_k, found)
+        await self.collect(step, step.question, self.readable, found)
         shown = best_first(found.passages, self.able)
         await self.leave_out(found, shown)
         if not shown and self.inquiry.abstains:
@@ -474,7 +476,7 @@ class SelfAsk(Chain):
         """
         unfounded = self.inquiry.abstains and not any(pair.answer for pair in self.pairs)
         if stated is not None:
-            reading = answers.read_answer(stated, self.question)
+            reading = read_answer(stated, self.question)
             if reading.declined:
                 step.flag("declined")
                 return None

@@ -138,7 +138,7 @@ def at_answer(text: str, *, exact: bool = False) -> tuple[str, str] | None:
     return (text[: found.start()], text[found.end() :]) if found else None
 
 
-def read_answer(text: str, *, exact: bool = False) -> str | None:
+def stated_answer(text: str, *, exact: bool = False) -> str | None:
     """Return what follows "the answer is", without a colon before it, a final full stop and the
     Markdown around it. None if nothing follows."""
     stated = at_answer(text, exact=exact)
@@ -161,7 +161,7 @@ def repeats(sentences: Sequence[str]) -> bool:
 
 def declines(text: str) -> bool:
     """Whether the text concludes that there is no answer, in the words of the prompts."""
-    answer = read_answer(cut_overrun(text)) or ""
+    answer = stated_answer(cut_overrun(text)) or ""
     return answer.casefold().startswith(NO_ANSWER)
 
 

@@ -18,7 +18,7 @@ from service.answer.calls import EngineCall, Role, with_restarts
 from service.answer.events import ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import Choice, OpenStep
 from service.core.concurrency import closing
-from service.core.domain import LoopName, Passage
+from service.core.domain import LoopName
 from service.engines.base import FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import SignalGenerator, Span
 from service.retrieval.base import SearchResult
@@ -35,20 +35,18 @@ from service.strategies.draft_text import (
     cut_overrun,
     join,
     opening_layout,
-    read_answer,
     repeats,
+    stated_answer,
     unconcluded,
 )
 from service.strategies.reader import verify
-from service.strategies.reading import answers
+from service.strategies.reading.answers import read_answer
 from service.strategies.reading.text import ends_with
 from service.text.tagging import Splitter, SplitterName, open_splitter
 
 T = TypeVar("T", bound=Continuation)
 START: Final = 1  # the token that an engine puts before a prompt
-MAX_RETRIEVALS: Final = 8
 SLACK: Final = 2  # tokens that the ends of a prompt may add to those of its text
-TOP_K: Final = 3
 WINDOW: Final = 16  # n, the tokens after which `fixed_length` searches again
 LETTERS_PER_TOKEN: Final = 4  # for engines that do not report their tokens
 
@@ -77,12 +75,12 @@ class Drafting(Method):
     """Drafts in rounds until the text states its answer, then concludes.
 
     `layout.written` is the text so far, of `used` tokens, and `layout.passages` those of the newest
-    retrieval. `seen`: some passage
-    was found.
+    retrieval. `found`: some passage was found.
     """
 
     raw = True
     needs = ROLES
+    default_steps = 8
     splitter: Splitter
 
     async def run(self) -> str | None:
@@ -93,8 +91,7 @@ class Drafting(Method):
             self.templates, self.question.strip(), may_decline=self.options.served
         )
         self.retrievals = self.used = 0
-        self.seen = self.ended = False
-        self.found: dict[str, Passage] = {}  # what a prompt has shown
+        self.found = self.ended = False
         with self.scope.limited():
             while not self.ended and self.scope.may_go_on():
                 before = len(self.layout.written)
@@ -107,7 +104,7 @@ class Drafting(Method):
         stay."""
         return DraftOptions(
             limit=self.inquiry.settings.dragin.max_tokens,
-            max_retrievals=self.request.max_steps or MAX_RETRIEVALS,
+            max_retrievals=self.max_steps,
             served=True,
             keep_passages=True,
             as_published=False,
@@ -187,22 +184,18 @@ class Drafting(Method):
         else:
             self.open_step.flag("no_evidence")
 
-    @property
-    def top_k(self) -> int:
-        return self.request.top_k or TOP_K
-
     async def lay(self, found: SearchResult) -> None:
         """Replace the passages of the prompt, and emit as kept what it shows, because nothing
         judges them."""
         lines = [as_data(scored.passage.text) for scored in found.passages]
         texts = tuple(filter(None, lines))  # one without text has no line (METHODS.md §3.2)
-        self.seen = self.seen or bool(texts)
+        self.found = self.found or bool(texts)
         self.layout = await self.fit(replace(self.layout, passages=texts))
         room, choices = len(self.layout.passages), []
         for scored, line in zip(found.passages, lines, strict=True):
             keep = bool(line) and room > 0
             if keep:
-                self.found[scored.passage.passage_id] = scored.passage
+                self.seen[scored.passage.passage_id] = scored.passage
             choices.append(Choice(keep, None if keep else "not shown"))
             room -= bool(line)
         if not self.layout.passages:
@@ -257,7 +250,7 @@ class Drafting(Method):
     async def conclude(self) -> str | None:
         """Extract the answer from the text, after another call if the text has none. If all
         retrievals found nothing, and the settings require it, there is no answer."""
-        if self.inquiry.abstains and self.retrievals > 0 and not self.seen:
+        if self.inquiry.abstains and self.retrievals > 0 and not self.found:
             await self.close()
             return None
         step = self.open_step
@@ -265,10 +258,10 @@ class Drafting(Method):
             step = await self.open("answer")
         text = await self._concluded(self.layout.written)
         exact = self.options.as_published
-        answer = read_answer(text, exact=exact)
+        answer = stated_answer(text, exact=exact)
         if self.options.served and self._is_borrowed(answer):
             text = await self._concluded(unconcluded(self.layout.written), RETRY_TEMPERATURE)
-            answer = read_answer(text, exact=exact)
+            answer = stated_answer(text, exact=exact)
         if answer is None and self.scope.stopped_by == "deadline":
             answer = text or None
         if answer and self._declines(answer):
@@ -281,12 +274,12 @@ class Drafting(Method):
             step.flag("closed_book")
         if answer:
             await step.say(answer)
-            await verify(step, self.found.values())
+            await verify(step, self.seen.values())
         await self.close()
         return answer or None
 
     def _declines(self, answer: str) -> bool:
-        return answers.read_answer(answer, self.question).declined
+        return read_answer(answer, self.question).declined
 
     def _is_borrowed(self, answer: str | None) -> bool:
         """Whether an answer is copied from a demonstration. The one that declines is no example."""

@@ -36,7 +36,6 @@ from service.engines.signals import (
 from service.strategies import rind
 from service.strategies.draft_text import Continuation, declines, join
 from service.strategies.drafting import (
-    MAX_RETRIEVALS,
     SLACK,
     Drafting,
     DraftOptions,
@@ -84,7 +83,7 @@ SERVICE: Final = replace(
     IN_CONTEXT,
     whole_draft=False,
     served=True,
-    max_retrievals=MAX_RETRIEVALS,
+    max_retrievals=Drafting.default_steps,
 )
 PROFILES: Final = {
     "official": OFFICIAL,
@@ -217,8 +216,7 @@ class Dragin(Drafting):
     async def _scored(self, request: ScoreRequest) -> Scoring:
         step = self.open_step
         with step.counted(self.reader, request) as counted:
-            addressed = step.addressed(self.reader, request)
-            scoring = await step.timed(signals_of(self.reader).score(addressed))
+            scoring = await step.timed(signals_of(self.reader).score(request))
             counted.see_tokens(0, scoring.usage)
         return scoring
 

@@ -37,8 +37,6 @@ from service.strategies.reading.text import (
 )
 from service.text.words import word_spans
 
-FETCH: Final = 10
-DEFAULT_STEPS: Final = 4
 UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
 TEMPLATE: Final = "efficientrag_read"
 TEMPLATE_OFFICIAL: Final = "efficientrag_read_official"
@@ -125,6 +123,8 @@ class EfficientRag(Method):
     """
 
     name = "efficientrag"
+    default_steps = 4
+    default_top_k = 10
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -140,12 +140,12 @@ class EfficientRag(Method):
         return self.inquiry.roles.labelling
 
     async def run(self) -> str | None:
-        """The maximum number of retrievals is the request's `max_steps`, or 4."""
+        """`max_steps` is the maximum number of retrievals."""
         self.official = self.request.conditions.efficientrag == "official"
         self.pool: list[Candidate] = []
         self.query = self.question
         following: str | Read = self.query
-        left = self.request.max_steps or DEFAULT_STEPS
+        left = self.max_steps
         while isinstance(following, str) and self.scope.may_go_on():
             left -= 1
             self.query = following
@@ -164,7 +164,7 @@ class EfficientRag(Method):
         return following or Read(self.scope.stopped_by)
 
     async def _search(self, step: OpenStep, query: str, left: int) -> str | Read:
-        result = await step.search(query, self.request.top_k or FETCH)
+        result = await step.search(query, self.top_k)
         found = [hit.passage for hit in result.passages]
         await step.show_passages(result)
         try:

@@ -37,7 +37,7 @@ class EntropyGate(Method):
 
     name: ClassVar[LoopName] = "entropy_gate"
     sampled = answering = from_memory = True
-    seen: ClassVar[int] = 1  # alternatives of each token
+    alternatives: ClassVar[int] = 1  # of each token
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -48,7 +48,7 @@ class EntropyGate(Method):
 
     async def run(self) -> str | None:
         async with self.step("answer") as step:
-            step.weighed = self.seen
+            step.weighed = self.alternatives
             await answer_from_memory(step)
             stands = bool(step.answer) and (self.is_sure(step) or not self.scope.may_go_on())
             kept = stands or step.stopped_by != "answer"
@@ -68,7 +68,7 @@ class MarginGate(EntropyGate):
     decreasing function, as a mean over the tokens."""
 
     name = "margin_gate"
-    seen = 2
+    alternatives = 2
 
     def is_sure(self, step: OpenStep) -> bool:
         return bool(step.best) and margin(step.best) <= MARGIN
@@ -82,7 +82,7 @@ class TrendGate(EntropyGate):
     """
 
     name = "trend_gate"
-    seen = SEEN
+    alternatives = SEEN
 
     def is_sure(self, step: OpenStep) -> bool:
         return bool(step.best) and max(trends([entropy(best) for best in step.best])) <= TREND

@@ -18,7 +18,7 @@ from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.flare import Flare
 from service.strategies.gates import EntropyGate, MarginGate, TrendGate
-from service.strategies.routes import Complex, Compound, Single, Survey, wants_survey
+from service.strategies.routes import Complex, Compound, Single, Survey
 from service.strategies.searcher import Searcher
 
 _ALL: Final[tuple[type[Method], ...]] = (
@@ -44,11 +44,12 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
 
 async def handle(scope: Scope, route: RouteName, loop: LoopName) -> None:
     """Answer a routed question in steps of `scope`."""
-    question, kind = scope.inquiry.question, NoRetrieval if route == "direct" else LOOPS[loop]
-    scope.inquiry.fold.answering = kind.answering
+    question, fold = scope.inquiry.question, scope.inquiry.fold
+    kind = NoRetrieval if route == "direct" else LOOPS[loop]
+    fold.answering = kind.answering
     method: Method
     if route == "compound":
-        handler = Survey if wants_survey(scope.inquiry) else Compound
+        handler = Survey if fold.surveys else Compound
         method = handler(scope, question, kind)
     elif loop == "anrag":
         method = Complex(scope, question) if route == "complex" else Single(scope, question)

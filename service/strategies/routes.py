@@ -36,7 +36,6 @@ from service.strategies.rules import PROSE_JOINT, asks_for_survey
 from service.text.grounding import bears, is_yes_no
 
 AFTER: RouteName = "complex"  # the route of a question for which one cycle was not enough
-DEFAULT_STEPS: Final = 5
 MAX_PARTS: Final = 8
 SURVEYED: Final = 40  # passages that a survey looks for
 MAX_DOCUMENTS: Final = 10  # that it reads, best first
@@ -110,7 +109,7 @@ def may_escalate(inquiry: Inquiry) -> bool:
         request.route in wanted[settings.routes.escalate]
         and AFTER in settings.routes.allowed
         and "refine" not in request.conditions.skip
-        and (request.max_steps or DEFAULT_STEPS) > 1
+        and (request.max_steps or Complex.default_steps) > 1
     )
 
 
@@ -123,6 +122,8 @@ class Complex(Method):
     `failed`: another route has already searched this question without an acceptable answer; that
     search counts and is not repeated, and the model is not asked whether one is needed.
     """
+
+    default_steps = 5
 
     def __init__(self, scope: Scope, question: str, *, failed: bool = False) -> None:
         super().__init__(scope, question)
@@ -144,11 +145,11 @@ class Complex(Method):
                 # ENDING or NEXT on an empty history, once before any retrieval
                 async with self.step("ending") as step:
                     await self._look_ahead(step)
-            scope, most = self.scope, self.request.max_steps or DEFAULT_STEPS
+            scope = self.scope
             while (
                 not self.ended
                 and scope.stopped_by == "answer"
-                and scope.may_go_on(self._asked, most)
+                and scope.may_go_on(self._asked, self.max_steps)
             ):
                 await self._cycle()
         return await self._finish()
@@ -298,13 +299,14 @@ class Survey(Compound):
     """Search widely, let the reader say what each document has about the question, merge. Documents
     that have nothing are left out."""
 
+    default_top_k = SURVEYED
     merge_template = "survey_merge"
     merged_tokens = SURVEY_TOKENS
 
     async def run(self) -> str | None:
         documents: dict[str, list[RetrievedPassage]] = {}
         async with self.step("retrieve") as step:
-            result = await step.search(self.question, self.request.top_k or SURVEYED)
+            result = await step.search(self.question, self.top_k)
             await step.show_passages(result, [BY_DOCUMENT] * len(result.passages))
             for hit in result.passages:
                 # the sections or rows of a file count as one document

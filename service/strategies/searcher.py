@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from service.answer.calls import Role, Roles, chat
 from service.answer.events import ThoughtWritten
-from service.answer.inquiry import Choice, OpenStep, Scope
+from service.answer.inquiry import OpenStep
 from service.core.domain import Passage
 from service.core.settings import Settings
 from service.core.settings.loops import SearcherProtocol
@@ -30,8 +30,6 @@ from service.strategies.reading.answers import read_answer
 TURN_TOKENS: Final = 512
 TEMPLATE: Final = "searcher"
 CHATS: Final = ("searcher_corag_query", "searcher_corag_answer", "searcher_corag_final")
-LINKS: Final = 3  # sub-queries of CoRAG
-LINK_PASSAGES: Final = 5
 FINAL_PASSAGES: Final = 20
 QUERY_TOKENS: Final = 64
 ANSWER_TOKENS: Final = 128
@@ -225,18 +223,14 @@ def instruction(templates: TemplateSet, name: SearcherProtocol, question: str) -
 
 
 class Searcher(Method):
-    """Let a trained model reason and search until it answers. The request's `max_steps`, if given,
-    is the maximum number of searches, its `top_k` the number of passages."""
+    """Let a trained model reason and search until it answers, as its protocol says where the
+    request does not."""
 
     name = "searcher"
     raw = True
 
     turns = 0
     searched = False
-
-    def __init__(self, scope: Scope, question: str) -> None:
-        super().__init__(scope, question)
-        self.seen: dict[str, Passage] = {}
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
@@ -254,14 +248,14 @@ class Searcher(Method):
             return await Corag(self.scope, self.question).run()
         self.protocol = PROTOCOLS[name]
         self.text = instruction(self.templates, name, self.question.strip())
-        self.most = self.request.max_steps or self.protocol.searches
+        self.max_steps = self.request.max_steps or self.protocol.searches
         while True:
             step, turn = self.step("retrieve"), Turn("")
             step.began = round(self.inquiry.budget.elapsed_s * 1000, 3)  # its call decides its kind
             with self.scope.limited():
                 if self.scope.may_go_on():
                     turn = await self._turn(step)
-            if turn.calls and self.turns <= self.most:
+            if turn.calls and self.turns <= self.max_steps:
                 await self._search(step, turn)
                 continue
             step.kind = "answer"
@@ -281,7 +275,7 @@ class Searcher(Method):
             text = await self._write(step)
             self.text += text.strip() if self.protocol.bare else text
             turn = read_turn(text, self.protocol)
-            if turn.acts or not self.protocol.invalid or self.turns > self.most:
+            if turn.acts or not self.protocol.invalid or self.turns > self.max_steps:
                 return turn
             step.flag("repaired")
             self.text += self.protocol.invalid
@@ -291,7 +285,7 @@ class Searcher(Method):
         request = GenerationRequest(
             prompt=self.text, max_tokens=TURN_TOKENS, stop=self.protocol.stops
         )
-        final = step.final and self.turns > self.most
+        final = step.final and self.turns > self.max_steps
         written = await step.ask("reader", request, final=final)
         return closed(written.text, written.finish, self.protocol)
 
@@ -310,17 +304,11 @@ class Searcher(Method):
         self.text += self.protocol.shown(found)
 
     async def _found(self, step: OpenStep, query: str, top_k: int) -> list[Passage]:
-        passages: list[Passage] = []
         self.searched = True
         if query:
-            result = await step.search(query, top_k)
-            passages = [hit.passage for hit in result.passages]
-            await step.show_passages(result, [Choice(True)] * len(passages))
-        found = {passage.passage_id: passage for passage in passages}
-        if not found.keys() - self.seen:
-            step.flag("no_new_evidence" if self.seen else "no_evidence")
-        self.seen |= found
-        return passages
+            return await self.find(step, query, top_k)
+        step.flag("no_new_evidence" if self.seen else "no_evidence")
+        return []
 
     async def _conclude(self, step: OpenStep, turn: Turn) -> None:
         """Emit the answer. If searches found nothing and the settings require it, there is none."""
@@ -344,16 +332,21 @@ class Searcher(Method):
 
 
 class Corag(Searcher):
-    """CoRAG: a sub-query is written, searched and answered, up to `LINKS` times; the answer is
+    """CoRAG: a sub-query is written, searched and answered, up to `max_steps` times; the answer is
     written from these pairs and from what the question itself finds. Each call is a chat of one
     message, with the least relevant passage first.
     """
 
+    default_steps = 3
+    default_top_k = 5
+
     async def run(self) -> str | None:
         self.pairs: list[tuple[str, str]] = []
-        self.asked, self.most = 0, self.request.max_steps or LINKS
+        self.asked = 0
         scope = self.scope
-        while len(self.pairs) < self.most and scope.stopped_by == "answer" and scope.may_go_on():
+        while (
+            len(self.pairs) < self.max_steps and scope.stopped_by == "answer" and scope.may_go_on()
+        ):
             async with self.step("retrieve") as step:
                 if not await self._link(step):
                     break
@@ -367,14 +360,14 @@ class Corag(Searcher):
         temperature, with at most four calls for each of the chain's."""
         query, known, heat = "", [query for query, _ in self.pairs], 0.0
         while not query or query in known:
-            if self.asked == 4 * self.most:
+            if self.asked == 4 * self.max_steps:
                 step.flag("no_progress")
                 return False
             self.asked += 1
             prompt = self.prompt(CHATS[0], question=self.question.strip())
             query = sub_query(await self._say(step, prompt, QUERY_TOKENS, heat))
             heat = RETRY_TEMPERATURE
-        passages = await self._found(step, query, self.request.top_k or LINK_PASSAGES)
+        passages = await self.find(step, query, self.top_k)
         shown = "".join(f"{page(passage)}\n\n" for passage in reversed(passages)).strip()
         prompt = self.templates.render(CHATS[1], query=quote(query), passages=shown)
         step.answer = await self._say(step, prompt, ANSWER_TOKENS, 0.0)
@@ -382,7 +375,7 @@ class Corag(Searcher):
         return True
 
     async def _combine(self, step: OpenStep) -> None:
-        passages = await self._found(step, self.question, FINAL_PASSAGES)
+        passages = await self.find(step, self.question, FINAL_PASSAGES)
         if self.inquiry.abstains and not self.seen:
             return
         numbered = enumerate(reversed(passages))

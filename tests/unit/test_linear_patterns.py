@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "autorag.read_turn at lines": lambda text: turns.read_turn(text, turns.AT_LINES),
     "is_looping": turns.is_looping,
     "self_ask.read_turn": chains.read_turn,
-    "draft_text": lambda text: draft_text.read_answer(f"{draft_text.PHRASE} {text}"),
+    "draft_text": lambda text: draft_text.stated_answer(f"{draft_text.PHRASE} {text}"),
     "strip_thinking": strip_thinking,
     "quote": quote,
     "is_marker": is_marker,

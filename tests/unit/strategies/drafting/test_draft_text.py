@@ -17,7 +17,7 @@ from service.strategies.draft_text import (
     at_answer,
     cut_overrun,
     opening_layout,
-    read_answer,
+    stated_answer,
 )
 from service.text.tagging import Splitter, open_splitter
 
@@ -93,10 +93,10 @@ def test_data_never_becomes_a_line_or_a_number_of_the_prompt(
     ],
 )
 def test_the_answer_stands_behind_the_first_phrase(text: str, answer: str | None) -> None:
-    assert read_answer(text) == answer
+    assert stated_answer(text) == answer
     stated = "the answer is" in text
     assert (at_answer(text) is not None) == (stated or "The answer is" in text)
-    assert read_answer(text, exact=True) == (answer if stated else None)
+    assert stated_answer(text, exact=True) == (answer if stated else None)
 
 
 @pytest.mark.parametrize(
