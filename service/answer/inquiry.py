@@ -221,10 +221,6 @@ class OpenStep:
     def written(self) -> str:
         return "".join(self.pieces)
 
-    def generated(self, sentences: int) -> None:
-        """Count a draft, or a rewritten sentence, with this number of sentences."""
-        self.usage.update(generations=1, sentences=sentences, hallucinated=0)
-
     async def emit(self, event: BaseEvent) -> None:
         """Emit an event of this step. Waits while the reader of the events is slow."""
         event.step = self.id

@@ -175,12 +175,12 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
 # ---- a loop that ended without an answer
 
 
-async def answer_from(scope: Scope, question: str, passages: Sequence[RetrievedPassage]) -> None:
+async def answer_from(scope: Scope, passages: Sequence[RetrievedPassage]) -> None:
     """Answer from the passages that were kept before a limit of the question was reached, best
     first, with the reserve kept for the answer, and as many passages as the reader's model can
     take."""
     able = scope.inquiry.roles.reader.generator.capabilities
-    async with scope.step("answer", question) as step:
+    async with scope.step("answer", scope.inquiry.question) as step:
         reader = reader_of(step)
         shown = best_first(passages, None if reader.reads_all else able)
         if len(shown) < len({passage.passage_id for passage in passages}):
@@ -188,9 +188,9 @@ async def answer_from(scope: Scope, question: str, passages: Sequence[RetrievedP
         await reader.read([bare(passage) for passage in shown])
 
 
-async def search_once(scope: Scope, question: str) -> None:
+async def search_once(scope: Scope) -> None:
     """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
-    async with scope.step("retrieve", question) as step:
+    async with scope.step("retrieve", scope.inquiry.question) as step:
         step.flag("last_resort")
         await search_and_read(step)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import ClassVar
 
-from service.answer.calls import Role, Roles
+from service.answer.calls import Roles
 from service.answer.inquiry import Choice, OpenStep, Scope
 from service.core.domain import LoopName, Passage, StepKind
 from service.core.settings import Settings
@@ -16,22 +16,24 @@ from service.prompts.templates import TemplateSet
 class Method:
     """A method at work on one question, in steps of `scope`, which emit its events.
 
-    `open_step` is the step that `open` started last; one without an id was never shown.
+    `open_step` is the step that `open` started last; one without an id was never shown. `seen` are
+    the passages that its model was shown.
 
     What is known of a loop is declared here. `raw`: it continues a raw text, without the turns of a
-    chat. `sampled`: its answer may be decided by a vote. `answering`: its retrievals answer a
+    chat. `weighs`: it needs the probabilities of tokens. `needs`: the templates without which it
+    cannot run. `sampled`: its answer may be decided by a vote. `answering`: its retrievals answer a
     question each; in other loops such a step has the model's reasoning. `from_memory`: what it
-    answers without a search is from memory, as it should be. `needs` are the templates without
-    which it cannot run. `default_steps` and `default_top_k` are `max_steps` and `top_k` of a
-    request that gives none. `seen` are the passages that its model was shown.
+    answers without a search is from memory, as it should be. `default_steps` and `default_top_k`:
+    `max_steps` and `top_k`, where the request has none.
     """
 
     name: ClassVar[LoopName]
     raw: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
+    needs: ClassVar[Sequence[str]] = ()
     sampled: ClassVar[bool] = False
     answering: ClassVar[bool] = False
     from_memory: ClassVar[bool] = False
-    needs: ClassVar[Sequence[str]] = ()
     default_steps: ClassVar[int] = 1
     default_top_k: ClassVar[int] = 3
 
@@ -49,7 +51,19 @@ class Method:
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the method and how to obtain it, or None."""
-        return lacking_template(roles.reader.templates, cls.needs)
+        engine = roles.reader.generator
+        if cls.weighs and not engine.capabilities.logprobs:
+            return (
+                f"the engine {engine.name!r} of roles.reader does not report the probabilities of "
+                "its tokens; use an engine that does, such as one of kind embedded, local or vllm"
+            )
+        lacking = lacking_template(roles.reader.templates, cls.needs)
+        if lacking is None and cls.raw and not engine.capabilities.raw:
+            return (
+                f"the server of the engine {engine.name!r} has no /v1/completions, which the loop "
+                "needs; use another loop, or a server that has it, such as vLLM or llama.cpp"
+            )
+        return lacking
 
     async def run(self) -> str | None:
         """Answer the question; when time or budget runs out, from what was found. Return the
@@ -91,14 +105,3 @@ def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None
     """Return the file that a folder of templates lacks, or None."""
     absent = [role for role in roles if not templates.has(role)]
     return f"the templates in {templates.folder} have no {absent[0]}.txt" if absent else None
-
-
-def lacking_logprobs(reader: Role) -> str | None:
-    """Return what to do if the reader's engine reports no probabilities, None if it does."""
-    if reader.generator.capabilities.logprobs:
-        return None
-    return (
-        f"the engine {reader.generator.name!r} of roles.reader does not report the "
-        "probabilities of its tokens; use an engine that does, such as one of kind embedded, "
-        "local or vllm"
-    )

@@ -237,7 +237,8 @@ class Drafting(Method):
                 await step.emit(Withdraw(role="draft", reason="restart"))
 
         await with_restarts(call, void)
-        self.open_step.generated(len(self.splitter.sentences(written.text)))
+        sentences = len(self.splitter.sentences(written.text))
+        step.usage.update(generations=1, sentences=sentences, hallucinated=0)
         return written
 
     @property

@@ -143,25 +143,23 @@ class EfficientRag(Method):
         """`max_steps` is the maximum number of retrievals."""
         self.official = self.request.conditions.efficientrag == "official"
         self.pool: list[Candidate] = []
-        self.query = self.question
-        following: str | Read = self.query
-        left = self.max_steps
-        while isinstance(following, str) and self.scope.may_go_on():
-            left -= 1
-            self.query = following
-            following = await self._hop(self.query, left)
-        if isinstance(following, Read):
-            self.scope.stopped_by = following.stopped_by
+        query: str | None = self.question
+        self.query, left = self.question, self.max_steps
+        while query is not None and self.scope.may_go_on():
+            self.query, left = query, left - 1
+            query = await self._hop(query, left)
         return await self._conclude()
 
-    async def _hop(self, query: str, left: int) -> str | Read:
-        """Run a step `retrieve`. Return the next query, or how the search ended."""
-        following: str | Read | None = None
+    async def _hop(self, query: str, left: int) -> str | None:
+        """Run a step `retrieve`. Return the next query, unless the search has ended."""
         async with self.step("retrieve") as step:
             following = await self._search(step, query, left)
-            if isinstance(following, Read) and following.flag:
+            if isinstance(following, str):
+                return following
+            self.scope.stopped_by = following.stopped_by
+            if following.flag:
                 step.flag(following.flag)
-        return following or Read(self.scope.stopped_by)
+        return None
 
     async def _search(self, step: OpenStep, query: str, left: int) -> str | Read:
         result = await step.search(query, self.top_k)

@@ -25,9 +25,9 @@ from service.engines.base import Delta
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
-from service.strategies.base import lacking_logprobs, lacking_template
+from service.strategies.base import lacking_template
 from service.strategies.calls import PromptCall
-from service.strategies.draft_text import ROLES, Continuation, join
+from service.strategies.draft_text import Continuation, join
 from service.strategies.drafting import Drafting
 
 # a sentence with a token of this probability or less is searched for and written again
@@ -47,11 +47,13 @@ class Flare(Drafting):
     """
 
     name = "flare"
+    weighs = True
 
     @classmethod
     def missing(cls, roles: Roles, settings: Settings) -> str | None:
-        needs = [*ROLES, ASKING] if _asks(settings) else ROLES
-        return lacking_logprobs(roles.reader) or lacking_template(roles.reader.templates, needs)
+        needs = [ASKING] if _asks(settings) else []
+        lacking = super().missing(roles, settings)
+        return lacking or lacking_template(roles.reader.templates, needs)
 
     async def round(self) -> None:
         """Keep a sentence, or withdraw it, retrieve, and write it again."""

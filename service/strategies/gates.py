@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from service.answer.calls import Roles
 from service.answer.events import Withdraw
 from service.answer.inquiry import OpenStep
 from service.core.domain import LoopName
-from service.core.settings import Settings
 from service.strategies.anrag import search_and_read
-from service.strategies.base import Method, lacking_logprobs
+from service.strategies.base import Method
 from service.strategies.reader import answer_from_memory
 
 PROBABILITY: Final = 0.8  # the least geometric mean of the probabilities of the tokens
@@ -36,12 +34,8 @@ class EntropyGate(Method):
     """
 
     name: ClassVar[LoopName] = "entropy_gate"
-    sampled = answering = from_memory = True
+    weighs = sampled = answering = from_memory = True
     alternatives: ClassVar[int] = 1  # of each token
-
-    @classmethod
-    def missing(cls, roles: Roles, settings: Settings) -> str | None:
-        return lacking_logprobs(roles.reader)
 
     def is_sure(self, step: OpenStep) -> bool:
         return step.probability is not None and step.probability >= PROBABILITY

@@ -136,10 +136,10 @@ async def _last_resort(scope: Scope) -> None:
     kept, stopped_by = fold.kept, scope.stopped_by
     resorts = inquiry.last_resort and fold.route != "compound"
     if kept and stopped_by in ("deadline", "budget"):
-        await answer_from(scope, inquiry.question, kept)
+        await answer_from(scope, kept)
         scope.stopped_by = stopped_by  # the limit that ended the search, not the reading
     elif not kept and resorts and _may_find_more(inquiry):
-        await search_once(scope, inquiry.question)
+        await search_once(scope)
 
 
 def _may_find_more(inquiry: Inquiry) -> bool:
@@ -260,12 +260,11 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
 
 
 def _allowed(inquiry: Inquiry, chosen: RouteChosen) -> RouteChosen:
-    """Return a route that the settings allow (others become `single`), with its loop."""
-    update: dict[str, object] = {}
+    """Set the loop of a route, after the route that the settings do not allow became `single`."""
     if chosen.route not in inquiry.settings.routes.allowed:
-        update = {"route": "single", "by": "settings", "confidence": None}
-    route: RouteName = chosen.route if not update else "single"
-    return chosen.model_copy(update=update | {"loop": resolve_loop(route, inquiry.request.loop)})
+        chosen.route, chosen.by, chosen.confidence = "single", "settings", None
+    chosen.loop = resolve_loop(chosen.route, inquiry.request.loop)
+    return chosen
 
 
 def resolve_loop(route: RouteName, loop: RequestLoop) -> LoopName:

@@ -33,13 +33,6 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     """Raise LoopUnavailable if this deployment cannot run the loop."""
     if lacking := LOOPS[name].missing(roles, settings):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
-    reader = roles.reader.generator
-    if LOOPS[name].raw and not reader.capabilities.raw:
-        raise LoopUnavailable(
-            f"the loop {name!r} cannot run in this deployment: the server of the engine "
-            f"{reader.name!r} has no /v1/completions, which the loop needs; use another loop, or a "
-            "server that has it, such as vLLM or llama.cpp"
-        )
 
 
 async def handle(scope: Scope, route: RouteName, loop: LoopName) -> None:

@@ -240,7 +240,9 @@ class Searcher(Method):
                 "the name of the model does not tell how it was trained to search; set "
                 f"searcher.protocol to {', '.join((*PROTOCOLS, 'corag'))}"
             )
-        return lacking_template(roles.reader.templates, CHATS if name == "corag" else [TEMPLATE])
+        needs = CHATS if name == "corag" else [TEMPLATE]
+        lacking = lacking_template(roles.reader.templates, needs)
+        return lacking or super().missing(roles, settings)
 
     async def run(self) -> str | None:
         name = protocol_name(self.inquiry.settings, self.reader) or "search_r1"
