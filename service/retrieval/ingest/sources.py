@@ -24,6 +24,7 @@ INSTEAD = {
     **dict.fromkeys((".doc", ".rtf", ".odt"), "save it as .docx"),
     **dict.fromkeys((".xls", ".ods"), "save it as .xlsx"),
     **dict.fromkeys((".ppt", ".odp"), "save it as .pptx"),
+    **dict.fromkeys((".eml", ".msg"), "save it as .txt, .html or .pdf"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it, and add its files"),
 }
 BROKEN = "the compressed data is truncated or damaged after this line"

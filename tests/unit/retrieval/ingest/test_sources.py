@@ -102,9 +102,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x.ods").write_bytes(b"a,b")
     (tmp_path / "x.zip").write_bytes(b"PK")
     (tmp_path / "x.eml").write_bytes(b"Hello")
+    (tmp_path / "x.log").write_bytes(b"Hello")
     (tmp_path / "folder.jsonl").mkdir()
     names = ("a.txt", "other/a.txt", "empty.md", "latin.txt", "x.ods", "x.zip", "x.eml",
-             "gone.jsonl", "folder.jsonl")  # fmt: skip
+             "x.log", "gone.jsonl", "folder.jsonl")  # fmt: skip
     good, bad = read(*(tmp_path / name for name in names))
     assert good == ["a.txt"]
     assert [problem for _, problem in bad] == [
@@ -113,7 +114,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "not UTF-8: byte 4; save it as UTF-8",
         "unknown file type '.ods'; save it as .xlsx",
         "unknown file type '.zip'; unpack it, and add its files",
-        f"unknown file type '.eml'; known: {KNOWN}; `ingest --format` reads others",
+        "unknown file type '.eml'; save it as .txt, .html or .pdf",
+        f"unknown file type '.log'; known: {KNOWN}; `ingest --format` reads others",
         "cannot be read: No such file or directory",
         f"the folder contains no file; known formats: {KNOWN}",
     ]
