@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import gettempdir
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
@@ -36,7 +37,7 @@ from service.api.wire import (
     content_type,
     documented,
 )
-from service.core.errors import InvalidRequest, NotFound
+from service.core.errors import InvalidRequest, NotFound, RevelatorError
 from service.core.files import check_room
 from service.core.progress import Follow
 from service.retrieval.documents import check_access
@@ -52,6 +53,7 @@ MOST_BYTES: Final = 500_000_000  # of one request
 STEP: Final = 1_000_000  # bytes between two looks at the room on the disk
 MOST_PROBLEMS: Final = 20  # of one file that are listed
 LONGEST_NAME: Final = 255  # bytes, as in folders
+STOPPED: Final = "not read, because an earlier file of the request failed; send it again"
 BODY: Final = {
     "requestBody": {
         "required": True,
@@ -96,13 +98,13 @@ async def add_files(
     """Add files of any format that `revelator ingest` reads, each of at most 50 MB. The documents
     of a file are named after it, and replace those of its earlier version. Nothing is indexed until
     all files have arrived, so that a request that breaks off changes nothing; each file is then
-    indexed as a whole. With `Accept: text/event-stream`, the progress is streamed; `done` and
+    indexed as a whole. If a store fails once something is indexed, that file and the ones after it
+    are reported as failed. With `Accept: text/event-stream`, the progress is streamed; `done` and
     `total` count files."""
     content_type(request, MULTIPART)
     if unknown := [name for name in request.query_params if name != "access"]:
         raise InvalidRequest(f"{unknown[0][:80]}: there is no such parameter; this path has access")
-    principals = access or []
-    if principals:
+    if principals := access or []:
         check_access(principals)
     await stores.resolve(name)
     form = await _form(request)
@@ -191,33 +193,37 @@ async def _form(request: Request) -> FormData:
 async def _ingest(
     stores: Collections, name: str, form: FormData, access: list[str], follow: Follow
 ) -> FilesReport:
-    from service.retrieval.ingest.pipeline import ingest  # noqa: PLC0415
+    from service.retrieval.ingest.pipeline import IngestResult, ingest  # noqa: PLC0415
+    from service.retrieval.ingest.sources import SourceProblem  # noqa: PLC0415
 
-    report = FilesReport(files=[])
+    reports, stopped = list[FileReport](), ""
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
     async with anyio.TemporaryDirectory(prefix="revelator-") as folder:
         for done, upload in enumerate(uploads):
             follow("files", done, len(uploads))
             file = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
-            found = FileReport(file=file[:LONGEST_NAME])
-            report.files.append(found)
-            if problem := _refusal(file, upload, {earlier.file for earlier in report.files[:-1]}):
-                found.problems.append(problem)
-                found.failed = 1
-                continue
-            path = Path(folder, file)
-            await anyio.to_thread.run_sync(_write, upload.file, path)
-            result = await ingest([path], name, stores, access=access)
-            found.indexed, found.unchanged = result.indexed, result.unchanged
-            found.removed, found.failed = result.removed, result.failed
-            found.problems = [
+            problem = stopped or _refusal(file, upload, {earlier.file for earlier in reports})
+            result, path = IngestResult(), Path(folder, file)
+            try:
+                if not problem:
+                    await anyio.to_thread.run_sync(_write, upload.file, path)
+                    result = await ingest([path], name, stores, access=access)
+                    await anyio.to_thread.run_sync(path.unlink)
+            except RevelatorError as error:
+                gone = isinstance(error, NotFound)  # the collection was deleted
+                if gone or not any(earlier.indexed or earlier.unchanged for earlier in reports):
+                    raise
+                problem, stopped = error.detail, STOPPED
+            if problem:
+                result.fail(SourceProblem(file, 0, problem))
+            told = [
                 f"line or page {failure.line}: {failure.problem}"
                 if failure.line
                 else failure.problem
                 for failure in result.failures[:MOST_PROBLEMS]
             ]
-            await anyio.to_thread.run_sync(path.unlink)
-    return report
+            reports.append(FileReport(**asdict(result), file=file[:LONGEST_NAME], problems=told))
+    return FilesReport(files=reports)
 
 
 def _check_room() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,9 @@ import pytest
 from service.api import files as files_module
 from service.api import wire as bodies
 from service.core import files
+from service.core.errors import NotFound, StoreError, UnknownCollection
+from service.retrieval.documents import PassageRecord
+from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import put
 from tests.conftest import need
@@ -123,6 +126,36 @@ async def test_a_file_that_is_too_large_is_named(
     found = await send(mine, ("a.txt", b"x" * 101), ("b.txt", "Text."))
     assert [each["indexed"] for each in found] == [0, 1]
     assert "larger than 50,000,000 bytes" in found[0]["problems"][0]
+
+
+@pytest.mark.parametrize("failure", [StoreError("it broke"), UnknownCollection("mine", ["x"])])
+async def test_what_was_indexed_before_a_store_failed_is_told(
+    mine: Live, monkeypatch: pytest.MonkeyPatch, failure: StoreError | NotFound
+) -> None:
+    """Unless the collection was deleted meanwhile."""
+    replace = TantivyStore.replace
+
+    async def failing(
+        store: TantivyStore, old: Sequence[str], new: Sequence[PassageRecord]
+    ) -> None:
+        if any(record.document_id == "b.txt" for record in new):
+            raise failure
+        await replace(store, old, new)
+
+    sent = [("x.zip", "x"), ("a.txt", "One."), ("b.txt", "Two."), ("c.txt", "Three.")]
+    with monkeypatch.context() as patch:
+        patch.setattr(TantivyStore, "replace", failing)
+        nothing = await mine.post(URL, data=form(sent[0], sent[2]))  # is indexed
+        if isinstance(failure, NotFound):
+            check_problem(await mine.post(URL, data=form(*sent)), 404, "not-found")
+            return
+        assert check_problem(nothing, 500, "store")["detail"] == "it broke"
+        found = await send(mine, *sent)
+    assert [(each["indexed"], each["failed"]) for each in found] == [(0, 1), (1, 0), (0, 1), (0, 1)]
+    assert found[2]["problems"] == ["it broke"]
+    assert "not read, because an earlier file" in found[3]["problems"][0]
+    again = await send(mine, *sent[1:])
+    assert [(each["indexed"], each["unchanged"]) for each in again] == [(0, 1), (1, 0), (1, 0)]
 
 
 DOCUMENTS = "/collections/mine/documents"
