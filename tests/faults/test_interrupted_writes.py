@@ -4,7 +4,8 @@ directory as it is before each step is opened by a new process, so to say, which
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import anyio
 import pytest
 
 from service.core import files
+from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest
-from service.retrieval.collections import backends, manifest
+from service.retrieval.base import EVERYTHING, SearchRequest
+from service.retrieval.collections import backends, catalog, manifest
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.documents import parse_document
-from service.retrieval.embedding.contract import BATCH
+from service.retrieval.embedding.contract import BATCH, Vector
 from service.retrieval.embedding.embedders import HashingEmbedder
 from service.retrieval.ingest import pipeline
 from service.retrieval.search.hybrid import HybridRetriever
@@ -28,6 +30,7 @@ from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.faults.killing import NAME, documents, run, state
 from tests.faults.siege.world import copied
 from tests.support.documents import ingest_documents
+from tests.support.live import eventually
 from tests.unit.retrieval.worlds import CountingEmbedder
 
 COUNT = 48  # documents of a file; more than one batch, in each of which more is embedded than once
@@ -81,6 +84,19 @@ class Snapshots:
             await work()
 
 
+class Broken(HashingEmbedder):
+    """Fails until it is `whole`."""
+
+    whole = False
+    asked = 0
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        self.asked += 1
+        if not self.whole:
+            raise BackendUnavailable("the embedding server does not answer")
+        return await super().embed_passages(texts)
+
+
 class Opened(Collections):
     """Puts nothing right until `proceed`."""
 
@@ -120,8 +136,7 @@ async def put_right(
         await only_acknowledged_texts(collections)
     collections.proceed.set()
     collection = await collections.get(NAME)
-    if collection.righting is not None:
-        await collection.righting
+    await eventually(lambda: not collection.manifest.interrupted, 60)
     await only_acknowledged_texts(collections)
     report = await collections.check(NAME)
     assert {each.kind for each in report.findings} <= (set() if whole else {"building"})
@@ -212,6 +227,111 @@ async def test_a_collection_whose_opening_was_killed_opens(
     assert len(snapshots.made) >= 5
     for killed in snapshots.made:
         assert await put_right(killed, whole=True) == ids
+
+
+async def killed_repair(data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the data directory after the kill of a repair that was to embed a passage."""
+    await three_documents(data)
+    collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
+    await (await collections.get(NAME)).dense.delete(["d0"])
+    await snapshots.of(lambda: collections.check(NAME, repair=True))
+    await collections.aclose()
+    return snapshots.made[1]
+
+
+async def used_until_put_right(collections: Collections) -> None:
+    started = time.monotonic()
+    while (await collections.get(NAME)).manifest.interrupted:
+        assert time.monotonic() - started < 60
+        await anyio.sleep(0.005)
+
+
+async def test_what_failed_to_be_put_right_is_tried_again_when_it_is_used_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.3)
+    embedder = Broken()
+    collections = open_collections(await killed_repair(tmp_path / "data", monkeypatch), embedder)
+    started = time.monotonic()
+    while embedder.asked < 3:
+        assert time.monotonic() - started < 60
+        collection = await collections.get(NAME)
+        await anyio.sleep(0.005)
+    assert embedder.asked <= 1 + (time.monotonic() - started) / 0.3
+    lock = collections._life.lock(NAME)
+    await eventually(lambda: not lock.locked(), 60)
+    assert "a repair was interrupted" in (await collections.problems())[NAME]
+    assert collection.incomplete
+    embedder.whole = True
+    await used_until_put_right(collections)
+    assert not collection.incomplete
+    assert (await collections.info(NAME)).state == "complete"
+    await anyio.sleep(0.3)
+    assert await collections.problems() == {}
+    await collections.aclose()
+
+
+async def test_what_another_gateway_is_writing_is_left_to_it_and_put_right_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "INTERVAL_S", 0.1)
+    embedder, asked = Broken(), list[str]()
+    embedder.whole = True
+    collections = open_collections(await killed_repair(tmp_path / "data", monkeypatch), embedder)
+
+    async def claimed(name: str) -> bool:
+        asked.append(name)
+        assert embedder.asked == 0
+        return len(asked) < 3
+
+    monkeypatch.setattr(collections._life.manifests, "claimed", claimed)
+    await used_until_put_right(collections)
+    assert (len(asked), embedder.asked) == (3, 1)
+    await collections.aclose()
+
+
+async def test_a_failure_here_is_left_to_the_next_run_also_after_something_was_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses the vectors that were written, which putting right would delete."""
+    embedder = Broken()
+    embedder.whole = True
+    collections = open_collections(await killed_repair(tmp_path / "data", monkeypatch), embedder)
+    await collections.get(NAME)
+    await eventually(lambda: NAME not in collections._righting, 60)
+    embedder.whole = False
+    with pytest.raises(BackendUnavailable):
+        await ingest_documents([document(8)], NAME, collections)
+    assert (await collections.get(NAME)).manifest.state == "building"
+    assert NAME not in collections._righting
+    await collections.aclose()
+
+
+async def test_documents_that_a_killed_ingest_has_restricted_are_never_counted_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the first that have `access`; the next ingest has none."""
+    data = tmp_path / "data"
+    await three_documents(data)
+    collections, snapshots = open_collections(data), Snapshots(data, monkeypatch)
+    hidden = [document(n) | {"access": "board"} for n in range(5, 7)]
+    await snapshots.of(lambda: ingest_documents(hidden, NAME, collections))
+    await collections.aclose()
+    stored = set[int]()
+    for killed in snapshots.made:
+        collections = open_collections(killed)
+        collections.proceed = anyio.Event()
+        async with collections.writing(NAME) as writer:
+            await writer.write([parse_document(document(9))])
+            await writer._settle()
+            stored.add(await (await collections.get(NAME)).bm25.count_passages())
+            info = await collections.info(NAME)
+            assert (info.documents, info.passages) == (4, 4)
+            everything = await collections.info(NAME, EVERYTHING)
+            assert everything.documents in stored
+        assert (await collections.info(NAME)).documents == 4
+        await collections.aclose()
+    assert stored == {4, 6}
 
 
 @pytest.mark.parametrize("lost", ["nothing", "bm25", "dense"])

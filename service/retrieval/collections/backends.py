@@ -211,8 +211,8 @@ class Backends:
 def _check_held(path: Path, manifest: Manifest) -> None:
     if manifest.passages and not path.exists():
         raise StoreLost(
-            f"{path} is missing, although collection {manifest.name!r} has {manifest.passages:,} "
-            f"passages; revelator check --collection {manifest.name} --repair rebuilds it"
+            f"{path} is missing, although collection {manifest.name!r} has passages; "
+            f"revelator check --collection {manifest.name} --repair rebuilds it"
         )
 
 

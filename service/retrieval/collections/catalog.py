@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from service.core.concurrency import running
 from service.core.errors import (
+    ConfigurationError,
     InvalidRequest,
     NotFound,
     RevelatorError,
@@ -38,7 +39,7 @@ from service.retrieval.base import (
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.consistency import count_passages
-from service.retrieval.collections.lifecycle import Collection, LifeCycle
+from service.retrieval.collections.lifecycle import IDLE_S, Collection, LifeCycle
 from service.retrieval.collections.manifest import (
     EMBEDDED,
     EMPTY_HASH,
@@ -59,7 +60,8 @@ MOST_OF_FILE: Final = 10_000  # documents of one file that are looked at
 MOST_READING: Final = 8  # ingests of files that read at a time; the others wait
 
 # Of readiness:
-INTERVAL_S: Final = 5.0  # seconds between two rounds, however many callers ask
+# seconds between two rounds, however many callers ask, and before something is put right again
+INTERVAL_S: Final = 5.0
 TIMEOUT_S: Final = 0.5  # seconds of one round at servers; the next one continues where it ended
 # seconds without servers: this process cannot hang, but it may be busy
 EMBEDDED_TIMEOUT_S: Final = 4.0
@@ -91,7 +93,7 @@ class Collections:
         self._root = data_dir / "collections"
         self.originals = Originals(self._root, kept=keep_files)
         self.reading = anyio.Semaphore(MOST_READING)
-        self._righting: set[asyncio.Task[None]] = set()
+        self._righting: dict[str, asyncio.Task[None]] = {}
         self._life = LifeCycle(self._root, self._backends)
         self._round = anyio.Lock()  # of readiness
         self._round_over = 0.0
@@ -128,16 +130,13 @@ class Collections:
         name = await self.resolve(name)
         permit(name)
         if filter:
-            known = await self.metadata_fields(name)
+            known = (await self.get(name)).manifest.metadata_fields
             if unknown := sorted(set(filter) - set(known)):
                 raise InvalidRequest(
                     f"collection {name!r} has no metadata field {', '.join(map(repr, unknown))}; "
                     f"its fields: {', '.join(known) or 'none'}"
                 )
         return name
-
-    async def metadata_fields(self, name: str) -> Sequence[str]:
-        return (await self.get(name)).manifest.metadata_fields
 
     def waits_for_servers(self, name: str) -> bool:
         """Whether a search waits only for servers, because the collection is open and one of its
@@ -152,12 +151,11 @@ class Collections:
         await self.resolve(name)
         if self._life.find(name) is not None:
             return (await self._life.get(name)).manifest
-        stored = await self._life.manifests.read(name)
-        if stored is None and name == SAMPLE:
+        if stored := await self._life.manifests.read(name):
+            return stored
+        if name == SAMPLE:
             return await to_thread.run_sync(self._sample.expected, self._embedder)
-        if stored is None:
-            raise NotFound(f"there is no collection {name[:80]!r}")
-        return stored
+        raise NotFound(f"there is no collection {name[:80]!r}")
 
     async def listed(
         self, may_use: Callable[[str], bool], principals: Principals
@@ -182,9 +180,9 @@ class Collections:
         if principals >= EVERYTHING or ACCESS not in info.metadata_fields:
             return info
         async with self.lend(name) as collection:
-            counts = await collection.bm25.counts(principals)
-        seen = {"documents": counts[0], "passages": counts[1], "content_hash": EMPTY_HASH}
-        return info.model_copy(update=seen)
+            info.documents, info.passages = await collection.bm25.counts(principals)
+        info.content_hash = EMPTY_HASH
+        return info
 
     async def get(self, name: str) -> Collection:
         """Return the open collection. What a kill has interrupted is put right from now on. Raises
@@ -196,10 +194,9 @@ class Collections:
         collection = await self._life.get(name)
         # After a failure in this process, the next run uses the vectors that were written.
         unfinished = collection.killed and collection.manifest.interrupted
-        if (unfinished or collection.manifest.deleting) and collection.righting is None:
-            collection.righting = asyncio.create_task(self._put_right(name))
-            self._righting.add(collection.righting)
-            collection.righting.add_done_callback(self._righting.discard)
+        if (unfinished or collection.manifest.deleting) and name not in self._righting:
+            self._righting[name] = task = asyncio.create_task(self._put_right(name))
+            task.add_done_callback(lambda _: self._righting.pop(name))
         return collection
 
     @asynccontextmanager
@@ -293,8 +290,7 @@ class Collections:
         """Delete a document. Raises NotFound, also if they may not see it."""
         async with self.writing(name, adding=False) as writer:  # a side that was lost is rebuilt
             await self.document(name, document_id, principals)
-            if not await writer.delete(document_id):
-                raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+            await writer.delete(document_id)
         found = await to_thread.run_sync(self.originals.find, name, document_id)
         if found and not await self.heads(name, "", 1, EVERYTHING, file=found[0]):
             await to_thread.run_sync(self.originals.drop, name, found[0])
@@ -415,8 +411,7 @@ class Collections:
         place = bisect_right(names, self._last)
         for name in names[place:] + names[:place]:
             self._last = name  # first, so that one that hangs does not take the others' turn
-            problem = await self._problem(name)
-            if problem is not None:
+            if problem := await self._problem(name):
                 self._problems[name] = problem
             else:
                 self._problems.pop(name, None)
@@ -428,24 +423,21 @@ class Collections:
             if life.lock(name).locked() or await life.manifests.claimed(name):
                 return None  # a writer is active
             if life.find(name) is None:
-                manifest = await life.manifests.read(name)
-                if manifest is None:
+                if (manifest := await life.manifests.read(name)) is None:
                     return None
-                counted = quick_problem(manifest, manifest.passages, manifest.passages)
-                return counted or self._of_embedding(manifest)
+                return quick_problem(manifest) or self._of_embedding(manifest)
             collection = await life.get(name)
             manifest = collection.manifest
             # In a task: what gRPC raises where it is cancelled would pass the scope of the round.
             async with running(_counted(collection)) as counting:
                 await asyncio.wait({counting})
-            passages, vectors = counting.result()
+            counts = {*counting.result(), manifest.passages}
         except RevelatorError as error:
             return error.detail
         if life.lock(name).locked() or collection.manifest is not manifest:
             return None  # a writer was active meanwhile
-        # Answers then report `index-incomplete`.
-        collection.problem = quick_problem(manifest, passages, vectors)
-        return collection.problem or self._of_embedding(manifest)
+        collection.differs = len(counts) > 1  # answers then report `index-incomplete`
+        return quick_problem(manifest, collection.differs) or self._of_embedding(manifest)
 
     def _of_embedding(self, manifest: Manifest) -> str | None:
         apart = differences(manifest.embedding, self._embedder.contract)
@@ -460,25 +452,30 @@ class Collections:
         """Complete a write that a kill has interrupted: repeat deletions, and let the dense store
         follow the BM25 store. A collection that is `building` becomes `open`, because the
         documents that were not written yet are missing. What both stores have lost is left as it
-        is."""
+        is. After a failure, the first use after a pause tries again."""
+        pause_s = INTERVAL_S
         try:
-            async with self._life.writer_of(name) as collection:
-                if not collection.manifest.interrupted:
+            if not await self._life.manifests.claimed(name):  # by a gateway that is writing
+                async with self._life.writer_of(name) as collection:
+                    if not collection.manifest.interrupted:
+                        return
+                    if set((await count_passages(collection)).values()) == {None}:
+                        raise StoreError("both stores have lost it")
+                    more = collection.manifest.awaits_more
+                    async with CollectionWriter(collection, self._embedder, more=more) as writer:
+                        await writer.repair()
                     return
-                if set((await count_passages(collection)).values()) == {None}:
-                    raise StoreError("both stores have lost it")
-                more = collection.manifest.awaits_more
-                async with CollectionWriter(collection, self._embedder, more=more) as writer:
-                    await writer.repair()
-        except RevelatorError as error:
-            _log.warning("collection not put right", collection=name, reason=error.detail)
+        except (RevelatorError, OSError) as error:
+            _log.warning("collection not put right", collection=name, reason=str(error))
+            if isinstance(error, ConfigurationError):
+                pause_s = IDLE_S
+        await anyio.sleep(pause_s)
 
     async def aclose(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
-        for task in (righting := set(self._righting)):
+        for task in [*self._righting.values()]:
             task.cancel()
-        if righting:
-            await asyncio.wait(righting)
+            await asyncio.wait({task})
         await self._life.close()
 
     async def _open_sample(self) -> Collection:
@@ -514,12 +511,12 @@ async def _counted(collection: Collection) -> tuple[int, int]:
     return await collection.bm25.count_passages(), await collection.dense.count_passages()
 
 
-def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
-    """Return what the counts alone reveal. For readiness, which must be cheap."""
-    if manifest.unfinished or passages == vectors == manifest.passages:
+def quick_problem(manifest: Manifest, differs: bool = False) -> str | None:
+    """Return what the manifest reveals, and whether the counts differ from it. For readiness, which
+    must be cheap, and must not tell the counts: whoever asks may not see all documents."""
+    if manifest.unfinished or not differs:
         return manifest.unfinished
     return (
-        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
-        f"and {manifest.stores[1]} {vectors:,}; run `revelator check "
-        f"--collection {manifest.name} --repair`"
+        f"the manifest, {' and '.join(manifest.stores)} count different numbers of passages; run "
+        f"`revelator check --collection {manifest.name} --repair`"
     )

@@ -88,8 +88,7 @@ async def differences(
     async for payloads in dense.payloads(HASH_FIELDS):
         ids = [payload["passage_id"] for payload in payloads]
         known = dict(await bm25.known(ids))
-        surplus = tuple(passage_id for passage_id in ids if passage_id not in known)
-        if surplus:
+        if surplus := tuple(passage_id for passage_id in ids if passage_id not in known):
             yield "surplus", surplus, ()
 
 
@@ -104,9 +103,8 @@ async def repair_differences(collection: Collection, embed: Embed, follow: Follo
     before = await bm25.count_passages()
     if not before and manifest.documents > len(manifest.deleting):
         raise StoreError(
-            f"collection {manifest.name!r}: the BM25 store should have "
-            f"{manifest.passages:,} passages and has none; ingest the documents again, "
-            "which reuses the vectors that still exist"
+            f"collection {manifest.name!r}: the BM25 store has lost its passages; ingest the "
+            "documents again, which reuses the vectors that still exist"
         )
     await bm25.tidy()
     after = await bm25.count_passages()

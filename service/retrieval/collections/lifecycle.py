@@ -11,7 +11,6 @@ deletes the incomplete one; after a kill later, the new one is served and the ol
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -203,10 +202,9 @@ class LifeCycle:
         try:
             async with self.lock(name):
                 self._end(name)  # what a writer has published meanwhile
-                for old in [
-                    collection for collection in self._ended if collection.manifest.name == name
-                ]:
-                    await self.unload(old)
+                for old in list(self._ended):
+                    if old.manifest.name == name:
+                        await self.unload(old)
                 await self.drop_stored(name)
         except BaseException:
             names.add(name)
@@ -214,8 +212,7 @@ class LifeCycle:
 
     def _end(self, name: str) -> None:
         """Let no further question find the current generation, if it is open."""
-        collection = self._current.pop(name, None)
-        if collection is not None:
+        if collection := self._current.pop(name, None):
             self._ended.add(collection)
 
     async def unload(self, collection: Collection) -> None:
@@ -267,7 +264,7 @@ class LifeCycle:
     async def close(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
         while self._current:
-            collection = [*self._current.values()][-1]
+            *_, collection = self._current.values()
             async with self.lock(collection.manifest.name):
                 await self.unload(collection)
         for old in list(self._ended):
@@ -390,8 +387,8 @@ class Collection:
     if its passages are there. One writer at a time holds `LifeCycle.lock`; searches need only a
     loan, which keeps the stores open.
 
-    Its manifest is only in memory until there is `write_manifest`. `problem` is what
-    `Collections.problems` found; searches then report the collection as incomplete.
+    Its manifest is only in memory until there is `write_manifest`. `differs`: the stores held other
+    counts when `Collections.problems` looked; searches then report the collection as incomplete.
     """
 
     def __init__(
@@ -409,9 +406,8 @@ class Collection:
         self.backends = backends
         self.folder = folder
         self.write_manifest = write_manifest
-        self.problem: str | None = None
+        self.differs = False
         self.killed = manifest.interrupted  # when opened: its writer's process has ended
-        self.righting: asyncio.Task[None] | None = None  # completes a write that was interrupted
         self.opened_at = self.read_at = self.used_at = time.monotonic()  # read: its manifest
         self._loans = 0
         self._returned = anyio.Event()
@@ -426,7 +422,7 @@ class Collection:
     def incomplete(self) -> bool:
         """Whether the stores may differ, or more documents are to come."""
         manifest = self.manifest
-        return manifest.state != "complete" or manifest.interrupted or self.problem is not None
+        return manifest.state != "complete" or manifest.interrupted or self.differs
 
     def halved_for(self) -> float:
         """Return for how many seconds a side has been waiting to be opened, because of a reason
@@ -439,6 +435,7 @@ class Collection:
         """Write the manifest, and make it the collection's manifest."""
         await self.intend(manifest)
         self.manifest = manifest
+        self.killed &= manifest.interrupted
 
     async def intend(self, manifest: Manifest) -> None:
         """Write what the manifest is to be after a kill from now on."""

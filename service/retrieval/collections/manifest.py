@@ -35,6 +35,7 @@ from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.reports import CollectionInfo
 
 FILE = "manifest.json"
+MOST_FIELDS = 256  # metadata fields of a collection
 EMPTY_HASH = "0" * 64
 EMPTY: Final = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH}
 EMBEDDED = ("tantivy", "qdrant_edge")  # the stores of a collection that no server holds
@@ -89,7 +90,7 @@ class Manifest(Model):
         """What has not ended, and what to do then; None if the collection is complete."""
         if self.state == "repairing" or self.deleting:
             what = "a repair" if self.state == "repairing" else "a deletion"
-            return f"{what} was interrupted; it is completed when the collection is opened"
+            return f"{what} was interrupted; it is completed when the collection is used"
         if self.state == "complete":
             return None
         running = "is running, or " if self.state == "open" else ""
@@ -113,7 +114,15 @@ class Manifest(Model):
         return stored_name(self.name, self.generation)
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
-        return self.having(metadata_fields=tuple(sorted({*self.metadata_fields, *fields})))
+        """Return the manifest with these fields as well. Raises InvalidRequest if it then has too
+        many."""
+        names = sorted({*self.metadata_fields, *fields})
+        if len(names) > max(MOST_FIELDS, len(self.metadata_fields)):
+            raise InvalidRequest(
+                f"collection {self.name!r} would have more than {MOST_FIELDS} metadata fields; "
+                "combine varying keys into one field"
+            )
+        return self.having(metadata_fields=tuple(names))
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
         """Return the manifest of an empty collection that is to replace this one."""
@@ -126,12 +135,9 @@ class Manifest(Model):
 
     def without(self, generations: Iterable[int]) -> Manifest:
         """Return the manifest without these generations among the leftovers."""
-        gone = set(generations)
-        left = {
-            generation: since
-            for generation, since in self.leftovers.items()
-            if generation not in gone
-        }
+        left = {**self.leftovers}
+        for generation in generations:
+            left.pop(generation, None)
         return self.having(leftovers=left)
 
 

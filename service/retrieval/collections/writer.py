@@ -1,14 +1,15 @@
 """Writes documents into a collection's two stores so that a kill at any point can be repaired.
 
-The order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
-into the dense store, 32 at a time (or what the embedder says), each part durable when its call
-returns; (3) passages of replaced documents that no longer exist are deleted from the dense
-store; (4) the batch is written to the BM25 store: tantivy in one commit, Elasticsearch as
-elastic_store.py says; the next batch is then at (2). The BM25 store is the authority. A kill before
-(4) leaves vectors whose document it does not know yet: the next run finds them by passage id and
-content hash and does not embed them again. At the end of a run that began on a `building`
-collection, the BM25 store is tidied, and then the dense store is repaired. A deletion is noted in
-the manifest (`deleting`), then done in BM25 and in the dense store; after a kill it is repeated.
+The order of one batch: (1) the manifest says `building` and names the fields; (2) new passages are
+embedded and upserted into the dense store, 32 at a time (or what the embedder says), each part
+durable when its call returns; (3) passages of replaced documents that no longer exist are deleted
+from the dense store; (4) the batch is written to the BM25 store: tantivy in one commit,
+Elasticsearch as elastic_store.py says; the next batch is then at (2). The BM25 store is the
+authority. A kill before (4) leaves vectors whose document it does not know yet: the next run finds
+them by passage id and content hash and does not embed them again. At the end of a run that began on
+a `building` collection, the BM25 store is tidied, and then the dense store is repaired. A deletion
+is noted in the manifest (`deleting`), then done in BM25 and in the dense store; after a kill it is
+repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Literal, Self
 import anyio
 from anyio import to_thread
 
-from service.core.errors import ConfigurationError, InvalidRequest, StoreError
+from service.core.errors import ConfigurationError, StoreError
 from service.core.progress import Follow, unseen
 from service.retrieval.base import EVERYTHING
 from service.retrieval.collections.consistency import (
@@ -38,8 +39,6 @@ from service.retrieval.collections.manifest import add_to_hash
 from service.retrieval.documents import Document, PassageRecord, passage_ids, passages_of
 from service.retrieval.embedding.contract import Embedder, differences, finite, passage_input
 from service.retrieval.stores.analysis import analysis_for
-
-MOST_FIELDS = 256  # metadata fields of a collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,6 @@ class CollectionWriter:
         self._lacking = self._repair = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
-        self._fields = set(collection.manifest.metadata_fields)
         self.restored = 0
         self.embedded = 0
 
@@ -113,9 +111,8 @@ class CollectionWriter:
                 await self._finish()
         finally:
             with anyio.CancelScope(shield=True):
-                changed = self._wrote or self.restored > 0
-                complete = error is None and changed and not self._cut_short
-                await self._collection.rest(complete=complete)
+                changed = (self._wrote or self.restored > 0) and not self._cut_short
+                await self._collection.rest(complete=error is None and changed)
 
     async def write(
         self,
@@ -130,12 +127,11 @@ class CollectionWriter:
         built with another embedding model.
         """
         self._check_model()
-        self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
         plan = await self._plan(documents)
         if plan.changed:
-            await self._begin()
+            await self._begin(plan.changed)
             await self._choose_analysis(documents)
             self._cut_short = True
             await self._embed(plan.absent, on_part)
@@ -218,14 +214,6 @@ class CollectionWriter:
                 f"revelator check --collection {manifest.name} --repair"
             )
 
-    def _note_fields(self, documents: Sequence[Document]) -> None:
-        self._fields.update(field for document in documents for field in document.metadata)
-        if len(self._fields) > MOST_FIELDS:
-            raise InvalidRequest(
-                f"collection {self._collection.manifest.name!r} would have more than "
-                f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
-            )
-
     async def _plan(self, documents: Sequence[Document]) -> _Changes:
         """Return the changes of a batch."""
         found = await self._collection.bm25.among("head", [document.id for document in documents])
@@ -256,9 +244,19 @@ class CollectionWriter:
         stored = await self._collection.dense.hashes(ids)
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
 
-    async def _begin(self, state: Literal["building", "repairing"] = "building") -> None:
-        if not self._began:
-            await self._collection.save(self._collection.manifest.having(state=state))
+    async def _begin(
+        self,
+        documents: Sequence[Document] = (),
+        state: Literal["building", "repairing"] = "building",
+    ) -> None:
+        """Write in the manifest that a write has begun, and the fields that the `documents` bring.
+        Fields come before documents, so that those with `access` are counted only for readers who
+        may see them, also after a kill."""
+        fields = {field for document in documents for field in document.metadata}
+        if not self._began or not fields <= {*self._collection.manifest.metadata_fields}:
+            await self._settle()
+            manifest = self._collection.manifest.having(state=state)
+            await self._collection.save(manifest.with_fields(fields))
             await self._collection.unseal()
             self._began = self._wrote = True
 
@@ -316,7 +314,7 @@ class CollectionWriter:
         """Count what BM25 holds in the manifest in memory, which the end writes, with the hashes of
         `old` documents that are gone and of `new` ones."""
         documents, passages = await self._collection.bm25.counts(EVERYTHING)
-        manifest = self._collection.manifest.with_fields(self._fields)
+        manifest = self._collection.manifest
         content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
         self._collection.manifest = manifest.having(
             content_hash=content_hash, documents=documents, passages=passages
@@ -324,14 +322,14 @@ class CollectionWriter:
 
     async def repair(self) -> Tally:
         """Repair differences between the stores. The end completes the manifest."""
+        collection = self._collection
         await self._settle()
-        await self._begin("building" if self._collection.manifest.awaits_more else "repairing")
+        await self._begin((), "building" if collection.manifest.awaits_more else "repairing")
         self._cut_short = True
-        tally = await repair_differences(self._collection, self._embed, self._follow)
-        self._cut_short = self._repair = False
-        self._fields |= tally.fields
-        manifest = self._collection.manifest.having(content_hash=tally.content_hash)
-        self._collection.manifest = manifest
+        tally = await repair_differences(collection, self._embed, self._follow)
+        self._cut_short = self._repair = collection.differs = False
+        manifest = collection.manifest.having(content_hash=tally.content_hash)
+        collection.manifest = manifest.with_fields(tally.fields)
         return tally
 
     async def _finish(self) -> None:
@@ -339,13 +337,11 @@ class CollectionWriter:
             await self.repair()
         elif not self._wrote and (self._more or self._collection.manifest.state == "complete"):
             return
-        await self._collection.rest(complete=True)
+        collection, state = self._collection, "open" if self._more else "complete"
+        await collection.rest(complete=True)
         await self._count()
-        done = self._collection.manifest.having(
-            state="open" if self._more else "complete", deleting=()
-        )
-        await self._collection.save(done)
-        await self._collection.dense.optimize()
+        await collection.save(collection.manifest.having(state=state, deleting=()))
+        await collection.dense.optimize()
 
 
 def _records(documents: Sequence[Document]) -> list[PassageRecord]:

@@ -156,6 +156,9 @@ async def test_refusals(tmp_path: Path) -> None:
         ]
         with pytest.raises(InvalidRequest, match="256 metadata fields"):
             await ingest_documents(many, "c", collections)
+        await collections.create("c", metadata_fields=[f"f{n}" for n in range(256)])
+        with pytest.raises(InvalidRequest, match="256 metadata fields"):
+            await collections.create("c", metadata_fields=["another"])
         assert await ingest([], "c", collections) == IngestResult()
 
 
