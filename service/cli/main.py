@@ -428,7 +428,7 @@ def train(
     recipe: Annotated[
         RecipeName,
         typer.Argument(
-            help="Model to train: sft (a language model), router, reader, labeler or filter "
+            help="Model to train: sft (a language model), router, extractor, labeler or filter "
             "(EfficientRAG's encoders)."
         ),
     ],
