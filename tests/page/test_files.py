@@ -7,6 +7,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import pytest
+
 from service.api.feedback import rows_for_evaluation
 from tests.api.test_files import form
 from tests.conftest import need
@@ -62,6 +64,7 @@ DROP_BYTES = """(files) => {
 }"""
 
 
+@pytest.mark.timeout(900)
 async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictures: Path) -> None:
     need("pypdf", "pdfplumber", "mammoth")
     made: list[tuple[str, bytes]] = []
@@ -86,7 +89,7 @@ async def test_none_of_two_hundred_files_is_lost(tab: Any, tmp_path: Path, pictu
             began = perf_counter()
             await tab.evaluate(DROP_BYTES, files)
             told = "#files-told:has-text('All files are done')"
-            await tab.wait_for_selector(told, timeout=200_000)
+            await tab.wait_for_selector(told, timeout=600_000)
             print(f"200 files in {perf_counter() - began:.1f} s")
         rows = await tab.eval_on_selector_all(
             "#file-list .file", "rows => rows.map(row => [row.children[0].textContent, "

@@ -108,8 +108,11 @@ async def longest_task(tab: Any) -> AsyncIterator[list[float]]:
     browser = tab.context.browser
     found: list[float] = []
     await browser.start_tracing(page=tab, categories=["toplevel", "devtools.timeline"])
-    yield found
-    events = json.loads(await browser.stop_tracing())["traceEvents"]
+    try:
+        yield found
+    finally:  # also for the tests after one that fails
+        trace = await browser.stop_tracing()
+    events = json.loads(trace)["traceEvents"]
     main = {e["tid"] for e in events if e.get("args", {}).get("name") == "CrRendererMain"}
     found += [max(e["tdur"] for e in events if e.get("tdur") and e["tid"] in main) / 1_000]
     print(f"longest task {found[0]:.1f} ms")
