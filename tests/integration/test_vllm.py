@@ -46,7 +46,8 @@ def vllm_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def engine(vllm_url: str, anyio_backend: str) -> AsyncIterator[OpenAIGenerator]:
-    generator = OpenAIGenerator("vllm", EngineSettings(kind="vllm", urls=[vllm_url]))
+    settings = EngineSettings(kind="vllm", urls=[vllm_url], timeout_s=120)
+    generator = OpenAIGenerator("vllm", settings)
     yield generator
     await generator.aclose()
 

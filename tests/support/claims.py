@@ -274,9 +274,9 @@ def holds(text: str, answer: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """Return case-folded words and numbers, without accents, articles, and commas inside of
-    numbers."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
+    """Return case-folded words and numbers, without accents, articles, possessives, and commas
+    inside of numbers."""
+    plain = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’]s\b", "", text.casefold()))
     plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
     plain = re.sub(r"(?<=\d),(?=\d)", "", plain)
     return [word for word in re.findall(r"\w+", plain) if word not in ("the", "a", "an")]

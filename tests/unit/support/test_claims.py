@@ -82,4 +82,5 @@ def test_what_bears_an_answer() -> None:
     assert bears(two[:1], "Vincenzo Bellini and La Scala", "Who and where?")
     assert bears(two, "The opera Norma was written by Vincenzo Bellini.", "Who wrote Norma?")
     assert not bears(two, "The opera Norma was written by Gaetano Rossi.", "Who wrote Norma?")
+    assert bears(two, "It is Bellini's opera and was given at La Scala.", "What is Norma?")
     assert bears(two, "Yes.", "Is Norma by Bellini?")
