@@ -157,7 +157,8 @@ async def answer_framework(request: Request, error: Exception) -> Response:
     detail, headers = str(error.detail), dict(error.headers or {})
     # each method of a path may have a route of its own; mounted files have none
     routes = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.PARTIAL)
-    if allowed := ", ".join(sorted(method for route in routes for method in route.methods)):
+    allowed = ", ".join(sorted(method for route in routes for method in route.methods))
+    if status == HTTPStatus.METHOD_NOT_ALLOWED and allowed:
         headers["Allow"] = allowed
         detail = f"This path takes {allowed}, not {request.method}."
     kind = Kind(status.phrase.lower().replace(" ", "-"), status, status.phrase)

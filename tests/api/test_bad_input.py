@@ -6,8 +6,10 @@ import io
 from typing import Any
 
 import pytest
+from fastapi import Request
+from starlette.exceptions import HTTPException
 
-from service.api.wire import MEDIA_TYPE
+from service.api.wire import MEDIA_TYPE, answer_framework
 from tests.support.live import Live, Reply, config, live
 
 PROBLEM = {"type", "title", "status", "detail", "request_id"}
@@ -175,6 +177,15 @@ async def test_the_framework_s_own_refusals_are_problems(service: Live) -> None:
         assert (await service.request("PATCH", path)).headers["allow"] == methods
     check_problem(await service.delete("/docs/assets/x"), 405, "method-not-allowed")
     check_problem(await service.get("/answer/"), 404, "not-found")
+
+
+async def test_another_refusal_of_the_framework_does_not_tell_of_methods(service: Live) -> None:
+    """The path has a route for another method, too."""
+    scope = {"type": "http", "method": "POST", "path": "/answer/stream", "headers": []}
+    request = Request({**scope, "app": service.app, "root_path": ""})
+    response = await answer_framework(request, HTTPException(400, "No body of a form."))
+    assert (response.status_code, "allow" in response.headers) == (400, False)
+    assert b'"detail":"No body of a form."' in response.body
 
 
 async def test_a_harmless_request_id_is_echoed_and_another_replaced(service: Live) -> None:
